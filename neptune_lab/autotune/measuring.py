@@ -13,7 +13,7 @@ import numpy as np
 
 from neptune_lab.errors import MeasureError, NeptuneError
 from neptune_lab.pipeline import Choice, compile_choice
-from neptune_lab.records import Record, definition_of, workload_key
+from neptune_lab.records import Record, definition_of_operator, workload_key
 from neptune_lab.runtime import DeviceFacts, KernelSpec
 from neptune_lab.runtime.measurement import Measurement
 from neptune_lab.runtime.task import Draw, Task
@@ -34,7 +34,7 @@ def task_of(op: Operator, *, cold: bool | None = None, seed: int = 0) -> Task:
     draws, values = _inputs(op, seed)
     return Task(
         workload_key(op),
-        definition_of(op.program),
+        definition_of_operator(op),
         draws,
         values,
         seed,

@@ -18,7 +18,7 @@ import numpy as np
 from neptune_lab.gluon_simulator import language
 from neptune_lab.gluon_simulator.steps import MODULE, Group, begin
 from neptune_lab.gluon_simulator.threads import Crew, Named
-from neptune_lab.gluon_simulator.tiles import Descriptor, Pointer, array_of
+from neptune_lab.gluon_simulator.tiles import Descriptor, Pointer, memory_of
 
 # What follows the last "_" of a partition's name, as the emitter writes it.
 _PARTS = ("producer", "consumer")
@@ -85,7 +85,7 @@ class Simulator:
 
             def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
                 def launch(*arguments: Any, **options: Any) -> None:
-                    flat = [a if isinstance(a, Descriptor) else Pointer(array_of(a).reshape(-1)) for a in arguments]
+                    flat = [a if isinstance(a, Descriptor) else Pointer(memory_of(a)) for a in arguments]
                     simulator.programs, simulator.launched = grid[0], simulator.launched + 1
                     for program in range(1 if simulator._first_only else grid[0]):
                         simulator.program = program

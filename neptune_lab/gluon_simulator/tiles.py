@@ -68,6 +68,14 @@ def array_of(tensor: Any) -> Any:
     )  # torch gives NumPy none: the bits are the same
 
 
+def memory_of(tensor: Any) -> Any:
+    """The memory of a CPU tensor, from its first element to its last, as an array of one dimension."""
+    array = array_of(tensor)
+    steps = [stride // array.itemsize for stride in array.strides]
+    elements = 1 + sum((size - 1) * step for size, step in zip(array.shape, steps, strict=True))
+    return np.lib.stride_tricks.as_strided(array, (elements,), (array.itemsize,))
+
+
 def step(kind: Kind) -> Stamp:
     """Takes a step in the group that this thread is, if that is recorded."""
     group = current()
@@ -78,8 +86,9 @@ class Descriptor:
     """A tensor descriptor: rows and columns of a whole tensor, moved in blocks."""
 
     def __init__(self, tensor: Any, shape: list[int], strides: list[int], block: list[int], layout: Any) -> None:
-        self.array = array_of(tensor).reshape(shape)
-        assert strides == [shape[1], 1]
+        memory = memory_of(tensor)
+        assert (shape[0] - 1) * strides[0] + (shape[1] - 1) * strides[1] < len(memory), "it leaves the tensor's memory"
+        self.array = np.lib.stride_tricks.as_strided(memory, shape, [stride * memory.itemsize for stride in strides])
         self.block = block
         self.layout = layout
         self.block_type = SimpleNamespace(nbytes=int(np.prod(block)) * self.array.itemsize)

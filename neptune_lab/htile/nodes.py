@@ -209,12 +209,14 @@ class Tensor(Hashed):
         dtype: "float16", "bfloat16", "float32", "float64", "int32", "bool", ...
         space: "input" and "output" are arguments; "global" is allocated between kernels by the launcher; "chip"
             is a tile that lives in registers or shared memory inside one kernel.
+        strides: elements from one index of each dimension to the next; None: contiguous.  A tile has none.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     space: Space
+    strides: tuple[int, ...] | None = None
 
 
 @hash_once

@@ -235,8 +235,19 @@ def _tensor(reader: Reader) -> tuple[Tensor, tuple[str, ...]]:
         if not reader.accept(","):
             break
     reader.expect("]")
+    strides = _strides(reader) if reader.accept("strides") else None
     reader.end()
-    return Tensor(name, tuple(shape), dtype, space), tuple(axes)
+    return Tensor(name, tuple(shape), dtype, space, strides), tuple(axes)
+
+
+def _strides(reader: Reader) -> tuple[int, ...]:
+    """The numbers in brackets after `strides`."""
+    reader.expect("(")
+    found = [reader.integer("a stride")]
+    while reader.accept(","):
+        found.append(reader.integer("a stride"))
+    reader.expect(")")
+    return tuple(found)
 
 
 def _usual_origin(parsed: _Parsed) -> str:

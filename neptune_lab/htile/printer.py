@@ -2,7 +2,8 @@
 
 A declaration gives each dimension of a tensor the axis of its slices: `float16[1, 4, i1: 256, d: 64]`.  An axis or
 dtype is stated only if `unstated.infer_unstated` would infer another, as in `x[0:64:j1]` and `literal(1.0, float16)`.
-A name in backquotes is not a word of the language.
+A name in backquotes is not a word of the language.  `strides (65536, 64, 256, 1)` follows the shape of a tensor that is
+not contiguous.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from neptune_lab.htile.labels import Labels
 from neptune_lab.htile.unstated import Declared, declared, elide_all, elide_inferable
 from neptune_lab.htile.walk import simplify
 from neptune_lab.scalar_ops import ATOM, NEGATE, rows
+from neptune_lab.tensor_spec import strides_text
 from neptune_lab.wrapping import Doc, Loose, call, lines, number_text, operation, seq
 
 WIDTH = 110
@@ -89,7 +91,7 @@ def _declarations(program: ir.Program, known: Declared) -> list[str]:
     return [
         f"program {program.name}({', '.join(program.inputs)}) -> {', '.join(program.outputs)}",
         *(
-            f"  {t.space:<{space}}  {t.name:<{name}}  {t.dtype}[{shape(t, axes)}]"
+            f"  {t.space:<{space}}  {t.name:<{name}}  {t.dtype}[{shape(t, axes)}]{strides_text(t.strides)}"
             for t, axes in zip(program.tensors, known.axes, strict=True)
         ),
     ]

@@ -16,6 +16,7 @@ from neptune_lab.htile.printer import flat_access
 from neptune_lab.htile.shapes import broadcast, dtype_of, find_tensor, shape_of
 from neptune_lab.htile.walk import names_of_access, reads, roots, same_region, stores, subexpressions, written_tensors
 from neptune_lab.strict.dtypes import DTYPES
+from neptune_lab.tensor_spec import overlaps
 
 MAX_GRID_AXES = 3
 
@@ -57,10 +58,29 @@ def _check_tensors(program: ir.Program) -> None:
             raise TileError(f"tensor {tensor.name} has space {tensor.space!r}; expected one of {', '.join(ir.SPACES)}")
         if any(extent < 1 for extent in tensor.shape):
             raise TileError(f"tensor {tensor.name} has shape {tensor.shape}; expected extents of 1 or more")
+        if tensor.strides is not None:
+            _check_strides(tensor, tensor.strides)
     for role, names, space in (("input", program.inputs, "input"), ("output", program.outputs, "output")):
         declared = tuple(tensor.name for tensor in program.tensors if tensor.space == space)
         if sorted(names) != sorted(declared):
             raise TileError(f"program lists the {role}s {names}; its tensors of space {space!r} are {declared}")
+
+
+def _check_strides(tensor: ir.Tensor, strides: tuple[int, ...]) -> None:
+    """Formal statement: a tensor in global memory may have strides, one per dimension and none negative; those of a
+    tensor that a kernel stores give each element memory of its own."""
+    if tensor.space == "chip":
+        raise TileError(f"on-chip tile {tensor.name} has strides {strides}; expected none")
+    if len(strides) != len(tensor.shape) or any(stride < 0 for stride in strides):
+        raise TileError(
+            f"tensor {tensor.name} has strides {strides}; expected {len(tensor.shape)} numbers of 0 or more, one for "
+            "each dimension"
+        )
+    if tensor.space != "input" and overlaps(tensor.shape, strides):
+        raise TileError(
+            f"{tensor.space} {tensor.name} of shape {tensor.shape} has strides {strides}, with which two elements "
+            "share memory; expected strides of a tensor that can be stored to"
+        )
 
 
 def _check_ids(program: ir.Program) -> None:

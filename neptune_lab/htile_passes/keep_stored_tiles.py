@@ -60,7 +60,7 @@ def keep_stored_tiles(program: ir.Program) -> ir.Program:
         for tensor in dict.fromkeys(store.target.tensor for store in stores(kernel.body)):
             if tensor in read and tensors[tensor].space != "chip":
                 names[tensor] = fresh_name(f"{tensor}_chip", set(tensors) | {t.name for t in added})
-                added.append(replace(tensors[tensor], name=names[tensor], space="chip"))
+                added.append(replace(tensors[tensor], name=names[tensor], space="chip", strides=None))
         if names:
             kernel = replace(kernel, body=tuple(_split_masks(s, names, tensors, ()) for s in kernel.body))
             stored = _stored(kernel, names, earlier)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 from neptune_lab.htile.nodes import Access, Int, NewAxis, Slice
 from neptune_lab.htile.walk import names_of_access, names_of_index, region, simplify, tile_dims
 from neptune_lab.htile_to_gluon.context import GluonContext
-from neptune_lab.htile_to_triton.addresses import INT32_MAX, base, sliced, vector_name
+from neptune_lab.htile_to_triton.addresses import base, is_wide, sliced, vector_name
 from neptune_lab.htile_to_triton.context import ADD
 from neptune_lab.strict.dtypes import FLOATS
 from neptune_lab.wrapping import Doc, call
@@ -53,7 +51,7 @@ def _addresses(ctx: GluonContext, access: Access, columns: int, *, is_columns: b
     parts = [base(ctx, tensor, access)]
     conditions: list[str] = []
     slices = sliced(access, tensor)
-    wide = ".to(tl.int64)" if math.prod(tensor.shape) > INT32_MAX else ""
+    wide = ".to(tl.int64)" if is_wide(tensor) else ""
     sizes = [size for index, size in zip(access.index, tensor.shape, strict=True) if isinstance(index, Slice)]
     for (dim, stride, index), size in zip(slices, sizes, strict=True):
         as_columns = is_columns or dim == 1

@@ -20,6 +20,7 @@ from neptune_lab.htile_to_triton.helpers import HELPERS as TRITON_HELPERS
 from neptune_lab.htile_to_triton.kernel import emit_kernel as emit_triton_kernel
 from neptune_lab.htile_to_triton.module import (
     Writer,
+    described,
     descriptor_text,
     docstring,
     grid_text,
@@ -223,6 +224,4 @@ def _write_launcher(
 
 
 def _descriptor(made: HostDescriptor, tensor: str, layout: str) -> str:
-    rows, columns = made.shape
-    block = f"[{made.block[0]}, {made.block[1]}]"
-    return f"TensorDescriptor({tensor}, [{rows}, {columns}], [{columns}, 1], {block}, {layout})"
+    return f"TensorDescriptor({tensor}, {described(made)}, {layout})"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from neptune_lab.htile.nodes import Access
 from neptune_lab.htile_to_gluon.context import GluonContext
@@ -67,7 +69,7 @@ def next_tile(ctx: GluonContext) -> None:
 
 def _walk(ctx: GluonContext, shared: SharedMemory) -> None:
     structure = ctx.structure
-    at = {ring: ctx.names.fresh(f"{ring.tensor}_at") for ring in dict.fromkeys(shared.trailing)}
+    at = {ring: _Saved(ctx.names.fresh(f"{ring.tensor}_at")) for ring in dict.fromkeys(shared.trailing)}
     first = structure.first
     _load_leading(ctx, shared, first)
     _save_positions(ctx, shared, first, at)
@@ -83,6 +85,15 @@ def _walk(ctx: GluonContext, shared: SharedMemory) -> None:
     _load_trailing(ctx, shared, at)
 
 
+@dataclass(slots=True)
+class _Saved:
+    """Where in its tensor a tile of a trailing product is: the variable of its row, and its column, which is the same
+    in all iterations; "" before the first one."""
+
+    row: str
+    column: str = ""
+
+
 def _load_leading(ctx: GluonContext, shared: SharedMemory, part: LoopPart) -> None:
     for ring, product in by_ring(shared.leading, part.leading).items():
         ctx.node, ctx.origin = product.store.node_id, product.store.origin
@@ -90,19 +101,21 @@ def _load_leading(ctx: GluonContext, shared: SharedMemory, part: LoopPart) -> No
         _fill(ctx, ring, name, where)
 
 
-def _save_positions(ctx: GluonContext, shared: SharedMemory, part: LoopPart, at: dict[RingBuffer, str]) -> None:
+def _save_positions(ctx: GluonContext, shared: SharedMemory, part: LoopPart, at: dict[RingBuffer, _Saved]) -> None:
     for ring, product in by_ring(shared.trailing, part.trailing).items():
         ctx.node, ctx.origin = product.store.node_id, product.store.origin
         row, column = _place(ctx, product.b)[1]
-        if column != "0":
-            raise UnsupportedKernel(f"tiles of {product.b.tensor} do not start at column 0")
-        ctx.line(f"{at[ring]} = {row}")
+        in_loop = set() if part.loop is None else {ctx.variables[part.loop.var][0]}
+        if at[ring].column not in ("", column) or in_loop & set(re.findall(r"\w+", column)):
+            raise UnsupportedKernel(f"tiles of {product.b.tensor} do not all start at one column")
+        at[ring].column = column
+        ctx.line(f"{at[ring].row} = {row}")
 
 
-def _load_trailing(ctx: GluonContext, shared: SharedMemory, at: dict[RingBuffer, str]) -> None:
+def _load_trailing(ctx: GluonContext, shared: SharedMemory, at: dict[RingBuffer, _Saved]) -> None:
     for ring, product in by_ring(shared.trailing, ctx.structure.parts[0].trailing).items():
         ctx.node, ctx.origin = product.store.node_id, product.store.origin
-        _fill(ctx, ring, _described(ctx, product.b), (at[ring], "0"))
+        _fill(ctx, ring, _described(ctx, product.b), (at[ring].row, at[ring].column))
 
 
 def _fill(ctx: GluonContext, ring: RingBuffer, rows: str, at: tuple[str, str]) -> None:

@@ -1,14 +1,17 @@
-"""Addresses: named index vectors and base pointers, with the strides of contiguous tensors folded to constants."""
+"""Addresses: named index vectors and base pointers, with the strides of tensors folded to constants."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
+from itertools import pairwise
 
 from neptune_lab.htile.nodes import Access, Arith, IndexExpr, Int, NewAxis, Slice, Tensor
 from neptune_lab.htile.shapes import shape_of_access
 from neptune_lab.htile.walk import names_of_index, region, simplify
 from neptune_lab.htile_to_triton.context import ADD, MUL, Context
+from neptune_lab.tensor_spec import span
 
 INT32_MAX = 2**31 - 1
 
@@ -20,6 +23,20 @@ def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     (12800, 64, 1)
     """
     return tuple(math.prod(shape[n + 1 :]) for n in range(len(shape)))
+
+
+def steps(tensor: Tensor) -> tuple[int, ...]:
+    """Elements from one index of each dimension of a tensor to the next.
+
+    >>> steps(Tensor("q", (8, 64), "float16", "input", (512, 1))), steps(Tensor("q", (8, 64), "float16", "input"))
+    ((512, 1), (64, 1))
+    """
+    return strides(tensor.shape) if tensor.strides is None else tensor.strides
+
+
+def is_wide(tensor: Tensor) -> bool:
+    """Whether offsets of the tensor's elements need 64 bits."""
+    return span(tensor.shape, steps(tensor)) > INT32_MAX
 
 
 def subscript(rank: int, *dims: int) -> str:
@@ -77,10 +94,10 @@ def numbered(access: Access, tensor: Tensor) -> dict[int, tuple[int, int, Slice]
     """Dimension of the tensor -> (dimension of the tile, stride, slice), for every slice of `access`."""
     out: dict[int, tuple[int, int, Slice]] = {}
     tile_dim, tensor_dim = 0, 0
-    steps = strides(tensor.shape)
+    strides_of = steps(tensor)
     for index in access.index:
         if isinstance(index, Slice):
-            out[tensor_dim] = (tile_dim, steps[tensor_dim], index)
+            out[tensor_dim] = (tile_dim, strides_of[tensor_dim], index)
         tile_dim += isinstance(index, Slice | NewAxis)
         tensor_dim += not isinstance(index, NewAxis)
     return out
@@ -92,26 +109,52 @@ def sliced(access: Access, tensor: Tensor) -> list[tuple[int, int, Slice]]:
 
 
 def _slices_span(ctx: Context, tensor: Tensor, access: Access) -> int:
-    span = sum(stride * max(0, ctx.interval(s.start).hi + s.extent) for _, stride, s in sliced(access, tensor))
-    return min(span, math.prod(tensor.shape))
+    reach = sum(stride * max(0, ctx.interval(s.start).hi + s.extent) for _, stride, s in sliced(access, tensor))
+    return min(reach, span(tensor.shape, steps(tensor)))
 
 
 def base(ctx: Context, tensor: Tensor, access: Access) -> str:
-    """The scalar part of an address, as a named pointer, by Horner's rule over the tensor's dimensions."""
+    """The scalar part of an address, as a named pointer."""
     param = ctx.pointers[tensor.name]
-    offset: IndexExpr = Int(0)
-    unit = 0
-    for index, stride in zip(region(access), strides(tensor.shape), strict=True):
+    terms: list[tuple[IndexExpr, int]] = []
+    for index, stride in zip(region(access), steps(tensor), strict=True):
         scalar = index if not isinstance(index, Slice) else index.start if index.extent == 1 else None
-        if scalar is None or simplify(scalar) == Int(0):
-            continue
-        offset = scalar if unit == 0 else Arith("+", Arith("*", offset, Int(unit // stride)), scalar)
-        unit = stride
-    offset = simplify(offset)
+        if scalar is not None and simplify(scalar) != Int(0):
+            terms.append((scalar, stride))
+    offset, unit = weighted_sum(terms)
     if offset == Int(0):
         return param
-    text = ctx.index(offset, MUL if unit > 1 else ADD)
-    if math.prod(tensor.shape) > INT32_MAX:
+    if not is_wide(tensor):
+        text = ctx.index(offset, MUL if unit > 1 else ADD)
+    elif ctx.interval(offset).hi <= INT32_MAX:
         text = f"tl.cast({ctx.index(offset)}, tl.int64)"
+    else:
+        parts = [f"tl.cast({ctx.index(i)}, tl.int64) * {stride // unit}" for i, stride in terms if stride]
+        text = f"({' + '.join(parts)})"
     text = f"{param} + {text} * {unit}" if unit > 1 else f"{param} + {text}"
     return ctx.define(("base", tensor.name, offset, unit), f"{tensor.name}_base", names_of_index(offset), text)
+
+
+def weighted_sum(terms: Iterable[tuple[IndexExpr, int]]) -> tuple[IndexExpr, int]:
+    """The sum of index * stride, as an offset and the unit that it counts in.
+
+    By Horner's rule if the strides nest, that is if each divides the next larger one.
+
+    >>> b, h, i = Name("b"), Name("h"), Name("i")
+    >>> weighted_sum([(b, 256), (h, 8), (i, 64)])[0] == simplify(weighted_sum([(b, 32), (i, 8), (h, 1)])[0])
+    True
+    >>> weighted_sum([(b, 96), (h, 64)])[1]
+    32
+    """
+    ordered = sorted(((simplify(i), stride) for i, stride in terms if stride), key=lambda term: -term[1])
+    unit = math.gcd(*(stride for _, stride in ordered))
+    nest = all(larger % smaller == 0 for (_, larger), (_, smaller) in pairwise(ordered))
+    offset: IndexExpr = Int(0)
+    last = 0
+    for index, stride in ordered:
+        if not nest:
+            offset = Arith("+", offset, Arith("*", index, Int(stride // unit)))
+        else:
+            offset = index if last == 0 else Arith("+", Arith("*", offset, Int(last // stride)), index)
+        last = stride
+    return simplify(offset), unit

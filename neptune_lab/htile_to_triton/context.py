@@ -42,12 +42,14 @@ class HostDescriptor:
         parameter: the kernel's parameter.
         tensor: the tensor, seen as a matrix.
         shape: rows and columns of the matrix.
+        stride: elements from one row of the matrix to the next.
         block: rows and columns of a tile.
     """
 
     parameter: str
     tensor: str
     shape: tuple[int, int]
+    stride: int
     block: tuple[int, int]
 
 

@@ -1,13 +1,12 @@
-"""Tensor descriptors: tiles of contiguous rows that a copy engine moves (`loads` in options.py)."""
+"""Tensor descriptors: tiles of rows whose elements are adjacent, that a copy engine moves (`loads` in options.py)."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from neptune_lab.htile.nodes import Access, Arith, IndexExpr, Int, NewAxis, Slice
 from neptune_lab.htile.walk import names_of_index, simplify
-from neptune_lab.htile_to_triton.addresses import base, numbered, strides
+from neptune_lab.htile_to_triton.addresses import base, numbered, steps, weighted_sum
 from neptune_lab.htile_to_triton.context import Context, HostDescriptor
 
 # Bytes of an element, for the dtypes that the copy engine moves.
@@ -54,8 +53,11 @@ def _rows(ctx: Context, access: Access) -> _Rows | None:
         return None
     if any(ctx.padding.is_padded(s.extent) for s in (rows, columns)) or columns.extent * size < ALIGNMENT:
         return None
-    steps = [step for n, step in enumerate(strides(tensor.shape)) if n not in slices]
-    if any(step * size % ALIGNMENT for step in (*steps, stride)) or max(rows.extent, columns.extent) > LARGEST:
+    every = steps(tensor)
+    others = [step for n, step in enumerate(every) if n not in slices]
+    if any(step * size % ALIGNMENT for step in (*others, stride)) or max(rows.extent, columns.extent) > LARGEST:
+        return None
+    if every[last] != 1 or stride < tensor.shape[last]:  # elements apart, or rows that share elements
         return None
     return _Rows(row, stride, rows, columns)
 
@@ -83,7 +85,12 @@ def _in_kernel(ctx: Context, access: Access, tile: _Rows) -> tuple[str, str] | N
 
 def _on_host(ctx: Context, access: Access, tile: _Rows) -> tuple[str, str] | None:
     """A descriptor of the whole tensor as one matrix; None if the tile may reach past the end of a dimension, since
-    it would read the rows of the next index there."""
+    it would read the rows of the next index there.
+
+    An index of a dimension whose stride is a multiple of the rows' moves the tile by rows, one of a smaller stride by
+    columns: in (batch, heads, length, head_dim) with the strides of (batch, length, heads, head_dim), heads are
+    columns.
+    """
     tensor = ctx.program.tensor(access.tensor)
     if tile.dimension != len(tensor.shape) - 2 or ctx.program.tensor(access.tensor).space == "chip":
         return None
@@ -91,15 +98,30 @@ def _on_host(ctx: Context, access: Access, tile: _Rows) -> tuple[str, str] | Non
         at = ctx.interval(part.start)
         if at.lo < 0 or at.hi + part.extent > size:
             return None
-    row: IndexExpr = Int(0)
-    for index, size in zip(access.index[:-1], tensor.shape[:-1], strict=True):
+    row: list[tuple[IndexExpr, int]] = []
+    column: list[tuple[IndexExpr, int]] = []
+    ends = [1, 1]
+    for index, size, step in zip(access.index, tensor.shape, steps(tensor), strict=True):
         start = index.start if isinstance(index, Slice) else index
         assert not isinstance(start, NewAxis)
-        row = Arith("+", Arith("*", row, Int(size)), start)
+        by_rows = step % tile.stride == 0
+        if step == 0 or (size == 1 and not by_rows):  # the only index is 0
+            continue
+        if not by_rows and step > tile.stride:
+            return None
+        (row if by_rows else column).append((start, step // tile.stride if by_rows else step))
+        ends[not by_rows] += (size - 1) * (step // tile.stride if by_rows else step)
+    if ends[1] > tile.stride:
+        return None
     block = (tile.rows.extent, tile.columns.extent)
     made = ctx.host_descriptors.get((access.tensor, block))
     if made is None:
         name = ctx.names.fresh(f"{access.tensor}_rows")
-        made = HostDescriptor(name, access.tensor, (math.prod(tensor.shape[:-1]), tensor.shape[-1]), block)
+        made = HostDescriptor(name, access.tensor, (ends[0], ends[1]), tile.stride, block)
         ctx.host_descriptors[(access.tensor, block)] = made
-    return made.parameter, f"[{ctx.index(simplify(row))}, {ctx.index(tile.columns.start)}]"
+    at = (simplify(_whole(*weighted_sum(terms))) for terms in (row, column))
+    return made.parameter, f"[{', '.join(map(ctx.index, at))}]"
+
+
+def _whole(offset: IndexExpr, unit: int) -> IndexExpr:
+    return offset if unit <= 1 else Arith("*", offset, Int(unit))

@@ -13,7 +13,7 @@ from typing import assert_never
 from neptune_lab.errors import EmitError
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.walk import tile_dims
-from neptune_lab.htile_to_triton.addresses import INT32_MAX, inside, strides, subscript, vector
+from neptune_lab.htile_to_triton.addresses import inside, is_wide, steps, subscript, vector
 from neptune_lab.htile_to_triton.context import ADD, ATOM, COMPARE, MUL, Context
 from neptune_lab.htile_to_triton.elementwise import elementwise
 from neptune_lab.htile_to_triton.expression_text import ExpressionText, cast, full, literal_expression, with_dtype
@@ -101,10 +101,10 @@ def _iota(ctx: Context, index: tuple[ir.Slice | ir.NewAxis, ...]) -> ExpressionT
 def _gather(ctx: Context, name: str, indices: tuple[ir.TileExpr, ...]) -> ExpressionText:
     """A load by one pointer per element; an element outside the tensor is not loaded and reads as 0."""
     tensor = ctx.program.tensor(name)
-    wide = math.prod(tensor.shape) > INT32_MAX
+    wide = is_wide(tensor)
     address = [ctx.pointers[name]]
     conditions: list[Condition] = []
-    for index, size, stride in zip(indices, tensor.shape, strides(tensor.shape), strict=True):
+    for index, size, stride in zip(indices, tensor.shape, steps(tensor), strict=True):
         place, low, high = _place(ctx, name, index)
         if place != "0":
             place = f"tl.cast({place}, tl.int64)" if wide else place

@@ -1,7 +1,7 @@
 """Loads and stores, and the masks that keep them inside their tensors.
 
 An access becomes `base + vector[:, None] * stride + ...`: its scalar part is a named base pointer, and each slice is
-a named index vector.  Strides are those of contiguous tensors, folded to constants.  There is a mask only if a slice
+a named index vector.  Strides are folded to constants.  There is a mask only if a slice
 can leave its tensor, or if padding added lanes.
 """
 

@@ -14,6 +14,9 @@ from neptune_lab.htile_to_triton.options import EmitOptions
 from neptune_lab.htile_to_triton.scope import UniqueNames
 from neptune_lab.htile_to_triton.source import EmittedModule, KernelSource, SourceLine
 from neptune_lab.strict.emitted import check_emitted
+from neptune_lab.tensor_spec import strides_text
+
+_CONTIGUOUS = "Contiguous tensors on one device"
 
 
 class Writer:
@@ -157,8 +160,13 @@ def _write_launcher(
 
 def descriptor_text(made: HostDescriptor, tensor: str, maker: str = "TensorDescriptor") -> str:
     """The call that makes a descriptor of `tensor`."""
-    rows, columns = made.shape
-    return f"{maker}({tensor}, [{rows}, {columns}], [{columns}, 1], [{made.block[0]}, {made.block[1]}])"
+    return f"{maker}({tensor}, {described(made)})"
+
+
+def described(made: HostDescriptor) -> str:
+    """The arguments of a descriptor after its tensor: shape, strides and block."""
+    (rows, columns), (height, width) = made.shape, made.block
+    return f"[{rows}, {columns}], [{made.stride}, 1], [{height}, {width}]"
 
 
 def write_allocations(
@@ -175,8 +183,10 @@ def write_allocations(
         if name not in arguments:
             tensor = program.tensor(name)
             arguments[name] = names.fresh(name)
-            shape = f"({', '.join(map(str, tensor.shape))}{',' if len(tensor.shape) == 1 else ''})"
-            line = f"    {arguments[name]} = torch.empty({shape}, dtype=torch.{tensor.dtype}, device={device})"
+            maker, sizes = "empty", f"({grid_text(tensor.shape)})"
+            if tensor.strides is not None:
+                maker, sizes = "empty_strided", f"{sizes}, ({grid_text(tensor.strides)})"
+            line = f"    {arguments[name]} = torch.{maker}({sizes}, dtype=torch.{tensor.dtype}, device={device})"
             out.linked(source.name, line, (kernel.node_id,), kernel.name)
 
 
@@ -194,12 +204,15 @@ def grid_text(grid: tuple[int, ...]) -> str:
 def signature(program: Program) -> list[str]:
     """The launcher's docstring: its arguments and results."""
 
+    tensors = [program.tensor(name) for name in (*program.inputs, *program.outputs)]
+    strided = any(tensor.strides is not None for tensor in tensors)
+
     def described(names: tuple[str, ...]) -> list[str]:
         tensors = [program.tensor(name) for name in names]
-        return [f"        {t.name}: {t.dtype}{list(t.shape)}" for t in tensors]
+        return [f"        {t.name}: {t.dtype}{list(t.shape)}{strides_text(t.strides)}" for t in tensors]
 
     return [
-        '    """Contiguous tensors on one device.',
+        f'    """{"Tensors on one device, contiguous where no strides are given" if strided else _CONTIGUOUS}.',
         "",
         "    Args:",
         *described(program.inputs),

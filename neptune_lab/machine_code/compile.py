@@ -140,7 +140,7 @@ def _cancelled(spec: KernelSpec, architecture: Architecture) -> MachineCodeError
 
 
 def _key(spec: KernelSpec, architecture: Architecture) -> str:
-    inputs = ";".join(f"{t.shape} {t.dtype}" for t in spec.inputs)
+    inputs = ";".join(f"{t.shape} {t.dtype} {t.strides}" for t in spec.inputs)
     parts = (version("triton"), architecture.name, spec.entry, inputs, spec.text)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 

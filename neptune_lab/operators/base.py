@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,9 +17,10 @@ import numpy as np
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.python_source import PythonFunction
 from neptune_lab.operators.recipe import Recipe
+from neptune_lab.operators.strided import sharing
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import check_integer
-from neptune_lab.tensor_spec import TensorSpec
+from neptune_lab.tensor_spec import TensorSpec, layout_of, overlaps
 
 if TYPE_CHECKING:
     from neptune_lab.loop_ir.nodes import Program
@@ -152,7 +153,32 @@ class Operator:
         check_integer("seed", seed, 0, 2**63 - 1, DefinitionError)
         arrays = (*self.draw(np.random.default_rng(seed)), *self.captured.values())
         # `np.ascontiguousarray` would give a number a dimension.
-        return {t.name: np.asarray(a, dtype=t.dtype, order="C") for t, a in zip(self.inputs, arrays, strict=True)}
+        cast = (np.asarray(a, dtype=t.dtype, order="C") for t, a in zip(self.inputs, arrays, strict=True))
+        return {t.name: sharing(array, t.strides) for t, array in zip(self.inputs, cast, strict=True)}
+
+    def with_strides(self, **strides: Sequence[int] | None) -> Operator:
+        """The operator whose inputs and outputs lie in memory with these strides.
+
+            attention.causal(heads=8, seq=256).with_strides(q=(131072, 64, 512, 1), out=(131072, 64, 512, 1))
+
+        Its kernel reads and stores such tensors directly; the definition is the same.
+
+        Args:
+            strides: by input or output, elements from one index of each dimension to the next; None: contiguous.  Those
+                of dimensions of size 1 have no meaning.
+
+        Raises:
+            DefinitionError: there is no such tensor, it has another number of dimensions, a stride is negative, or two
+                elements of an output would share memory.
+        """
+        tensors = {t.name: t for t in (*self.inputs, *self.outputs)}
+        written = {t.name for t in self.outputs}
+        for name, given in strides.items():
+            if name not in tensors:
+                raise DefinitionError(f"{self.name} has no tensor {name!r}", help=f"one of {', '.join(tensors)}")
+            tensors[name] = _laid_out(tensors[name], given, written=name in written)
+        inputs, outputs = (tuple(tensors[t.name] for t in every) for every in (self.inputs, self.outputs))
+        return replace(self, inputs=inputs, outputs=outputs)
 
     def __str__(self) -> str:
         taken = ", ".join(map(str, self.inputs))
@@ -165,6 +191,27 @@ def tensor_expressions() -> Any:
     from tvm import te
 
     return te
+
+
+def _laid_out(tensor: TensorSpec, strides: Sequence[int] | None, *, written: bool) -> TensorSpec:
+    """The tensor with these strides, which are checked."""
+    if strides is None:
+        return replace(tensor, strides=None)
+    for stride in strides:
+        check_integer(f"a stride of {tensor.name}", stride, 0, 2**63 - 1, DefinitionError)
+    if len(strides) != len(tensor.shape):
+        raise DefinitionError(
+            f"{tensor.name}={shown(tuple(strides))}: expected {len(tensor.shape)} strides, one for each dimension of "
+            f"{tensor.shape}",
+            help="such as tensor.stride()",
+        )
+    if written and overlaps(tensor.shape, strides):
+        raise DefinitionError(
+            f"{tensor.name}={shown(tuple(strides))}: two elements of an output of shape {tensor.shape} would share "
+            "memory",
+            help="give an output strides with which each element has memory of its own",
+        )
+    return replace(tensor, strides=layout_of(tensor.shape, strides))
 
 
 def positive(**sizes: int) -> None:

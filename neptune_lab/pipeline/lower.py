@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from neptune_lab import htile_passes, htile_to_gluon, htile_to_triton
@@ -29,7 +30,7 @@ def lower(scheduled: Schedule, code: CodeOptions, target: Target | None, *, each
     Raises:
         ScheduleError, TileError, EmitError: the stage that refused, with the block or loop and what would help.
     """
-    translated = translated_and_verified(scheduled) if each else translate(scheduled.program)  # loops -> HTile
+    translated = translated_and_verified(scheduled) if each else laid_out(scheduled)  # loops -> HTile
     passes = passed(translated, code, each=each)  # HTile -> HTile
     tiles = passes[-1].program if passes else translated
     if not each:
@@ -59,7 +60,7 @@ def translated_and_verified(scheduled: Schedule) -> TileProgram:
     """The HTile program of a schedule whose repairs are all proved."""
     check_proved(scheduled)
     try:
-        return verify_and_return(translate(scheduled.program))
+        return verify_and_return(laid_out(scheduled))
     except TileError as error:
         help = None if error.help == TileError.usual_help else error.help
         if help is not None and error.node is not None:
@@ -67,6 +68,15 @@ def translated_and_verified(scheduled: Schedule) -> TileProgram:
         # The verifier sees tiles, and the user has written steps.
         node = error.node or blocks(scheduled.program)[-1].name
         raise TileError(error.reason, node=node, help=help or _HELP) from error
+
+
+def laid_out(scheduled: Schedule) -> TileProgram:
+    """The HTile program of a schedule, whose inputs and outputs have the strides that the operator gives them."""
+    tiles = translate(scheduled.program)
+    strides = {t.name: t.strides for t in (*scheduled.operator.inputs, *scheduled.operator.outputs)}
+    if not any(strides.values()):
+        return tiles
+    return replace(tiles, tensors=tuple(replace(t, strides=strides.get(t.name)) for t in tiles.tensors))
 
 
 def check_proved(scheduled: Schedule) -> None:

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from neptune_lab.records.definition import definition_of, workload_key
+from neptune_lab.records.definition import definition_of, definition_of_operator, workload_key
 from neptune_lab.records.nearest import closest
 from neptune_lab.records.record import SCHEMA, Record, dump, read
 from neptune_lab.records.store import RecordsWarning, Store
@@ -28,6 +28,7 @@ __all__ = [
     "Store",
     "best",
     "definition_of",
+    "definition_of_operator",
     "dump",
     "nearest",
     "read",

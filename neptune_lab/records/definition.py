@@ -1,9 +1,10 @@
 """An operator's definition as plain JSON: a reference is computed from it, and its digest identifies the workload.
 
-    {"inputs": [{"name", "shape", "dtype"}], "outputs": [names], "masked": [names],
+    {"inputs": [{"name", "shape", "dtype", "strides"}], "outputs": [names], "masked": [names],
      "stages": [{"writes", "shape", "dtype", "spatial": [[name, extent]], "reduce": [[name, extent]],
                  "reducer": "sum" | "max" | ... | "", "value": expression}]}
 
+A tensor has "strides", and the stage that writes it, only if it is not contiguous.
 An expression is a list: ["const", value, dtype], ["var", name], ["load", buffer, index...], ["cast", dtype, e], or an
 operator's name and its operands.  Infinities are the texts "inf" and "-inf", since JSON has none.
 """
@@ -12,13 +13,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from math import isfinite
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from neptune_lab.errors import MeasureError
 from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Op, Program, Var
 from neptune_lab.loop_ir.reduction import match_reduction
 from neptune_lab.loop_ir.tree import blocks
+from neptune_lab.tensor_spec import Strides
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
@@ -26,8 +30,11 @@ if TYPE_CHECKING:
 Definition: TypeAlias = dict[str, Any]
 
 
-def definition_of(program: Program) -> Definition:
+def definition_of(program: Program, strides: Mapping[str, Strides | None] = MappingProxyType({})) -> Definition:
     """The unscheduled program as JSON data (the form is in the module's docstring).
+
+    Args:
+        strides: by tensor, of the inputs and outputs that are not contiguous.
 
     Raises:
         MeasureError: the program is scheduled: it has scan buffers, predicates, or indices that are no plain variables.
@@ -35,7 +42,9 @@ def definition_of(program: Program) -> Definition:
     buffers = {b.name: b for b in program.buffers}
 
     def tensor(name: str) -> dict[str, Any]:
-        return {"name": name, "shape": list(buffers[name].shape), "dtype": buffers[name].dtype}
+        made = {"name": name, "shape": list(buffers[name].shape), "dtype": buffers[name].dtype}
+        layout = strides.get(name)
+        return made if layout is None else {**made, "strides": list(layout)}
 
     stages = []
     for block in blocks(program):
@@ -66,12 +75,18 @@ def definition_of(program: Program) -> Definition:
     }
 
 
+def definition_of_operator(op: Operator) -> Definition:
+    """The definition of an operator, with the strides of its inputs and outputs."""
+    return definition_of(op.program, {t.name: t.strides for t in (*op.inputs, *op.outputs)})
+
+
 def workload_key(op: Operator) -> str:
-    """The key of a workload: a digest of the definition with its shapes and dtypes, but not the operator's name.
+    """The key of a workload: a digest of the definition with its shapes, dtypes and strides, but not the operator's
+    name.
 
     Two operators with the same definition (a preset and the equivalent call) have the same key.
     """
-    text = json.dumps(definition_of(op.program), sort_keys=True, separators=(",", ":"))
+    text = json.dumps(definition_of_operator(op), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neptune_lab.runtime.load import LoadedKernel
+from neptune_lab.runtime.strided import copy_with
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +24,15 @@ def to_tensor(array: np.ndarray, device: Any = "cpu") -> torch.Tensor:
     return torch.from_numpy(own).to(device)
 
 
+def inputs_of(kernel: LoadedKernel, arrays: Sequence[np.ndarray], device: Any) -> list[torch.Tensor]:
+    """The arrays as tensors on `device`, with the strides that the kernel takes."""
+    specs = kernel.spec.inputs
+    tensors = [to_tensor(a, device) for a in arrays]
+    if any(spec.strides is not None for spec in specs):
+        return [copy_with(t, spec.strides) for t, spec in zip(tensors, specs, strict=True)]
+    return tensors
+
+
 def call_on_arrays(kernel: LoadedKernel, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
     """Copies the inputs to the GPU (or leaves them on the CPU, for the interpreter), launches, and copies back.
 
@@ -35,6 +45,6 @@ def call_on_arrays(kernel: LoadedKernel, arrays: Sequence[np.ndarray]) -> tuple[
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    outputs = kernel(*(to_tensor(a, device) for a in arrays))
+    outputs = kernel(*inputs_of(kernel, arrays, device))
     several = outputs if isinstance(outputs, tuple) else (outputs,)
     return tuple(o.double().cpu().numpy() for o in several)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, Literal, TypeAlias
 
 from neptune_lab.runtime.named import known_arity
 from neptune_lab.strict.console import shown
-from neptune_lab.strict.typed import Extent, Name, unpack
+from neptune_lab.strict.typed import OMIT_DEFAULT, Count, Extent, Name, unpack
 from neptune_lab.strict.values import Refusal
 from neptune_lab.tensor_spec import DType, TensorSpec
 
@@ -26,6 +26,7 @@ class Stage:
     reduce: tuple[_Axis, ...]
     reducer: Literal["", "sum", "prod", "max", "min", "any", "all"]
     value: Any
+    strides: tuple[Count, ...] | None = field(default=None, metadata=OMIT_DEFAULT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,9 @@ def check_definition(data: Any, where: str, error: Refusal) -> None:
     each dimension of what it writes; every output is written.
     """
     definition: Definition = unpack(data, Definition, where, error)
+    for tensor in (*definition.inputs, *definition.stages):
+        if tensor.strides is not None and len(tensor.strides) != len(tensor.shape):
+            raise error(f"{where} has strides {tensor.strides} for the shape {tensor.shape}")
     ranks = {t.name: len(t.shape) for t in definition.inputs}
     if len(ranks) != len(definition.inputs):
         raise error(f"{where}.inputs has two tensors of one name")

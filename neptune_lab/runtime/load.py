@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -25,6 +25,7 @@ from neptune_lab.runtime.exported import exported
 from neptune_lab.runtime.interpreter import lean_interpreter
 from neptune_lab.runtime.precompiled import with_precompiled_launches
 from neptune_lab.runtime.spec import KernelSpec
+from neptune_lab.runtime.strided import copy_with, fits_strides
 
 if TYPE_CHECKING:
     import torch
@@ -64,7 +65,7 @@ class LoadedKernel:
         self.spec = spec
         self.module = module
         self.interpreter = interpreter
-        self._expected = [(torch.Size(t.shape), getattr(torch, t.dtype)) for t in spec.inputs]
+        self._expected = [(torch.Size(t.shape), getattr(torch, t.dtype), t.strides) for t in spec.inputs]
         self._launchers: dict[int, Callable[..., Any]] = {}
         self._cuda, self._torch, self._forward = torch.cuda, torch, forward_ad
         self._device_type = "cuda"
@@ -76,8 +77,8 @@ class LoadedKernel:
         """The output tensor, or a tuple of them.
 
         Raises:
-            LaunchError: an argument's shape, dtype, device or layout is not what the kernel was compiled for, it
-                records gradients (there is no backward), the kernel needs more shared memory or registers than the
+            LaunchError: an argument's shape, dtype, device, layout or strides are not what the kernel was compiled for,
+                it records gradients (there is no backward), the kernel needs more shared memory or registers than the
                 GPU has, or Triton's compiler fails.
         """
         if not self._fits(tensors):
@@ -95,12 +96,12 @@ class LoadedKernel:
             device = tensors[0].device
             if device.type != self._device_type and not self.interpreter:
                 return False
-            for tensor, (shape, dtype) in zip(tensors, expected, strict=True):
+            for tensor, (shape, dtype, strides) in zip(tensors, expected, strict=True):
                 if (
                     tensor.shape != shape
                     or tensor.dtype is not dtype
                     or tensor.device != device
-                    or not tensor.is_contiguous()
+                    or not (tensor.is_contiguous() if strides is None else fits_strides(tensor, strides))
                     or (recording and tensor.requires_grad)
                 ):
                     return False
@@ -109,7 +110,7 @@ class LoadedKernel:
         return True
 
     def launch(self, *tensors: torch.Tensor) -> Any:
-        """Launches without checking the arguments, which must be contiguous, on one device, and as in the spec.
+        """Launches without checking the arguments, which must be on one device and as in the spec.
 
         A kernel with tensor descriptors gets a copy of an argument that does not begin at a multiple of 16 bytes. So
         does every kernel of one whose memory holds the negated values (`Tensor.is_neg`).
@@ -119,10 +120,10 @@ class LoadedKernel:
         """
         for tensor in tensors:
             if tensor.is_neg():
-                tensors = tuple(t.resolve_neg() for t in tensors)
+                tensors = self._copies(tensors, [t.is_neg() for t in tensors])
                 break
         if self._aligns:
-            tensors = tuple(t.clone() if t.data_ptr() % ALIGNMENT else t for t in tensors)
+            tensors = self._copies(tensors, [t.data_ptr() % ALIGNMENT for t in tensors])
         try:
             if self.interpreter:
                 return self._interpret(tensors)
@@ -141,6 +142,13 @@ class LoadedKernel:
                 f"Triton's compiler fails on {self.spec.name}: {' '.join(first)}",
                 help="compile with tiles of at least 16 elements each way (block_q, block_kv), or with fewer num_warps",
             ) from error
+
+    def _copies(self, tensors: tuple[torch.Tensor, ...], chosen: Sequence[int]) -> tuple[torch.Tensor, ...]:
+        """The tensors, the chosen ones copied to memory of their own with the same strides."""
+        if not any(chosen):
+            return tensors
+        specs = self.spec.inputs
+        return tuple(copy_with(t, s.strides) if c else t for t, s, c in zip(tensors, specs, chosen, strict=True))
 
     def _launch(self, tensors: tuple[torch.Tensor, ...]) -> Any:
         index = tensors[0].device.index
@@ -282,11 +290,13 @@ def check_arguments(spec: KernelSpec, tensors: tuple[Any, ...], interpreter: boo
                 f"argument {argument.name} has layout {tensor.layout}; expected torch.strided",
                 help=f"convert it with {argument.name}.to_dense()",
             )
-        if not tensor.is_contiguous():
-            raise LaunchError(
-                f"argument {argument.name} has strides {tensor.stride()}; expected a contiguous tensor",
-                help=f"copy it with {argument.name}.contiguous()",
-            )
+        if not fits_strides(tensor, argument.strides):
+            if argument.strides is None:
+                expected, help = "a contiguous tensor", f"copy it with {argument.name}.contiguous()"
+            else:
+                expected = f"{argument.strides}, which the kernel was compiled for"
+                help = f"compile the operator for these strides: op.with_strides({argument.name}={tensor.stride()})"
+            raise LaunchError(f"argument {argument.name} has strides {tensor.stride()}; expected {expected}", help=help)
 
 
 def refuse_gradients(spec: KernelSpec, tensors: tuple[Any, ...]) -> None:

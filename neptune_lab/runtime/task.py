@@ -12,6 +12,7 @@ from neptune_lab.errors import MeasureError
 from neptune_lab.runtime.arrays import to_tensor
 from neptune_lab.runtime.definition_form import check_definition
 from neptune_lab.runtime.reference import reference
+from neptune_lab.runtime.strided import copy_with, drawn
 from neptune_lab.runtime.torch_relative_error import relative_error
 from neptune_lab.strict.typed import Count, Line, Name, pack, unpack
 from neptune_lab.tensor_spec import TensorSpec
@@ -86,14 +87,14 @@ class Task:
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """Names, shapes and dtypes of the inputs."""
-        return tuple(TensorSpec(t["name"], tuple(t["shape"]), t["dtype"]) for t in self.definition["inputs"])
+        """Names, shapes, dtypes and strides of the inputs."""
+        return tuple(_spec(t["name"], t) for t in self.definition["inputs"])
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """Names, shapes and dtypes of the outputs."""
+        """Names, shapes, dtypes and strides of the outputs."""
         stages = {s["writes"]: s for s in self.definition["stages"]}
-        return tuple(TensorSpec(n, tuple(stages[n]["shape"]), stages[n]["dtype"]) for n in self.definition["outputs"])
+        return tuple(_spec(n, stages[n]) for n in self.definition["outputs"])
 
     @property
     def tolerance(self) -> float:
@@ -119,12 +120,15 @@ class Task:
         dtype = getattr(torch, spec.dtype)
         if spec.name in self.values:
             tensor = to_tensor(self.values[spec.name], device)
-            return tensor.view(dtype) if tensor.dtype == torch.uint16 else tensor  # bfloat16 from a .npz file
+            tensor = tensor.view(dtype) if tensor.dtype == torch.uint16 else tensor  # bfloat16 from a .npz file
+            return tensor if spec.strides is None else copy_with(tensor, spec.strides)
         match self.draws.get(spec.name):
             case Draw("normal"):
-                return torch.randn(spec.shape, generator=generator, device=device, dtype=torch.float32).to(dtype)
+                return drawn(
+                    spec, lambda n: torch.randn(n, generator=generator, device=device, dtype=torch.float32).to(dtype)
+                )
             case Draw("integers", low, high):
-                return torch.randint(low, high, spec.shape, generator=generator, device=device).to(dtype)
+                return drawn(spec, lambda n: torch.randint(low, high, n, generator=generator, device=device).to(dtype))
         raise MeasureError(
             f"input {spec.name!r} has no value, and no way to draw one",
             help="give the input a value, or a way to draw one",
@@ -156,6 +160,11 @@ class _Form:
     draws: dict[Name, Draw]
     seed: Count
     cold: bool
+
+
+def _spec(name: str, data: Mapping[str, Any]) -> TensorSpec:
+    strides = data.get("strides")
+    return TensorSpec(name, tuple(data["shape"]), data["dtype"], None if strides is None else tuple(strides))
 
 
 def _check_value(spec: TensorSpec, value: np.ndarray) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from neptune_lab.errors import MeasureError
-from neptune_lab.runtime.arrays import to_tensor
+from neptune_lab.runtime.arrays import inputs_of
 from neptune_lab.runtime.load import LoadedKernel
 from neptune_lab.strict.typed import Count, Line
 
@@ -281,7 +281,7 @@ def time_loaded(
     import torch
 
     with torch.cuda.device(device):
-        tensors = [to_tensor(a, "cuda") for a in arrays]
+        tensors = inputs_of(kernel, arrays, "cuda")
         measured = measure(
             lambda: kernel(*tensors),
             warmup=warmup,

@@ -12,6 +12,7 @@ from neptune_lab.errors import LaunchError
 from neptune_lab.runtime.load import LoadedKernel, check_shapes, refuse_gradients
 from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.strict.console import shown
+from neptune_lab.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,8 +29,8 @@ _library: list[Any] = []
 def torch_op(kernel: LoadedKernel, name: str | None = None, launch: Callable[..., Any] | None = None) -> OpOverload:
     """Registers `kernel` as torch.ops.neptune_lab.<name>; registering it again returns the same operator.
 
-    The operator takes the kernel's inputs, contiguous, and gives its outputs as new tensors.  It has a fake
-    implementation, so torch.compile(fullgraph=True) and torch.export know its shapes; it has no backward.
+    The operator takes the kernel's inputs, with the strides of its spec, and gives its outputs as new tensors.  It has
+    a fake implementation, so torch.compile(fullgraph=True) and torch.export know its shapes; it has no backward.
 
     Args:
         kernel: a loaded kernel.
@@ -63,6 +64,16 @@ def _digest(spec: KernelSpec) -> str:
     return hashlib.sha256(repr(spec).encode()).hexdigest()
 
 
+def _empty(spec: TensorSpec, device: Any) -> Tensor:
+    """An output without values."""
+    import torch
+
+    dtype = getattr(torch, spec.dtype)
+    if spec.strides is None:
+        return torch.empty(spec.shape, dtype=dtype, device=device)
+    return torch.empty_strided(spec.shape, spec.strides, dtype=dtype, device=device)
+
+
 def _register(kernel: LoadedKernel, name: str, launch: Callable[..., Any]) -> OpOverload:
     import torch
 
@@ -71,7 +82,7 @@ def _register(kernel: LoadedKernel, name: str, launch: Callable[..., Any]) -> Op
         # Kept until the process ends: torch removes the operators of a library that is garbage-collected.
         _library.append(torch.library.Library(NAMESPACE, "FRAGMENT"))
     library = _library[0]
-    outputs = [(t.shape, getattr(torch, t.dtype)) for t in spec.outputs]
+    strided = any(t.strides is not None for t in spec.inputs)
 
     def run(*tensors: Tensor) -> Any:
         return launch(*tensors)
@@ -79,13 +90,14 @@ def _register(kernel: LoadedKernel, name: str, launch: Callable[..., Any]) -> Op
     def fake(*tensors: Tensor) -> Any:
         check_shapes(spec, tensors)
         refuse_gradients(spec, tensors)
-        results = [torch.empty(shape, dtype=dtype, device=tensors[0].device) for shape, dtype in outputs]
+        results = [_empty(t, tensors[0].device) for t in spec.outputs]
         return tuple(results) if len(results) > 1 else results[0]
 
     given = ", ".join(f"Tensor {t.name}" for t in spec.inputs)
-    made = "Tensor" if len(outputs) == 1 else f"({', '.join(['Tensor'] * len(outputs))})"
+    made = "Tensor" if len(spec.outputs) == 1 else f"({', '.join(['Tensor'] * len(spec.outputs))})"
     # Without the second tag, Inductor may pass other strides than those that were traced.
-    tags = torch.Tag.pt2_compliant_tag, torch.Tag.needs_contiguous_strides
+    exact = torch.Tag.needs_exact_strides if strided else torch.Tag.needs_contiguous_strides
+    tags = torch.Tag.pt2_compliant_tag, exact
     library.define(f"{name}({given}) -> {made}", tags=tags)
     for backend in ("CPU", "CUDA"):  # on a CPU for Triton's interpreter
         library.impl(name, run, backend)

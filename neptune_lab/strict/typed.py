@@ -90,6 +90,10 @@ Number: TypeAlias = Annotated[float, Between(0, 1e30)]
 Time: TypeAlias = Annotated[float, Between(1e-9, 1e15)]
 
 
+# The metadata of a field with a default that plain data leaves out where the field has its default.
+OMIT_DEFAULT: Mapping[str, bool] = types.MappingProxyType({"omit_default": True})
+
+
 def fit(value: Any, kind: type, where: str, error: Refusal) -> Any:
     """`value`, which is of type `kind` (an int also counts as a float); else `error`."""
     if kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MOST_INTEGER:
@@ -129,7 +133,12 @@ def pack(value: Any) -> Any:
     ({'least': 0, 'most': 1}, {'sizes': [1, None]})
     """
     if is_dataclass(value):
-        return {field.name: pack(getattr(value, field.name)) for field in fields(value)}
+        held = ((field, getattr(value, field.name)) for field in fields(value))
+        return {
+            field.name: pack(member)
+            for field, member in held
+            if not ("omit_default" in field.metadata and member == field.default)
+        }
     if isinstance(value, list | tuple):
         return [pack(member) for member in value]
     return {key: pack(member) for key, member in value.items()} if isinstance(value, Mapping) else value
@@ -231,8 +240,9 @@ def members(value: Any, args: tuple[Any, ...], where: str, error: Refusal) -> li
 def _record(value: Any, hint: type, where: str, error: Refusal, readers: Mapping[Any, Reader]) -> Any:
     hints = hints_of(hint)
     fit(value, dict, where, error)
+    optional = {field.name for field in fields(hint) if "omit_default" in field.metadata}
     for missing in hints:
-        if missing not in value:
+        if missing not in value and missing not in optional:
             raise error(f"{where} has no field {missing!r}")
     for extra in value:
         if extra not in hints:

@@ -8,12 +8,14 @@ import by_name
 import numpy as np
 import pytest
 import torch
+from layouts import LAYOUTS
 from torch_to_stages import patterns
 
 import neptune_lab as nl
 from neptune_lab.gluon_simulator import Deadlock, Simulator, language
 from neptune_lab.operators import attention
 from neptune_lab.operators.gemm_chain import gemm_chain
+from neptune_lab.tensor_spec import dense_strides
 
 
 def simulate(operator, template="rolling_update", multiprocessors=5, **options) -> float:
@@ -196,3 +198,18 @@ def test_the_simulator_sees_faults(fault):
         return
     wanted = operator.reference(*inputs.values())
     assert np.linalg.norm(out.double().numpy() - wanted) > 0.1 * np.linalg.norm(wanted)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts(layout, persistent):
+    operator = attention.gqa(batch=2, heads=4, kv_heads=2, seq=256, head_dim=64)
+    drawn = [LAYOUTS[layout](torch.from_numpy(array)) for array in operator.random_inputs(0).values()]
+    strides = {name: t.stride() for name, t in zip("qkv", drawn, strict=True)}
+    strided = operator.with_strides(**strides, out=dense_strides(drawn[0].shape, drawn[0].stride()))
+    kernel = by_name.compile(strided, "rolling_update", code="gluon", block_q=128, block_kv=64, persistent=persistent)
+    assert "_producer" in kernel.source
+    out = Simulator(kernel.source, 5)(kernel.triton.entry, *drawn)
+    assert out.stride() == torch.empty_like(drawn[0]).stride()
+    wanted = operator.reference(*(t.numpy() for t in drawn))
+    assert np.linalg.norm(out.double().numpy() - wanted) / np.linalg.norm(wanted) < 2e-3

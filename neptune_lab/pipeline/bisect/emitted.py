@@ -73,7 +73,8 @@ def observe_triton(
     before = sys.gettrace()
     sys.settrace(enter)
     try:
-        outputs = triton_numpy.run(source, inputs, dtypes, order)
+        strides = {t.name: t.strides for t in tiles.tensors}
+        outputs = triton_numpy.run(source, inputs, dtypes, order, strides)
     except IndexError as error:  # a load or a store outside its tensor
         frames = traceback.walk_tb(error.__traceback__)
         stopped = [line for frame, line in frames if frame.f_code.co_filename == f"<{source.name}>"]

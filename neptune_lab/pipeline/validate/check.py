@@ -21,6 +21,7 @@ from neptune_lab.loop_ir.run_in_python import run_in_python
 from neptune_lab.loop_schedule.outcome_cache import clear_outcomes
 from neptune_lab.loop_schedule.range_cache import clear_ranges
 from neptune_lab.loop_schedule.schedule import Schedule
+from neptune_lab.operators.strided import sharing
 from neptune_lab.pipeline.exceptions import repaired_by_vectors
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.lower import lower
@@ -28,7 +29,15 @@ from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.pipeline.validate import triton_numpy
 from neptune_lab.pipeline.validate.compare import Difference, Wanted, expectations, may_remove
 from neptune_lab.pipeline.validate.data import data_sets
-from neptune_lab.pipeline.validate.forms import Run, input_dtypes, is_plain, run_triton, tile_programs, wrong_result
+from neptune_lab.pipeline.validate.forms import (
+    Run,
+    input_dtypes,
+    input_strides,
+    is_plain,
+    run_triton,
+    tile_programs,
+    wrong_result,
+)
 from neptune_lab.pipeline.validate.replay import small_schedule, specs_of
 from neptune_lab.pipeline.validate.report import Validated, failed, shapes_of
 from neptune_lab.pipeline.validate.resize import ResizedSchedule, resized_schedule
@@ -123,7 +132,8 @@ def _form(kernel: Kernel, planned: Plan | None, small: ResizedSchedule | None) -
     """The key of a kernel: of several with one key, only the first is run."""
     if planned is None:
         return structure(kernel)
-    return planned.key if small is None else (planned.definition, small.program)
+    strides = tuple(t.strides for t in (*kernel.operator.inputs, *kernel.operator.outputs))
+    return strides, planned.key if small is None else (planned.definition, small.program)
 
 
 def _resized(scheduled: Schedule, planned: Plan) -> ResizedSchedule | None:
@@ -193,7 +203,8 @@ def _compared(kernel: Kernel, mode: str, gluon: bool) -> Validated | _Wrong:
     captured = kernel.operator.captured
     stages: dict[str, None] = {}
     kinds = []
-    for kind, inputs, wanted, known in _sets(kernel, data_sets(definition, captured, _SETS[mode]), mode, gluon):
+    sets = [(kind, _shared(kernel, inputs)) for kind, inputs in data_sets(definition, captured, _SETS[mode])]
+    for kind, inputs, wanted, known in _sets(kernel, sets, mode, gluon):
         removes = may_remove(definition, inputs)
         for stage, run in _stages(kernel, mode, inputs, gluon, known):
             what = _difference(run, wanted, removes)
@@ -207,6 +218,12 @@ def _compared(kernel: Kernel, mode: str, gluon: bool) -> Validated | _Wrong:
     if not stages:
         return Validated(mode, note=note)
     return Validated(mode, tuple(stages), tuple(kinds), shapes_of(definition), note)
+
+
+def _shared(kernel: Kernel, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The inputs, with one value for elements that share memory."""
+    strides = input_strides(kernel)
+    return {name: sharing(array, strides.get(name)) for name, array in inputs.items()}
 
 
 _UNKNOWN = "unknown"
@@ -285,7 +302,8 @@ def _triton_on_sets(kernel: Kernel, sets: Sequence[Arrays]) -> Arrays | None:
     kernel fails on one, or does not do the same on all."""
     definition = kernel.schedule.definition
     try:
-        arrays = triton_numpy.run_sets(kernel.triton, sets, input_dtypes(kernel), definition.inputs)
+        order, strides = definition.inputs, input_strides(kernel)
+        arrays = triton_numpy.run_sets(kernel.triton, sets, input_dtypes(kernel), order, strides)
     except (triton_numpy.UnknownSpelling, triton_numpy.SetsDiffer, IndexError):
         return None
     return dict(zip(definition.outputs, arrays, strict=True))

@@ -11,6 +11,7 @@ from neptune_lab.htile import nodes as ir
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.validate import triton_numpy
 from neptune_lab.pipeline.validate.compare import Difference, Wanted, difference
+from neptune_lab.tensor_spec import Strides
 
 Arrays = Mapping[str, np.ndarray]
 Run = Callable[[], Arrays]
@@ -36,6 +37,11 @@ def input_dtypes(kernel: Kernel) -> dict[str, str]:
     return {b.name: b.dtype for b in kernel.schedule.definition.buffers}
 
 
+def input_strides(kernel: Kernel) -> dict[str, Strides]:
+    """The strides of each input that is not contiguous."""
+    return {t.name: t.strides for t in kernel.operator.inputs if t.strides is not None}
+
+
 def run_triton(kernel: Kernel, inputs: Arrays) -> Arrays:
     """The outputs of the emitted Triton by name, run in NumPy.
 
@@ -43,7 +49,7 @@ def run_triton(kernel: Kernel, inputs: Arrays) -> Arrays:
         UnknownSpelling, IndexError: as `triton_numpy.run`.
     """
     definition = kernel.schedule.definition
-    arrays = triton_numpy.run(kernel.triton, inputs, input_dtypes(kernel), definition.inputs)
+    arrays = triton_numpy.run(kernel.triton, inputs, input_dtypes(kernel), definition.inputs, input_strides(kernel))
     return dict(zip(definition.outputs, arrays, strict=True))
 
 

@@ -14,6 +14,7 @@ from neptune_lab.loop_schedule.outcome_cache import at_other_sizes
 from neptune_lab.loop_schedule.schedule import Schedule, Step
 from neptune_lab.operators import Operator, TensorSpec
 from neptune_lab.pipeline.validate.sizes import Plan, Sizes, is_silent, new_factor
+from neptune_lab.tensor_spec import resized_strides
 
 
 def small_schedule(scheduled: Schedule, planned: Plan) -> Schedule:
@@ -34,8 +35,18 @@ def small_schedule(scheduled: Schedule, planned: Plan) -> Schedule:
 def small_operator(operator: Operator, small: Program) -> Operator:
     """The operator with the definition `small`."""
 
-    inputs, outputs = specs_of(small, small.inputs), specs_of(small, small.outputs)
+    inputs, outputs = (
+        tuple(_alike(t, old) for t, old in zip(specs_of(small, names), of_operator, strict=True))
+        for names, of_operator in ((small.inputs, operator.inputs), (small.outputs, operator.outputs))
+    )
     return replace(operator, inputs=inputs, outputs=outputs, build=lambda: small, captured={})
+
+
+def _alike(small: TensorSpec, large: TensorSpec) -> TensorSpec:
+    """The small tensor, with dimensions in the order, gaps and expansions of the large one's memory."""
+    if large.strides is None:
+        return small
+    return replace(small, strides=resized_strides(small.shape, large.shape, large.strides))
 
 
 def specs_of(program: Program, names: tuple[str, ...]) -> tuple[TensorSpec, ...]:

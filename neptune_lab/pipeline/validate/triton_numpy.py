@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import prod
-from types import CodeType, SimpleNamespace
+from types import CodeType, MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,9 @@ import numpy as np
 from neptune_lab.errors import EmitError
 from neptune_lab.htile.interpret import round_to_bfloat16
 from neptune_lab.htile_to_triton import EmittedModule
+from neptune_lab.operators.strided import with_strides
 from neptune_lab.scalar_ops import NUMPY, rows
+from neptune_lab.tensor_spec import Strides
 
 Arrays = dict[str, np.ndarray]
 
@@ -40,12 +42,15 @@ class _Dtype:
 
 
 class _Memory:
-    """A tensor's elements in a row, as a kernel sees them, for each set of inputs."""
+    """A tensor's memory, as a kernel sees it, for each set of inputs."""
 
-    def __init__(self, array: np.ndarray, dtype: _Dtype) -> None:
+    def __init__(self, array: np.ndarray, dtype: _Dtype, strides: Strides | None = None) -> None:
         self.array, self.dtype, self.shape = array, dtype, array.shape[1:]
-        self.flat = array.reshape(len(array), prod(self.shape))
         self.device = "cpu"
+        if strides is None:
+            self.flat = array.reshape(len(array), prod(self.shape))
+        else:
+            self.array, self.flat = with_strides(array, strides)
 
 
 class SetsDiffer(Exception):
@@ -330,7 +335,11 @@ def _code(text: str, name: str) -> CodeType:
 
 
 def run(
-    source: EmittedModule, inputs: Mapping[str, np.ndarray], dtypes: Mapping[str, str], order: tuple[str, ...]
+    source: EmittedModule,
+    inputs: Mapping[str, np.ndarray],
+    dtypes: Mapping[str, str],
+    order: tuple[str, ...],
+    strides: Mapping[str, Strides | None] = MappingProxyType({}),
 ) -> tuple[np.ndarray, ...]:
     """The outputs of the module's entry, a tuple of arrays.
 
@@ -338,16 +347,21 @@ def run(
         inputs: an array for each input.
         dtypes: the dtype of each input as the program states it.
         order: the inputs in the order of the entry's arguments.
+        strides: of the inputs that are not contiguous.
 
     Raises:
         UnknownSpelling: the module uses what is not known here.
         IndexError: a load or a store outside its tensor.
     """
-    return tuple(output[0] for output in run_sets(source, [inputs], dtypes, order))
+    return tuple(output[0] for output in run_sets(source, [inputs], dtypes, order, strides))
 
 
 def run_sets(
-    source: EmittedModule, sets: Sequence[Mapping[str, np.ndarray]], dtypes: Mapping[str, str], order: tuple[str, ...]
+    source: EmittedModule,
+    sets: Sequence[Mapping[str, np.ndarray]],
+    dtypes: Mapping[str, str],
+    order: tuple[str, ...],
+    strides: Mapping[str, Strides | None] = MappingProxyType({}),
 ) -> tuple[np.ndarray, ...]:
     """As `run`, for several sets of inputs at once; the first axis of every output is the set.
 
@@ -364,9 +378,12 @@ def run_sets(
         blank = np.nan if dtype.numpy.kind == "f" else 0
         return _Memory(np.full((len(sets), *shape), blank, dtype.numpy), dtype)
 
+    def empty_strided(shape: tuple[int, ...], strides: Strides, dtype: _Dtype, device: Any) -> _Memory:
+        return _Memory(empty(shape, dtype, device).array, dtype, strides)
+
     scope: dict[str, Any] = {
         "__name__": source.name,
-        "torch": SimpleNamespace(empty=empty, **kinds),
+        "torch": SimpleNamespace(empty=empty, empty_strided=empty_strided, **kinds),
         "triton": SimpleNamespace(
             jit=lambda f: _Function(f, language),
             set_allocator=lambda f: None,
@@ -380,7 +397,7 @@ def run_sets(
     for name in order:
         dtype = kinds[dtypes[name]]
         together = np.stack([np.asarray(inputs[name]) for inputs in sets])
-        memories.append(_Memory(np.ascontiguousarray(dtype.convert(together)), dtype))
+        memories.append(_Memory(np.ascontiguousarray(dtype.convert(together)), dtype, strides.get(name)))
     try:
         with np.errstate(all="ignore"):
             outputs = scope[source.entry](*memories)

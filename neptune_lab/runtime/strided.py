@@ -1,0 +1,43 @@
+"""Torch tensors with strides of their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from neptune_lab.tensor_spec import Strides, TensorSpec, span
+
+if TYPE_CHECKING:
+    import torch
+
+
+def fits_strides(tensor: torch.Tensor, strides: Strides | None) -> bool:
+    """Whether a tensor has these strides (None: is contiguous), apart from its dimensions of size 1."""
+    if strides is None:
+        return tensor.is_contiguous()
+    every = zip(tensor.shape, tensor.stride(), strides, strict=True)
+    return all(size == 1 or own == stride for size, own, stride in every)
+
+
+def copy_with(tensor: torch.Tensor, strides: Strides | None) -> torch.Tensor:
+    """A copy of a tensor with these strides; of a dimension of stride 0, the first index counts."""
+    import torch
+
+    if strides is None:
+        return tensor.clone(memory_format=torch.contiguous_format)
+    memory = torch.empty(span(tensor.shape, strides), dtype=tensor.dtype, device=tensor.device)
+    first = tensor
+    for dim, stride in enumerate(strides):
+        if stride == 0 and tensor.shape[dim] > 1:
+            first = first.narrow(dim, 0, 1)
+    memory.as_strided(first.shape, strides).copy_(first)
+    return memory.as_strided(tensor.shape, strides)
+
+
+def drawn(spec: TensorSpec, draw: Any) -> torch.Tensor:
+    """An input that `draw` makes: a function from a shape to a contiguous tensor."""
+    if spec.strides is None:
+        return draw(spec.shape)
+    return draw((span(spec.shape, spec.strides),)).as_strided(spec.shape, spec.strides)
+
+
+__all__ = ["copy_with", "drawn", "fits_strides"]
