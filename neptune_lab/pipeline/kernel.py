@@ -245,7 +245,7 @@ class Kernel:
             name: a Python identifier; None: the program's name and a digest of its source.
 
         Returns:
-            A function from the operator's inputs, as contiguous tensors and including those that a mod captured, to
+            A function from the operator's inputs, with its strides and including those that a mod captured, to
             new tensors.
 
         Raises:

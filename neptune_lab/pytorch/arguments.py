@@ -14,6 +14,7 @@ from neptune_lab.errors import LaunchError
 from neptune_lab.runtime import interpreting
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import check_number, check_switch
+from neptune_lab.tensor_spec import Strides, layout_of
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -47,6 +48,7 @@ class Problem:
         dtype: of all three, such as "float16".
         scale: factor of the scores; None: 1/sqrt(head_dim).
         extras: further outputs, and options of code generation.
+        strides: of q, k and v, each None if it is contiguous; None: all three are.
     """
 
     q: Shape
@@ -55,6 +57,7 @@ class Problem:
     dtype: str
     scale: float | None
     extras: Extras = PLAIN
+    strides: tuple[Strides | None, Strides | None, Strides | None] | None = None
 
 
 def device_of(q: Any, k: Any, v: Any) -> torch.device:
@@ -86,8 +89,12 @@ def problem_of(
     enable_gqa: bool,
     scale: float | None,
     extras: Extras = PLAIN,
+    strides: tuple[Strides, Strides, Strides] | None = None,
 ) -> Problem:
     """The problem of a call.
+
+    Args:
+        strides: of q, k and v; None: all three are contiguous.
 
     Raises:
         LaunchError: the shapes, dtypes or the device are not supported, or do not fit together.
@@ -103,7 +110,11 @@ def problem_of(
             f"argument q is on {device}; expected a CUDA device, since kernels run on the GPU here",
             help="move q, k and v there with .cuda(), or start with TRITON_INTERPRET=1 to interpret kernels on the CPU",
         )
-    return Problem(tuple(q), tuple(k), tuple(v), str(q_dtype).removeprefix("torch."), scale, extras)
+    layouts = None
+    if strides is not None:
+        layouts = layout_of(q, strides[0]), layout_of(k, strides[1]), layout_of(v, strides[2])
+        layouts = layouts if any(layouts) else None
+    return Problem(tuple(q), tuple(k), tuple(v), str(q_dtype).removeprefix("torch."), scale, extras, layouts)
 
 
 def check_shape(name: str, shape: Shape) -> None:
@@ -315,15 +326,26 @@ def warn_of_conversions(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, commo
         )
 
 
-def warn_of_copies(*tensors: torch.Tensor) -> None:
-    """Warns, once per process and argument, that q, k or v is copied because it is not contiguous."""
+def has_columns(tensor: torch.Tensor) -> bool:
+    """Whether elements of the last dimension are adjacent in memory, which kernels need to read them together."""
+    return tensor.ndim == 0 or tensor.stride(-1) == 1 or tensor.shape[-1] == 1
+
+
+def with_columns(*tensors: torch.Tensor) -> list[torch.Tensor]:
+    """q, k and v, of which those whose last dimension is strided are copied, with a warning once per process for
+    each."""
+    found = []
     for name, tensor in zip("qkv", tensors, strict=True):
-        if not tensor.is_contiguous() and name not in _warned:
+        adjacent = has_columns(tensor)
+        if not adjacent and name not in _warned:
             _warned.add(name)
             _warn(
-                f"attention copies {name} at each call, since its strides {tensor.stride()} are not those of a "
-                f"contiguous {tuple(tensor.shape)} tensor; make it contiguous where it is made to save the time"
+                f"attention copies {name} at each call, since its strides {tensor.stride()} leave gaps between the "
+                f"elements of its last dimension, of shape {tuple(tensor.shape)}; make that dimension the innermost "
+                "one where the tensor is made to save the time"
             )
+        found.append(tensor if adjacent else tensor.contiguous())
+    return found
 
 
 @torch.compiler.assume_constant_result  # Dynamo calls it once, while it traces

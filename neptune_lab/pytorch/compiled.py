@@ -18,8 +18,13 @@ from neptune_lab.pytorch import stored
 from neptune_lab.pytorch.arguments import Problem
 from neptune_lab.pytorch.mods import Reading
 from neptune_lab.runtime import KernelSpec, LoadedKernel, device_facts, load
+from neptune_lab.runtime.strided import copy_with, fits_strides
+from neptune_lab.runtime.torch_op import torch_op
+from neptune_lab.tensor_spec import dense_strides
 
 if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
     from neptune_lab.operators import Operator
 
 
@@ -34,6 +39,20 @@ class Compiled:
 
     kernel: LoadedKernel
     captured: tuple[tuple[int, torch.dtype], ...]
+
+    @property
+    def op(self) -> OpOverload:
+        """The kernel as a torch operator.
+
+        Inductor may hand an operator other strides than those that were traced; such a tensor is copied.
+        """
+        kernel = self.kernel
+
+        def launch(*tensors: torch.Tensor) -> Any:
+            every = zip(tensors, kernel.spec.inputs, strict=True)
+            return kernel(*(t if fits_strides(t, s.strides) else copy_with(t, s.strides) for t, s in every))
+
+        return torch_op(kernel, launch=launch)
 
 
 # Kernels by what they compute; the oldest are dropped first.
@@ -72,21 +91,24 @@ def _compiled(problem: Problem, score_mod: Any, mask_mod: Any, reading: Reading,
     sizes: Any = {"kv_heads": kv_heads, "v_head_dim": problem.v[3], "dtype": problem.dtype, "scale": problem.scale}
     sizes |= {"kv_batch": problem.k[0], "return_lse": problem.extras.lse, "return_max": problem.extras.max_scores}
     make = partial(attention.general, batch, heads, q_len, kv_len, head_dim, score_mod, mask_mod, **sizes)
-    op = make(empty_rows="zero", live=True)
-    alike = _as_tuned(make, op)
-    captures = captured_by(sizes_of(op.params), score_mod, mask_mod, live=True)
+    plain = make(empty_rows="zero", live=True)
+    alike = _as_tuned(make, plain)
+    captures = captured_by(sizes_of(plain.params), score_mod, mask_mod, live=True)
     index_of = {id(tensor): index for index, tensor in enumerate(reading.tensors)}
     by_name = {name: index_of[owner] for owner, name in captures.names.items() if owner in index_of}
-    captured = tuple(by_name[tensor.name] for tensor in op.inputs[3:])
+    captured = tuple(by_name[tensor.name] for tensor in plain.inputs[3:])
 
-    workloads = workload_key(op), workload_key(alike)
+    op, similar = _laid_out(plain, problem), (alike,)
+    if problem.strides is not None:
+        similar = _laid_out(alike, problem), plain, alike
+    workloads = tuple(map(workload_key, (op, *similar)))
     records = known_records(workloads)
     definition = stored.key_of((workloads, records, captured, problem.extras.options))
     if definition not in _by_definition:
         entry = stored.find(definition)
         if entry is None:
             try:
-                spec = _spec(op, alike, dict(problem.extras.options))
+                spec = _spec(op, similar, dict(problem.extras.options))
             except TileError as error:
                 raise _explained(error, captures.lookups(op.program)) from error
             entry = stored.StoredKernel(spec, captured, workloads, records)
@@ -120,16 +142,28 @@ def _as_tuned(make: Callable[[], Operator], op: Operator) -> Operator:
         return op
 
 
-def _spec(op: Operator, alike: Operator, options: dict[str, Any]) -> KernelSpec:
-    """Compiles with the caller's `options`, if there are any; else as tuned, if there are records of `op`, of `alike`,
-    or of the operator at sizes near these."""
+def _laid_out(op: Operator, problem: Problem) -> Operator:
+    """The operator for the strides of q, k and v; `out` has the order of q's dimensions."""
+    if problem.strides is None:
+        return op
+    q, k, v = problem.strides
+    out = None if q is None else dense_strides((*problem.q[:3], problem.v[3]), q)
+    return op.with_strides(q=q, k=k, v=v, out=out)
+
+
+def _spec(op: Operator, similar: tuple[Operator, ...], options: dict[str, Any]) -> KernelSpec:
+    """Compiles with the caller's `options`, if there are any; else as tuned, if there are records of `op`, of
+    `similar`, the first of which is `op` in another form and the others have other strides, or of the operator at sizes
+    near these."""
     from neptune_lab.pipeline import Choice, compile, compile_choice, tuned_kernel
     from neptune_lab.records import best, nearest
 
     if options:
         return compile_choice(op, Choice.of(options.pop("template", None), options, "kernel_options")).spec
-    same = best(op) or best(alike)
-    kernel = tuned_kernel(op, same or nearest(op), partial(compile_choice, op), exact=same is not None)
+    same = best(op) or best(similar[0])
+    others = (best(other) for other in similar[1:])
+    record = same or next((record for record in others if record is not None), None) or nearest(op)
+    kernel = tuned_kernel(op, record, partial(compile_choice, op), exact=same is not None)
     return (kernel or compile(op)).spec
 
 

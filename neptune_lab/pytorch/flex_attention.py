@@ -24,7 +24,7 @@ from neptune_lab.pytorch.arguments import (
     refuse_options,
     refuse_transforms,
     warn_of_conversions,
-    warn_of_copies,
+    with_columns,
 )
 from neptune_lab.pytorch.block_masks import mask_of
 from neptune_lab.pytorch.compiled import Compiled, compiled_for
@@ -32,7 +32,6 @@ from neptune_lab.pytorch.mods import Reading, read
 from neptune_lab.pytorch.packed import Places, packed_mods, places_of
 from neptune_lab.pytorch.traced import traced
 from neptune_lab.runtime import to_tensor
-from neptune_lab.runtime.torch_op import torch_op
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import AuxRequest, BlockMask
@@ -152,9 +151,11 @@ def attention(
             alternative.
 
     Returns:
-        (batch, heads, q_len, v_head_dim), of q's dtype, contiguous.  Inputs that are not contiguous, such as
-        x.view(batch, length, heads, head_dim).transpose(1, 2), are copied at each call, with a warning once for each of
-        q, k and v.
+        (batch, heads, q_len, v_head_dim), of q's dtype, its dimensions in the order in which q has them in memory:
+        as torch.empty_like(q), and contiguous if q is.  The kernel is compiled for the strides of q, k and v, and reads
+        them where they are: x.view(batch, length, heads, head_dim).transpose(1, 2), parts of a packed projection or of
+        a cache, expanded batches and heads.  Only a tensor whose last dimension is strided is copied, at each call and
+        with a warning once for each of q, k and v.
 
         With return_lse, (out, lse): lse is (batch, heads, q_len), float32, the natural logarithm of the sum over j of
         exp(score), and -inf for a query that attends to no key.
@@ -216,17 +217,18 @@ def _attend(
     if places is not None:
         score_mod, mask_mod = packed_mods(score_mod, mask_mod, places)
     reading = read(score_mod, mask_mod)
-    problem = q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, device, enable_gqa, scale, extras
+    strides = None
+    if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
+        q, k, v = with_columns(q, k, v)
+        strides = q.stride(), k.stride(), v.stride()
+    problem = q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, device, enable_gqa, scale, extras, strides
     compiled = _kernels.get((problem, reading.key)) if reading.exact else None
     if compiled is None:
         compiled = _compiled(problem, score_mod, mask_mod, reading)
-    if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
-        warn_of_copies(q, k, v)
-        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     extra = _captured(compiled, reading, device) if compiled.captured else ()
     if type(q) is type(k) is type(v) is torch.Tensor and not torch._C._len_torch_dispatch_stack():
         return compiled.kernel.launch(q, k, v, *extra)
-    return torch_op(compiled.kernel)(q, k, v, *extra)  # for fake tensors, and for modes that only see operators
+    return compiled.op(q, k, v, *extra)  # for fake tensors, and for modes that only see operators
 
 
 def _first_as(found: Any, dtype: torch.dtype) -> Any:
@@ -284,7 +286,7 @@ _outside_graphs: Any = torch.compiler.disable(  # torch.compile breaks the graph
 
 def _compiled(problem: tuple[Any, ...], score_mod: Any, mask_mod: Any, reading: Reading) -> Compiled:
     """The kernel from `compiled_for`, kept for later calls if `reading` is exact."""
-    *_, device, _, _, _ = problem
+    *_, device, _, _, _, _ = problem
     compiled = compiled_for(problem_of(*problem), score_mod, mask_mod, reading, device)
     if reading.exact:
         _kernels[problem, reading.key] = compiled

@@ -49,7 +49,8 @@ def scaled_dot_product_attention(
         enable_gqa: lets kv_heads be a divisor of heads; query head h reads head h // (heads // kv_heads).
 
     Returns:
-        (..., heads, L, Ev), of query's dtype, contiguous.
+        (..., heads, L, Ev), of query's dtype, its dimensions in the order in which query has them in memory, as
+        torch's.
 
     Raises:
         LaunchError: an argument has a type, shape, dtype or device that is not supported, or records gradients.

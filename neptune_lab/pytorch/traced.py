@@ -14,11 +14,11 @@ import torch
 from torch._dynamo.comptime import comptime
 
 from neptune_lab.errors import DefinitionError, LaunchError
-from neptune_lab.pytorch.arguments import PLAIN, Extras, Shape, as_input, problem_of
+from neptune_lab.pytorch.arguments import PLAIN, Extras, Shape, as_input, has_columns, problem_of
 from neptune_lab.pytorch.compiled import compiled_for
 from neptune_lab.pytorch.mods import Path, follow, read
 from neptune_lab.pytorch.packed import Places, packed_mods
-from neptune_lab.runtime.torch_op import NAMESPACE, torch_op
+from neptune_lab.runtime.torch_op import NAMESPACE
 
 # The op's name; for each captured input, the path to its tensor (or its index among the places) and its dtype; the
 # numbers with their paths.
@@ -52,12 +52,14 @@ def traced(
     if k.ndim == v.ndim == q.ndim == 4 and k.shape[0] == v.shape[0] == 1 != q.shape[0]:
         k, v = k.expand(q.shape[0], -1, -1, -1), v.expand(q.shape[0], -1, -1, -1)
     comptime(_break_at_captures)
-    shapes = _fixed(q), _fixed(k), _fixed(v)
+    q, k, v = (t if has_columns(t) else t.contiguous() for t in (q, k, v))
+    shapes = _fixed(q.shape), _fixed(k.shape), _fixed(v.shape)
+    strides = _fixed(q.stride()), _fixed(k.stride()), _fixed(v.stride())
     dtypes = q.dtype, k.dtype, v.dtype
     asked = extras.lse, extras.max_scores, extras.options
     packed = "" if places is None else "alike" if places.q_place is places.k_place else "apart"
     name, captured, numbers = _prepared(
-        shapes, dtypes, q.device, enable_gqa, scale, score_mod, mask_mod, recording, asked, packed
+        shapes, strides, dtypes, q.device, enable_gqa, scale, score_mod, mask_mod, recording, asked, packed
     )
     mods = score_mod, mask_mod
     for path, value in numbers:
@@ -68,7 +70,7 @@ def traced(
         tensor = follow(places, (("item", path),)) if isinstance(path, int) else follow(mods, path)
         extra.append(as_input(tensor, q.device, dtype))
     op = getattr(getattr(torch.ops, NAMESPACE), name)
-    return op.default(q.contiguous(), k.contiguous(), v.contiguous(), *extra)
+    return op.default(q, k, v, *extra)
 
 
 def _break_at_captures(context: Any) -> None:
@@ -97,14 +99,15 @@ def _break_at_captures(context: Any) -> None:
             context.graph_break()
 
 
-def _fixed(tensor: torch.Tensor) -> tuple[int, ...]:
-    """The shape as plain integers: `range` makes Dynamo specialise symbolic sizes."""
-    return tuple(len(range(n)) for n in tensor.shape)
+def _fixed(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape or strides as plain integers: `range` makes Dynamo specialise symbolic sizes."""
+    return tuple(len(range(n)) for n in sizes)
 
 
 @torch.compiler.assume_constant_result
 def _prepared(
     shapes: tuple[Shape, Shape, Shape],
+    strides: tuple[Shape, Shape, Shape],
     dtypes: tuple[torch.dtype, torch.dtype, torch.dtype],
     device: torch.device,
     enable_gqa: bool,
@@ -125,7 +128,7 @@ def _prepared(
             f"argument {recording} records gradients, and attention has no backward",
             help=f"call the compiled function under torch.no_grad(), or attention with {recording}.detach()",
         )
-    problem = problem_of(*shapes, *dtypes, device, enable_gqa, scale, Extras(*asked))
+    problem = problem_of(*shapes, *dtypes, device, enable_gqa, scale, Extras(*asked), strides)
     reading = read(score_mod, mask_mod)
     if reading.numpy_numbers or not reading.exact:
         what = "a number of NumPy's" if reading.numpy_numbers else "an object whose changes cannot be seen"
@@ -144,7 +147,7 @@ def _prepared(
         score_mod, mask_mod = packed_mods(score_mod, mask_mod, places)
         reading = read(score_mod, mask_mod)
     compiled = compiled_for(problem, score_mod, mask_mod, reading, device)
-    op = torch_op(compiled.kernel)
+    op = compiled.op
     paths = tuple((path_of[id(reading.tensors[index])], dtype) for index, dtype in compiled.captured)
     return op.__name__.partition(".")[0], paths, tuple((p, v) for p, v in numbers if v == v)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import layouts
 import torch
 import torch.nn.functional as F
 
@@ -20,7 +21,7 @@ SPECIAL = {
 }  # fmt: skip
 # Factors of a row.
 FACTORS = {"x1e20": 1e20, "x-1e20": -1e20, "x1e-20": 1e-20}
-LAYOUTS = ("", "transposed", "expanded", "sliced")
+LAYOUTS = ("", "sliced", *layouts.LAYOUTS)
 
 
 @dataclass(frozen=True)
@@ -105,14 +106,10 @@ class Case:
 
 
 def _laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
-    """The values of `tensor`, with strides as `layout` says; "expanded" repeats the first batch."""
-    if layout == "transposed":
-        return tensor.transpose(1, 2).contiguous().transpose(1, 2)
-    if layout == "expanded":
-        return tensor[:1].expand(tensor.shape[0], -1, -1, -1)
+    """The values of `tensor`, with strides as `layout` says; "one sample" and "one head" repeat the first."""
     if layout == "sliced":
         return tensor.repeat_interleave(2, -1)[..., ::2]
-    return tensor
+    return layouts.LAYOUTS[layout](tensor) if layout else tensor
 
 
 # Seeds from here on draw sizes that fill a GPU's tiles; Triton's interpreter is slow at them.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import pytest
 import torch
@@ -172,21 +170,6 @@ def test_an_object_whose_changes_cannot_be_seen(compilations):
     out = attend(q, k, v, mask_mod=mask)
     assert (out - reference(q, k, v, None, mask)).abs().max() < 1e-5
     assert (out - first).abs().max() > 1e-2
-
-
-def test_strided_inputs_are_copied_and_that_is_said_once(monkeypatch):
-    monkeypatch.setattr(arguments, "_warned", set())
-    q, k, v = (t.transpose(1, 2) for t in tensors((1, 32, 2, 16)))
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        out = attend(q, k, v, mask_mod=causal)
-    assert "attention copies q at each call, since its strides (1024, 16, 32, 1)" in str(told[0].message)
-    assert [str(w.message)[:18] for w in told] == [f"attention copies {name}" for name in "qkv"]
-    assert told[0].filename == __file__
-    assert (out - reference(q, k, v, None, causal)).abs().max() < 1e-5
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        attend(q, k, v, mask_mod=causal)
 
 
 @pytest.mark.parametrize(
