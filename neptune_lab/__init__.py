@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from neptune_lab.loop_schedule import Schedule, templates
     from neptune_lab.pipeline import CodeOptions, Kernel, SplitKConfig, TileConfig, compile
     from neptune_lab.pipeline.bisect import bisect
-    from neptune_lab.pytorch import attention, register_attention, scaled_dot_product_attention
+    from neptune_lab.pytorch import attention, paged_attention, register_attention, scaled_dot_product_attention
     from neptune_lab.target import Target
     from neptune_lab.torch_to_stages import from_torch
     from neptune_lab.trace import load_trace
@@ -50,6 +50,7 @@ __all__ = [
     "load_ipython_extension",
     "load_trace",
     "operators",
+    "paged_attention",
     "register_attention",
     "repair",
     "scaled_dot_product_attention",
@@ -79,6 +80,7 @@ _HOMES = {
     "load_ipython_extension": "neptune_widgets.magic:load_ipython_extension",
     "load_trace": "neptune_lab.trace:load_trace",
     "operators": "neptune_lab.operators",
+    "paged_attention": "neptune_lab.pytorch:paged_attention",
     "register_attention": "neptune_lab.pytorch:register_attention",
     "repair": "neptune_lab.repair",
     "scaled_dot_product_attention": "neptune_lab.pytorch:scaled_dot_product_attention",

@@ -1,7 +1,7 @@
 """Attention, as in the paper's Figure 12: scores, a mod, a mask, softmax, and the weighted sum of values.
 
-`general` takes any mods. `full`, `causal`, `alibi`, `softcap`, `window`, `prefix`, `document` and `gqa` have mods of
-their own. `preset` makes one of them at a published model's sizes. Each computes
+`general` takes any mods. `full`, `causal`, `alibi`, `softcap`, `window`, `prefix`, `document`, `paged` and `gqa` have
+mods of their own. `preset` makes one of them at a published model's sizes. Each computes
 
     score[b, h, i, j] = mod(scale * sum over d of q[b, h, i, d] * k[b, h // group, j, d])
     out[b, h, i, :] = sum over j of softmax over j (score[b, h, i, j]) * v[b, h // group, j, :]
@@ -42,14 +42,16 @@ from neptune_lab.errors import DefinitionError
 from neptune_lab.operators import math
 from neptune_lab.operators.attention_definition import (
     EmptyRows,
+    KeyPlace,
     MaskMod,
     ScoreMod,
     attention_operator,
     define_attention,
-    sizes_of,
 )
 from neptune_lab.operators.attention_options import DEFAULTS, AttentionOptions, documented, with_options
+from neptune_lab.operators.attention_sizes import sizes_of
 from neptune_lab.operators.base import Operator, Params, name_of, positive
+from neptune_lab.operators.paging import paged_mods
 from neptune_lab.operators.presets import PRESETS
 from neptune_lab.strict.values import check_choice, check_number, check_switch
 
@@ -61,6 +63,7 @@ __all__ = [
     "full",
     "general",
     "gqa",
+    "paged",
     "prefix",
     "preset",
     "softcap",
@@ -87,6 +90,8 @@ def general(
     return_max: bool = False,
     empty_rows: EmptyRows = "nan",
     live: bool = False,
+    pages: tuple[int, int] | None = None,
+    place: KeyPlace | None = None,
 ) -> Operator:
     """Attention with a score mod and a mask mod.
 
@@ -97,6 +102,9 @@ def general(
         return_max: also return `max_scores` (batch, heads, q_len) in float32, the largest score of each query after
             the mods; -inf for a query that sees no key.  It is the last output.
         live: do not copy captured tensors, for a kernel that gets them at each call (`operators.capture`).
+        pages: number of pages, and keys of each, if `k` and `v` are caches (pages, page_size, kv_heads, ...).
+        place: with `pages`, `place(b, kv)` returns the page of a key, its place in the page, and whether there is such
+            a key (`operators.paging`).
     """
     params = {"batch": batch, "heads": heads, "q_len": q_len, "kv_len": kv_len, "head_dim": head_dim}
     if kv_batch is not None and not (isinstance(kv_batch, int) and kv_batch == batch):
@@ -107,10 +115,16 @@ def general(
     }
     if return_max:
         mods["return_max"] = True
+    if (pages is None) != (place is None):
+        raise DefinitionError(
+            f"pages={pages!r}, place={place!r}: give both or none", help="attention.paged makes both of a page table"
+        )
+    if pages is not None:
+        params |= {"pages": pages[0], "page_size": pages[1]}
     more = AttentionOptions(
         dtype=dtype, scale=scale, kv_heads=kv_heads, v_head_dim=v_head_dim, return_lse=return_lse, empty_rows=empty_rows
     )
-    return _operator("attention_general", "Attention", params, mods, more, score_mod, mask_mod, live)
+    return _operator("attention_general", "Attention", params, mods, more, score_mod, mask_mod, live, place)
 
 
 @with_options
@@ -293,6 +307,56 @@ def document(
     return _operator("attention_document", "Attention within documents", params, own, options, None, document_mask)
 
 
+@with_options
+def paged(
+    page_table: Any,
+    lengths: Any,
+    heads: int = 1,
+    head_dim: int = 64,
+    page_size: int = 16,
+    pages: int | None = None,
+    causal: bool = True,
+    **options: Unpack[AttentionOptions],
+) -> Operator:
+    """Attention over keys and values in a cache of pages, as in vLLM and flash-attention.
+
+        key[b, h, j, d] = k[page_table[b, j // page_size], j % page_size, h // group, d]   for j < lengths[b]
+
+    `k` and `v` are the caches, (pages, page_size, kv_heads, ...).  The queries of a sequence are its last ones.
+
+    Args:
+        page_table: the pages of each sequence in order, integers (batch, most pages of a sequence), as an array or a
+            torch tensor; it becomes an input.  What is behind the length of a sequence is not read.
+        lengths: the number of keys of each sequence, integers (batch,); it becomes an input.
+        page_size: keys of a page.
+        pages: pages of the cache; None: one more than the largest number in page_table.
+        causal: a query sees only the keys up to its own position.
+        q_len: number of queries of each sequence; 1 if None.
+    """
+    table, own = np.shape(page_table), np.shape(lengths)
+    if len(table) != 2 or tuple(own) != (table[0],):
+        raise DefinitionError(
+            f"page_table has shape {tuple(table)} and lengths {tuple(own)}: expected (batch, pages) and (batch,)",
+            help="give one row of pages and one length per sequence",
+        )
+    if options.get("kv_len") is not None:
+        raise DefinitionError(
+            "paged takes the number of keys from page_table: kv_len goes with the other operators",
+            help="leave kv_len out",
+        )
+    positive(page_size=page_size)
+    check_switch("causal", causal, DefinitionError)
+    count = int(np.asarray(page_table).max()) + 1 if pages is None else pages
+    q_len = options.get("q_len") or 1
+    options = AttentionOptions(**{**options, "q_len": q_len, "kv_len": int(table[1]) * page_size})
+    params = _lengths(int(table[0]), heads, None, head_dim, options)
+    params |= _checked({"pages": count, "page_size": page_size})
+    mask = (lambda b, h, q, kv: q >= kv) if causal and q_len > 1 else None  # a single query is behind all keys
+    _, paged_mask, key_place = paged_mods(None, mask, page_table, lengths, page_size, q_len)
+    title = "Attention over a cache of pages"
+    return _operator("attention_paged", title, params, {"causal": causal}, options, None, paged_mask, place=key_place)
+
+
 def preset(name: str, seq: int | None = None, batch: int = 1, **overrides: Any) -> Operator:
     """An operator at a published model's sizes: the paper's Table 1, or MCFuser's Table III (`operators.presets`).
 
@@ -389,6 +453,7 @@ def _operator(
     score_mod: ScoreMod | None,
     mask_mod: MaskMod | None,
     live: bool = False,
+    place: KeyPlace | None = None,
 ) -> Operator:
     """The operator; its params have kv_heads, v_head_dim, return_lse and empty_rows unless they are the default."""
     if "causal" in own:
@@ -405,4 +470,4 @@ def _operator(
     if empty_rows != "nan":
         last["empty_rows"] = empty_rows
     params = {**sizes, **own, **last}
-    return attention_operator(name, title, sizes_of(sizes), params, score_mod, mask_mod, live)
+    return attention_operator(name, title, sizes_of(sizes), params, score_mod, mask_mod, live, place)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.operators.attention_sizes import AttentionSizes
 from neptune_lab.operators.base import (
     WHOLE,
     Arrays,
@@ -21,6 +22,7 @@ from neptune_lab.operators.base import (
 )
 from neptune_lab.operators.calling import call_mod
 from neptune_lab.operators.capture import Captures, capture
+from neptune_lab.operators.math import Scalar
 from neptune_lab.operators.operations import product
 from neptune_lab.operators.stages import stage_name
 from neptune_lab.strict.values import check_choice, check_number, check_switch
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 ScoreMod: TypeAlias = Callable[[Any, Any, Any, Any, Any], Any]
 MaskMod: TypeAlias = Callable[[Any, Any, Any, Any], Any]
+# Where a cache of pages holds a key: from (b, kv) to its page, its place in the page, and whether there is such a key.
+KeyPlace: TypeAlias = Callable[[Any, Any], tuple[Any, Any, Any]]
 # The value of `out` for a query that sees no key: all its scores are -inf.
 EmptyRows: TypeAlias = Literal["nan", "zero"]
 
@@ -37,46 +41,6 @@ DTYPES = ("float16", "bfloat16", "float32")
 
 # The most scores that the reference holds at once: 2**22 float64 values, 32 MiB.
 _REFERENCE_VALUES = 1 << 22
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionSizes:
-    """The sizes of an attention operator; heads // kv_heads query heads share a head of keys and values."""
-
-    batch: int
-    heads: int
-    kv_heads: int
-    q_len: int
-    kv_len: int
-    head_dim: int
-    v_head_dim: int
-    kv_batch: int
-
-    @property
-    def group(self) -> int:
-        """Query heads per head of keys and values."""
-        return self.heads // self.kv_heads
-
-    def kv_head(self, head: Any) -> Any:
-        """The head of keys and values that a query head reads; a number or an expression."""
-        return head if self.group == 1 else head // self.group
-
-    def kv_sample(self, sample: Any) -> Any:
-        """The sample of keys and values that a sample of queries reads; a number or an expression."""
-        return sample if self.kv_batch == self.batch else 0
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of q, k, v, out, lse and max_scores."""
-        b, h, n = self.batch, self.heads, self.q_len
-        return {
-            "q": (b, h, n, self.head_dim),
-            "k": (self.kv_batch, self.kv_heads, self.kv_len, self.head_dim),
-            "v": (self.kv_batch, self.kv_heads, self.kv_len, self.v_head_dim),
-            "out": (b, h, n, self.v_head_dim),
-            "lse": (b, h, n),
-            "max_scores": (b, h, n),
-        }
 
 
 def define_attention(
@@ -90,35 +54,51 @@ def define_attention(
     empty_rows: EmptyRows = "nan",
     wide: bool = False,
     return_max: bool = False,
+    place: KeyPlace | None = None,
 ) -> tuple[list[Any], list[Any]]:
     """Attention as tensor expressions: the inputs and the outputs; `captured` are placeholders that the mods read.
 
-    With `wide`, mods get positions of 64 bits, as in PyTorch; 32 bits are faster, and enough for most mods.
+    With `wide`, mods get positions of 64 bits, as in PyTorch; 32 bits are faster, and enough for most mods.  With
+    `place`, k and v are caches of pages.
     """
     te = tensor_expressions()
     q, k, v = (te.placeholder(sizes.shapes[name], dtype, name=name) for name in ("q", "k", "v"))
-    score = _score(te, sizes, q, k, score_mod, mask_mod, scale, wide)
-    return [q, k, v, *captured], _softmax_outputs(te, sizes, score, v, return_lse, return_max, empty_rows)
+    score = _score(te, sizes, q, _elements(te, sizes, k, place), score_mod, mask_mod, scale, wide)
+    outputs = _softmax_outputs(
+        te, sizes, score, _elements(te, sizes, v, place), dtype, return_lse, return_max, empty_rows
+    )
+    return [q, k, v, *captured], outputs
+
+
+def _elements(te: Any, sizes: AttentionSizes, tensor: Any, place: KeyPlace | None) -> Callable[..., Any]:
+    """Element d of the key or value j that a query head reads, in float32: a function of (b, h, j, d)."""
+
+    def element(b: Any, h: Any, j: Any, d: Any) -> Any:
+        if place is None:
+            return tensor[sizes.kv_sample(b), sizes.kv_head(h), j, d].astype("float32")
+        page, slot, held = (part.value for part in place(Scalar(b), Scalar(j)))
+        value = te.if_then_else(held, tensor[page, slot, sizes.kv_head(h), d], te.const(0.0, tensor.dtype))
+        return value.astype("float32")
+
+    return element
 
 
 def _score(
     te: Any,
     sizes: AttentionSizes,
     q: Any,
-    k: Any,
+    key: Callable[..., Any],
     score_mod: ScoreMod | None,
     mask_mod: MaskMod | None,
     scale: float,
     wide: bool,
 ) -> Any:
-    """The scaled product of queries and keys, after the mods, in float32."""
+    """The scaled product of queries and keys, after the mods, in float32; `key` as made by `_elements`."""
     shape = (*sizes.shapes["lse"], sizes.kv_len)
     d = te.reduce_axis((0, sizes.head_dim), name="d")
     qk = te.compute(
         shape,
-        lambda b, h, i, j: te.sum(
-            q[b, h, i, d].astype("float32") * k[sizes.kv_sample(b), sizes.kv_head(h), j, d].astype("float32"), axis=d
-        ),
+        lambda b, h, i, j: te.sum(q[b, h, i, d].astype("float32") * key(b, h, j, d), axis=d),
         name="qk",
     )
 
@@ -137,14 +117,21 @@ def _score(
 
 
 def _softmax_outputs(
-    te: Any, sizes: AttentionSizes, score: Any, v: Any, return_lse: bool, return_max: bool, empty_rows: EmptyRows
+    te: Any,
+    sizes: AttentionSizes,
+    score: Any,
+    value_of: Callable[..., Any],
+    dtype: str,
+    return_lse: bool,
+    return_max: bool,
+    empty_rows: EmptyRows,
 ) -> list[Any]:
     """`out`, and with `return_lse` and `return_max` also `lse` and `max_scores`, from the scores.
 
     For a query that sees no key, s_max is -inf, so exp(score - s_max), s_sum and acc are NaN.  The outputs test s_max,
     once per query, so that the loops over keys need no test.
     """
-    shapes, scores, dtype = sizes.shapes, tuple(score.shape), v.dtype
+    shapes, scores = sizes.shapes, tuple(score.shape)
     queries = shapes["lse"]
     j = te.reduce_axis((0, sizes.kv_len), name="j")
     s_max = te.compute(queries, lambda b, h, i: te.max(score[b, h, i, j], axis=j), name="s_max")
@@ -153,9 +140,7 @@ def _softmax_outputs(
     p = te.compute(scores, lambda b, h, i, j: s_exp[b, h, i, j].astype(dtype), name="p")
     acc = te.compute(
         shapes["out"],
-        lambda b, h, i, d: te.sum(
-            p[b, h, i, j].astype("float32") * v[sizes.kv_sample(b), sizes.kv_head(h), j, d].astype("float32"), axis=j
-        ),
+        lambda b, h, i, d: te.sum(p[b, h, i, j].astype("float32") * value_of(b, h, j.var, d), axis=j),
         name="acc",
     )
     lowest = te.const(float("-inf"), "float32")
@@ -178,6 +163,8 @@ def _softmax_outputs(
     return outputs
 
 
+# What may capture tensors.
+_MODS = ("score_mod", "mask_mod", "place")
 # The stages in the order of the definition; TVM orders them as the outputs depend on them.
 _STAGES = ("qk", "score", "s_max", "s_exp", "s_sum", "p", "acc", "out", "lse", "max_scores")
 
@@ -190,6 +177,7 @@ def attention_operator(
     score_mod: ScoreMod | None,
     mask_mod: MaskMod | None,
     live: bool = False,
+    place: KeyPlace | None = None,
 ) -> Operator:
     """An operator of the attention family.
 
@@ -201,6 +189,7 @@ def attention_operator(
         score_mod: from a scaled score to a new one; None: unchanged.
         mask_mod: if it is false, the score is -inf; None: no mask.
         live: as in `capture`.
+        place: where the keys of each sample are, if `sizes.pages` says that k and v are caches of pages.
 
     Returns:
         The operator, from `q`, `k`, `v` and the captured tensors to `out`, and with return_lse and return_max to `lse`
@@ -219,7 +208,7 @@ def attention_operator(
         scale = sizes.head_dim**-0.5
     check_number("scale", scale, DefinitionError)
     scale = float(scale)
-    captures = captured_by(sizes, score_mod, mask_mod, live)
+    captures = captured_by(sizes, score_mod, mask_mod, live, place)
     shapes = sizes.shapes
     outputs = {"out": dtype}
     outputs |= {name: "float32" for name, made in (("lse", return_lse), ("max_scores", return_max)) if made}
@@ -229,16 +218,16 @@ def attention_operator(
 
     def compute(q: np.ndarray, k: np.ndarray, v: np.ndarray, *extra: np.ndarray) -> Arrays:
         values = dict(zip(captures.arrays, extra, strict=True))
-        score, mask = captures.bind("score_mod", values), captures.bind("mask_mod", values)
+        score, mask, own = (captures.bind(argument, values) for argument in _MODS)
         every = zip(
-            ("out", "lse", "max_scores"), reference(sizes, q, k, v, score, mask, scale, empty_rows), strict=True
+            ("out", "lse", "max_scores"), reference(sizes, q, k, v, score, mask, scale, empty_rows, own), strict=True
         )
         return tuple(array for name, array in every if name in outputs)
 
     def draw(rng: np.random.Generator) -> Arrays:
         return tuple(rng.standard_normal(shapes[n]) for n in ("q", "k", "v"))
 
-    mods = [mod for mod in (score_mod, mask_mod) if mod is not None]
+    mods = [mod for mod in (score_mod, mask_mod, place) if mod is not None]
     return Operator(
         name=name,
         title=title,
@@ -273,12 +262,12 @@ def _program(
 
     te = tensor_expressions()
     extra = {n: te.placeholder(a.shape, str(a.dtype), name=n) for n, a in captures.arrays.items()}
-    score, mask = captures.bind("score_mod", extra), captures.bind("mask_mod", extra)
+    score, mask, place = (captures.bind(argument, extra) for argument in _MODS)
     placeholders = tuple(extra.values())
 
     def program_of(wide: bool) -> Program:
         parts = define_attention(
-            sizes, score, mask, dtype, scale, return_lse, placeholders, empty_rows, wide, return_max
+            sizes, score, mask, dtype, scale, return_lse, placeholders, empty_rows, wide, return_max, place
         )
         return from_te(name, *parts)
 
@@ -292,16 +281,21 @@ def _program(
 
 
 def captured_by(
-    sizes: AttentionSizes, score_mod: ScoreMod | None, mask_mod: MaskMod | None, live: bool = False
+    sizes: AttentionSizes,
+    score_mod: ScoreMod | None,
+    mask_mod: MaskMod | None,
+    live: bool = False,
+    place: KeyPlace | None = None,
 ) -> Captures:
-    """The tensors that the mods read; `live` as in `capture`.
+    """The tensors that the mods and `place` read; `live` as in `capture`.
 
     The mods are called on the first and last positions, so that mistakes in them are reported early and without TVM.
 
     Raises:
         DefinitionError: a mod cannot be compiled, or reads outside a tensor.
     """
-    captures = capture({"score_mod": score_mod, "mask_mod": mask_mod}, {*_STAGES, "q", "k", "v"}, live)
+    mods: dict[str, Any] = dict(zip(_MODS, (score_mod, mask_mod, place), strict=True))
+    captures = capture(mods, {*_STAGES, "q", "k", "v"}, live)
     values = {n: a.astype(np.int64 if str(a.dtype) in WHOLE else np.float64) for n, a in captures.arrays.items()}
     ends = [np.unique([0, n - 1]) for n in (sizes.batch, sizes.heads, sizes.q_len, sizes.kv_len)]
     index = np.ix_(*ends)
@@ -311,6 +305,8 @@ def captured_by(
         call_mod("score_mod", captures.bind("score_mod", values, used), score, *index)
     if mask_mod is not None:
         call_mod("mask_mod", captures.bind("mask_mod", values, used), *index)
+    if place is not None:
+        captures.bind("place", values, used)(Scalar(index[0]), Scalar(index[3]))
     return captures.only(used)
 
 
@@ -323,13 +319,14 @@ def reference(
     mask_mod: MaskMod | None,
     scale: float,
     empty_rows: EmptyRows = "nan",
+    place: KeyPlace | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """`out`, `lse` and `max_scores` in float64, one head and one chunk of rows at a time; the last two are -inf if a
     query sees no key."""
     out, lse, largest = (np.empty(sizes.shapes[name]) for name in ("out", "lse", "max_scores"))
     rows = max(1, _REFERENCE_VALUES // sizes.kv_len)
     for b, h in np.ndindex(sizes.batch, sizes.heads):
-        keys, values = (t[sizes.kv_sample(b), h // sizes.group] for t in (k, v))
+        keys, values = (_of_head(sizes, t, b, h // sizes.group, place) for t in (k, v))
         for start in range(0, sizes.q_len, rows):
             stop = min(start + rows, sizes.q_len)
             index = np.ogrid[b : b + 1, h : h + 1, start:stop, 0 : sizes.kv_len]
@@ -351,19 +348,14 @@ def reference(
     return out, lse, largest
 
 
-def sizes_of(params: Mapping[str, Any]) -> AttentionSizes:
-    """`params` as `AttentionSizes`; by default kv_heads is heads, v_head_dim head_dim and kv_batch batch."""
-    kv_heads, v_head_dim = params.get("kv_heads", params["heads"]), params.get("v_head_dim", params["head_dim"])
-    kv_batch = params.get("kv_batch", params["batch"])
-    if params["heads"] % kv_heads:
-        raise DefinitionError(
-            f"kv_heads={kv_heads}: expected a divisor of heads={params['heads']}",
-            help="every head of keys and values serves the same number of query heads",
-        )
-    b, h, q_len, kv_len, d = (params[n] for n in ("batch", "heads", "q_len", "kv_len", "head_dim"))
-    if kv_batch not in (1, b):
-        raise DefinitionError(
-            f"kv_batch={kv_batch}: expected 1 or batch={b}",
-            help="every sample of queries has its own keys and values, or all samples share one",
-        )
-    return AttentionSizes(b, h, kv_heads, q_len, kv_len, d, v_head_dim, kv_batch)
+def _of_head(sizes: AttentionSizes, tensor: np.ndarray, b: int, head: int, place: KeyPlace | None) -> np.ndarray:
+    """The keys or values (kv_len, width) of one head of a sample; those that a cache of pages does not hold are 0."""
+    if place is None:
+        return tensor[sizes.kv_sample(b), head]
+    page, slot, held = (
+        np.broadcast_to(part.value, sizes.kv_len)
+        for part in place(Scalar(np.full(1, b)), Scalar(np.arange(sizes.kv_len)))
+    )
+    found = np.zeros((sizes.kv_len, tensor.shape[3]))
+    found[held] = tensor[page[held], slot[held], head]
+    return found

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neptune_lab.errors import DefinitionError
-from neptune_lab.operators.array_indices import index_of, refuse_outside
+from neptune_lab.operators.array_indices import OUTSIDE, index_of, refuse_outside
 from neptune_lab.operators.arrays import Array, Indices
 from neptune_lab.operators.base import BFLOAT16, as_numpy
-from neptune_lab.operators.math import Scalar
+from neptune_lab.operators.math import Scalar, apply
 from neptune_lab.operators.operations import NARROW, is_wide
 from neptune_lab.operators.reach import Rebuild, arrays_of
 
@@ -58,7 +58,7 @@ def captured(name: str, source: Any, shape: tuple[int, ...], boolean: bool, narr
         if isinstance(source, np.ndarray):
             element = Scalar(np.asarray(source[given]))
         else:
-            element = Scalar(source(*(i.astype("int32") if is_wide(i) else i for i in given)))
+            element = Scalar(source(*(_narrowed(i) if is_wide(i) else i for i in given)))
             if element.kind != "bool" and not is_wide(element.value):
                 element = Scalar(element.value.astype("float32" if element.kind == "float" else "int32"))
         if boolean and element.kind != "bool":
@@ -74,6 +74,12 @@ def _index(array: Array, axis: int, index: Any) -> Any:
     """The index as an int, a NumPy array or a TVM expression."""
     index = index_of(array, axis, index)
     return _position(index.value if isinstance(index, Scalar) else index)
+
+
+def _narrowed(index: Any) -> Any:
+    """An index of 64 bits in 32; `OUTSIDE` where 32 do not hold it, so that it reads no element."""
+    within = apply("and", apply("le", -OUTSIDE, Scalar(index)), apply("le", Scalar(index), OUTSIDE))
+    return apply("select", within, Scalar(index.astype("int32")), OUTSIDE).value
 
 
 def _position(index: Any) -> Any:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 
 from neptune_lab.errors import LaunchError
-from neptune_lab.runtime import interpreting
+from neptune_lab.runtime import interpreting, to_tensor
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import check_number, check_switch
 from neptune_lab.tensor_spec import Strides, layout_of
@@ -49,6 +50,7 @@ class Problem:
         scale: factor of the scores; None: 1/sqrt(head_dim).
         extras: further outputs, and options of code generation.
         strides: of q, k and v, each None if it is contiguous; None: all three are.
+        pages: number of pages, and keys of each, if k and v are read from a cache of pages.
     """
 
     q: Shape
@@ -58,6 +60,7 @@ class Problem:
     scale: float | None
     extras: Extras = PLAIN
     strides: tuple[Strides | None, Strides | None, Strides | None] | None = None
+    pages: tuple[int, int] | None = None
 
 
 def device_of(q: Any, k: Any, v: Any) -> torch.device:
@@ -195,6 +198,41 @@ def as_input(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype) -> 
         if tensor.device != device:
             tensor = tensor.to(device, non_blocking=True)  # does not wait for the GPU
     return tensor.contiguous()
+
+
+def captured_inputs(
+    captured: Sequence[tuple[int, torch.dtype]], tensors: Sequence[Any], device: torch.device
+) -> list[torch.Tensor]:
+    """The captured tensors as a kernel takes them.
+
+    Args:
+        captured: for each, its index in `tensors`, and the dtype that the kernel takes.
+        tensors: torch tensors and NumPy arrays that the mods reach.
+        device: where q is.
+
+    Raises:
+        LaunchError: a tensor is on another device, or records gradients.
+    """
+    recording = torch.is_grad_enabled()
+    inputs = []
+    for index, dtype in captured:
+        tensor = tensors[index]
+        if isinstance(tensor, np.ndarray):
+            tensor = to_tensor(tensor).reshape(tensor.shape)  # to_tensor adds an axis if there is none
+        if tensor.device != device and not (tensor.ndim == 0 and tensor.device.type == "cpu"):
+            raise LaunchError(
+                f"a mod captures a tensor of shape {tuple(tensor.shape)} on {tensor.device}; expected {device}, where "
+                "q is",
+                help=f"make it a torch tensor there, with .to({str(device)!r})",
+            )
+        if recording and tensor.requires_grad:
+            raise LaunchError(
+                f"a mod captures a tensor of shape {tuple(tensor.shape)} that records gradients, and attention has no "
+                "backward",
+                help="call it under torch.no_grad(), or capture tensor.detach()",
+            )
+        inputs.append(as_input(tensor, device, dtype))
+    return inputs
 
 
 def refuse_options(enable_gqa: object, scale: object) -> None:

@@ -61,11 +61,14 @@ _MOST = 256
 _lock = RLock()
 
 
-def compiled_for(problem: Problem, score_mod: Any, mask_mod: Any, reading: Reading, device: torch.device) -> Compiled:
+def compiled_for(
+    problem: Problem, score_mod: Any, mask_mod: Any, reading: Reading, device: torch.device, place: Any = None
+) -> Compiled:
     """The kernel for `problem` with these mods on `device`.
 
     Args:
-        reading: the values that the mods reach.
+        reading: the values that the mods, and `place`, reach.
+        place: where the keys are in a cache of pages (`operators.paging`).
 
     Raises:
         DefinitionError: a mod cannot be compiled, or captures a value that cannot be an input.
@@ -79,21 +82,25 @@ def compiled_for(problem: Problem, score_mod: Any, mask_mod: Any, reading: Readi
             entry = stored.find(key)
             if entry is not None and entry.records == known_records(entry.workloads):
                 return _loaded(entry)
-        return _compiled(problem, score_mod, mask_mod, reading, key)
+        return _compiled(problem, score_mod, mask_mod, reading, key, place)
 
 
-def _compiled(problem: Problem, score_mod: Any, mask_mod: Any, reading: Reading, key: str | None) -> Compiled:
+def _compiled(
+    problem: Problem, score_mod: Any, mask_mod: Any, reading: Reading, key: str | None, place: Any = None
+) -> Compiled:
     from neptune_lab.operators import attention
-    from neptune_lab.operators.attention_definition import captured_by, sizes_of
+    from neptune_lab.operators.attention_definition import captured_by
+    from neptune_lab.operators.attention_sizes import sizes_of
     from neptune_lab.records import workload_key
 
     (batch, heads, q_len, head_dim), (_, kv_heads, kv_len, _) = problem.q, problem.k
     sizes: Any = {"kv_heads": kv_heads, "v_head_dim": problem.v[3], "dtype": problem.dtype, "scale": problem.scale}
     sizes |= {"kv_batch": problem.k[0], "return_lse": problem.extras.lse, "return_max": problem.extras.max_scores}
+    sizes |= {"pages": problem.pages, "place": place}
     make = partial(attention.general, batch, heads, q_len, kv_len, head_dim, score_mod, mask_mod, **sizes)
     plain = make(empty_rows="zero", live=True)
     alike = _as_tuned(make, plain)
-    captures = captured_by(sizes_of(plain.params), score_mod, mask_mod, live=True)
+    captures = captured_by(sizes_of(plain.params), score_mod, mask_mod, live=True, place=place)
     index_of = {id(tensor): index for index, tensor in enumerate(reading.tensors)}
     by_name = {name: index_of[owner] for owner, name in captures.names.items() if owner in index_of}
     captured = tuple(by_name[tensor.name] for tensor in plain.inputs[3:])

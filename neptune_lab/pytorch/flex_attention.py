@@ -6,14 +6,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-import numpy as np
 import torch
 
 from neptune_lab.errors import LaunchError
 from neptune_lab.pytorch.arguments import (
     PLAIN,
     Extras,
-    as_input,
+    captured_inputs,
     check_shape,
     common_dtype,
     device_of,
@@ -31,7 +30,6 @@ from neptune_lab.pytorch.compiled import Compiled, compiled_for
 from neptune_lab.pytorch.mods import Reading, read
 from neptune_lab.pytorch.packed import Places, packed_mods, places_of
 from neptune_lab.pytorch.traced import traced
-from neptune_lab.runtime import to_tensor
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import AuxRequest, BlockMask
@@ -225,7 +223,7 @@ def _attend(
     compiled = _kernels.get((problem, reading.key)) if reading.exact else None
     if compiled is None:
         compiled = _compiled(problem, score_mod, mask_mod, reading)
-    extra = _captured(compiled, reading, device) if compiled.captured else ()
+    extra = captured_inputs(compiled.captured, reading.tensors, device) if compiled.captured else ()
     if type(q) is type(k) is type(v) is torch.Tensor and not torch._C._len_torch_dispatch_stack():
         return compiled.kernel.launch(q, k, v, *extra)
     return compiled.op(q, k, v, *extra)  # for fake tensors, and for modes that only see operators
@@ -293,27 +291,3 @@ def _compiled(problem: tuple[Any, ...], score_mod: Any, mask_mod: Any, reading: 
         if len(_kernels) > _MOST:
             _kernels.popitem(last=False)
     return compiled
-
-
-def _captured(compiled: Compiled, reading: Reading, device: torch.device) -> list[torch.Tensor]:
-    """The captured tensors as the kernel takes them."""
-    recording = torch.is_grad_enabled()
-    tensors = []
-    for index, dtype in compiled.captured:
-        tensor = reading.tensors[index]
-        if isinstance(tensor, np.ndarray):
-            tensor = to_tensor(tensor).reshape(tensor.shape)  # to_tensor adds an axis if there is none
-        if tensor.device != device and not (tensor.ndim == 0 and tensor.device.type == "cpu"):
-            raise LaunchError(
-                f"a mod captures a tensor of shape {tuple(tensor.shape)} on {tensor.device}; expected {device}, where "
-                "q is",
-                help=f"make it a torch tensor there, with .to({str(device)!r})",
-            )
-        if recording and tensor.requires_grad:
-            raise LaunchError(
-                f"a mod captures a tensor of shape {tuple(tensor.shape)} that records gradients, and attention has no "
-                "backward",
-                help="call it under torch.no_grad(), or capture tensor.detach()",
-            )
-        tensors.append(as_input(tensor, device, dtype))
-    return tensors

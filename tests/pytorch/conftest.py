@@ -26,9 +26,9 @@ def compilations(monkeypatch):
     made = []
     before = compiled._compiled
 
-    def counted(problem, score_mod, mask_mod, reading, key):
+    def counted(problem, score_mod, mask_mod, reading, key, place=None):
         made.append((problem.q, getattr(score_mod, "__name__", None), getattr(mask_mod, "__name__", None)))
-        return before(problem, score_mod, mask_mod, reading, key)
+        return before(problem, score_mod, mask_mod, reading, key, place)
 
     monkeypatch.setattr(compiled, "_compiled", counted)
     monkeypatch.setattr(flex_attention, "_kernels", type(flex_attention._kernels)())

@@ -181,6 +181,22 @@ def test_tensors_in_objects():
     assert alibi.slope is SLOPES
 
 
+def test_an_index_beyond_32_bits_reads_no_element():
+    q, k, v = tensors((1, 1, 32, 16))
+    table = torch.arange(1.0, 33.0, device=DEVICE)
+    at = torch.arange(32, device=DEVICE)
+    read = table.clone()
+
+    def looked_up(score, b, h, q, kv):
+        return score + table[at[kv]]
+
+    for change in (0, 2**32, -(2**33), 2**31):
+        at[::2] = torch.arange(0, 32, 2, device=DEVICE) + change
+        read[::2] = 0 if change else table[::2]
+        expected = reference(q, k, v, lambda score, b, h, q, kv: score + read[kv])
+        assert (nl.attention(q, k, v, looked_up) - expected).abs().max() < 1e-5
+
+
 def test_int64_beyond_int32_is_compared_in_64_bits():
     ids = torch.zeros(32, dtype=torch.int64, device=DEVICE)
     mod = lambda b, h, q, kv: (ids[q] == ids[kv]) & (ids[kv] + q >= ids[q])  # noqa: E731

@@ -1,0 +1,190 @@
+"""`paged_attention`: attention over keys and values in a cache of pages."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from neptune_lab.errors import LaunchError
+from neptune_lab.operators.paging import paged_mods
+from neptune_lab.pytorch.arguments import (
+    captured_inputs,
+    check_shape,
+    device_of,
+    extras_of,
+    problem_of,
+    refuse_gradients,
+    refuse_options,
+    refuse_transforms,
+)
+from neptune_lab.pytorch.compiled import Compiled, compiled_for
+from neptune_lab.pytorch.mods import read
+
+# Kernels by everything that they depend on; the oldest are dropped first.
+_kernels: OrderedDict[Any, Compiled] = OrderedDict()
+_MOST = 256
+
+
+def paged_attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    page_table: torch.Tensor,
+    lengths: torch.Tensor,
+    score_mod: Callable[..., Any] | None = None,
+    mask_mod: Callable[..., Any] | None = None,
+    *,
+    scale: float | None = None,
+    return_lse: bool = False,
+    kernel_options: Mapping[str, Any] | None = None,
+) -> Any:
+    """Attention over keys and values in a cache of pages, without copying them.
+
+        key[b, h, j, :] = k_cache[page_table[b, j // page_size], j % page_size, h // group, :]   for j < lengths[b]
+
+    The caches have the layout of vLLM and flash-attention.  The queries of a sequence are its last ones: query i of
+    q_len is at position lengths[b] - q_len + i, and so mods get it.  For a single query no mask is needed; for several,
+    `mask_mod=lambda b, h, q, kv: q >= kv` is causal.
+
+    The values of page_table and lengths are read at each call, and may change; new shapes compile a new kernel.  Keys
+    behind the length of a sequence, and their entries in page_table, are not used, whatever they hold.  On the CPU the
+    values are checked.  On a GPU they are not, since a check would wait for it: a page that does not exist reads as 0,
+    and nothing outside of the cache is read.  Under torch.compile the graph breaks at the call.
+
+    Args:
+        q: queries (batch, heads, q_len, head_dim), float16, bfloat16 or float32.
+        k_cache: keys (pages, page_size, kv_heads, head_dim), of q's dtype, contiguous; kv_heads is a divisor of heads.
+        v_cache: values (pages, page_size, kv_heads, v_head_dim), likewise.
+        page_table: the pages of each sequence in order, int32 or int64 (batch, most pages of a sequence).
+        lengths: keys of each sequence, int32 or int64 (batch,), from 0 to the number of keys that its pages hold.
+        score_mod, mask_mod: as for `attention`.
+        scale: factor of the scores; 1/sqrt(head_dim) if None.
+        return_lse: also return the log-sum-exp of the scores, as `attention` does.
+        kernel_options: as for `attention`.
+
+    Returns:
+        (batch, heads, q_len, v_head_dim), of q's dtype; a query that attends to no key gives 0.  With return_lse, this
+        and (batch, heads, q_len) in float32.
+
+    Raises:
+        LaunchError: a tensor has a shape, dtype, device or strides that are not supported, or records gradients.
+        DefinitionError: a mod cannot be compiled; `scale` is not a finite number.
+        ScheduleError, TileError, EmitError: a stage of the compiler refused.
+    """
+    return _outside_graphs(
+        q, k_cache, v_cache, page_table, lengths, score_mod, mask_mod, scale, return_lse, kernel_options
+    )
+
+
+def _paged(
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    page_table: Any,
+    lengths: Any,
+    score_mod: Callable[..., Any] | None,
+    mask_mod: Callable[..., Any] | None,
+    scale: float | None,
+    return_lse: bool,
+    kernel_options: Mapping[str, Any] | None,
+) -> Any:
+    device = device_of(q, k_cache, v_cache)
+    refuse_options(True, scale)
+    refuse_transforms(q, k_cache, v_cache)
+    if torch.is_grad_enabled() and (q.requires_grad or k_cache.requires_grad or v_cache.requires_grad):
+        refuse_gradients(q, k_cache, v_cache)
+    extras = extras_of(return_lse, None, kernel_options)
+    _check_caches(q, k_cache, v_cache)
+    _check_tables(q, k_cache, page_table, lengths, device)
+    pages, page_size, kv_heads, _ = k_cache.shape
+    keys = q.shape[0], kv_heads, page_table.shape[1] * page_size
+    sizes = q.shape, (*keys, k_cache.shape[3]), (*keys, v_cache.shape[3])
+    one = problem_of(*sizes, q.dtype, k_cache.dtype, v_cache.dtype, device, True, scale, extras)
+    problem = replace(one, pages=(pages, page_size))
+    mods = paged_mods(score_mod, mask_mod, page_table, lengths, page_size, q.shape[2])
+    reading = read(*mods)
+    key = problem, device, reading.key
+    compiled = _kernels.get(key) if reading.exact else None
+    if compiled is None:
+        compiled = compiled_for(problem, mods[0], mods[1], reading, device, mods[2])
+        if reading.exact:
+            _kernels[key] = compiled
+            if len(_kernels) > _MOST:
+                _kernels.popitem(last=False)
+    return compiled.kernel.launch(
+        q.contiguous(), k_cache, v_cache, *captured_inputs(compiled.captured, reading.tensors, device)
+    )
+
+
+_outside_graphs: Any = torch.compiler.disable(_paged, reason="paged_attention")  # pyright: ignore[reportCallIssue]
+
+
+def _check_caches(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor) -> None:
+    """Raise LaunchError for caches that do not fit together, or that would have to be copied."""
+    check_shape("q", q.shape)
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        if cache.ndim != 4 or 0 in cache.shape:
+            raise LaunchError(
+                f"argument {name} has shape {tuple(cache.shape)}; expected (pages, page_size, kv_heads, head_dim), "
+                "none of them 0",
+                help="a cache (pages, kv_heads, page_size, head_dim) has another layout: allocate it as this one",
+            )
+        if not cache.is_contiguous():
+            raise LaunchError(
+                f"argument {name} has strides {cache.stride()}, which are not those of a contiguous "
+                f"{tuple(cache.shape)} tensor; a copy of the cache at each call would take longer than attention",
+                help="allocate the caches as two contiguous tensors (pages, page_size, kv_heads, head_dim)",
+            )
+    if v_cache.shape[:3] != k_cache.shape[:3]:
+        raise LaunchError(
+            f"argument v_cache has shape {tuple(v_cache.shape)}; expected {tuple(k_cache.shape[:3])} and a head_dim, "
+            "as k_cache has",
+            help="give both caches the same pages, page size and heads",
+        )
+
+
+def _check_tables(q: Any, k_cache: Any, page_table: Any, lengths: Any, device: torch.device) -> None:
+    """Raise LaunchError for a page table or lengths that do not fit; their values are looked at on the CPU only."""
+    for name, tensor, axes in (("page_table", page_table, 2), ("lengths", lengths, 1)):
+        expected = "(batch, pages of the longest sequence)" if axes == 2 else "(batch,)"
+        if not isinstance(tensor, torch.Tensor):
+            raise LaunchError(
+                f"argument {name} is a {type(tensor).__name__}; expected a torch.Tensor of int32, {expected}",
+                help=f"torch.tensor({name}, dtype=torch.int32, device=q.device)",
+            )
+        wrong = tensor.ndim != axes or tensor.shape[0] != q.shape[0] or tensor.numel() == 0
+        if wrong or tensor.dtype not in (torch.int32, torch.int64):
+            raise LaunchError(
+                f"argument {name} has shape {tuple(tensor.shape)} and dtype {tensor.dtype}; expected int32, "
+                f"{expected}, with batch {q.shape[0]}",
+                help="give each sequence of q one row of pages and one length",
+            )
+        if tensor.device != device:
+            raise LaunchError(
+                f"argument {name} is on {tensor.device}; expected {device}, where q is",
+                help=f"move it with .to({str(device)!r})",
+            )
+    if device.type != "cpu" or type(page_table) is not torch.Tensor or type(lengths) is not torch.Tensor:
+        return
+    pages, page_size = k_cache.shape[:2]
+    most = page_table.shape[1] * page_size
+    if int(lengths.min()) < 0 or int(lengths.max()) > most:
+        raise LaunchError(
+            f"argument lengths has values from {int(lengths.min())} to {int(lengths.max())}; expected 0 to {most}, the "
+            f"keys of {page_table.shape[1]} pages",
+            help="give page_table a column for each page of the longest sequence",
+        )
+    used = torch.arange(page_table.shape[1])[None] * page_size < lengths[:, None]
+    if bool((((page_table < 0) | (page_table >= pages)) & used).any()):
+        wrong = page_table[used & ((page_table < 0) | (page_table >= pages))]
+        raise LaunchError(
+            f"argument page_table has the page {int(wrong[0])} for keys within lengths; expected 0 to {pages - 1}",
+            help="only entries behind the length of a sequence may be anything",
+        )
+
+
+__all__ = ["paged_attention"]

@@ -1,0 +1,183 @@
+"""`nl.paged_attention` and the operator `attention.paged`, beside float64 over the keys that the pages hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from attention_reference import DEVICE, causal
+
+import neptune_lab as nl
+from neptune_lab.errors import DefinitionError, LaunchError
+from neptune_lab.operators import attention as operators
+
+BATCH, HEADS, DIM, PAGES, PAGE, MOST = 3, 4, 16, 24, 8, 7
+
+
+def problem(q_len: int, kv_heads: int = 2, dtype: torch.dtype = torch.float32, v_dim: int = 16, seed: int = 0) -> Any:
+    """q, both caches, a page table and lengths; what does not count is NaN, and no page that there is."""
+    generator = torch.Generator().manual_seed(seed)
+    q = torch.randn(BATCH, HEADS, q_len, DIM, generator=generator)
+    k, v = (torch.randn(PAGES, PAGE, kv_heads, n, generator=generator) for n in (DIM, v_dim))
+    table = torch.randperm(PAGES, generator=generator)[: BATCH * MOST].reshape(BATCH, MOST).int()
+    lengths = torch.tensor([MOST * PAGE, 21, q_len], dtype=torch.int32)
+    held = torch.zeros(PAGES, PAGE, dtype=torch.bool)
+    for sample, length in enumerate(lengths.tolist()):
+        at = torch.arange(length)
+        held[table[sample, at // PAGE].long(), at % PAGE] = True
+        table[sample, -(-length // PAGE) :] = -7
+    k[~held], v[~held] = torch.nan, torch.nan
+    return [t.to(DEVICE) for t in (q.to(dtype), k.to(dtype), v.to(dtype), table, lengths)]
+
+
+def reference(q: Any, k: Any, v: Any, table: Any, lengths: Any, score_mod: Any = None, mask_mod: Any = None) -> Any:
+    """Output and lse in float64, one sample and head at a time."""
+    out = torch.zeros(*q.shape[:3], v.shape[3], dtype=torch.float64, device=q.device)
+    lse = torch.full(q.shape[:3], -torch.inf, dtype=torch.float64, device=q.device)
+    for b, h in np.ndindex(*q.shape[:2]):
+        length = int(lengths[b])
+        at, head = torch.arange(length, device=q.device), h // (q.shape[1] // k.shape[2])
+        pages = table[b, at // k.shape[1]].long()
+        keys, values = (t[pages, at % t.shape[1], head].double() for t in (k, v))
+        score = q[b, h].double() @ keys.T * q.shape[3] ** -0.5
+        i = torch.arange(q.shape[2], device=q.device)[:, None] + length - q.shape[2]
+        sample, own = torch.tensor(b, device=q.device), torch.tensor(h, device=q.device)
+        if score_mod is not None:
+            score = score_mod(score, sample, own, i, at[None])
+        if mask_mod is not None:
+            score = score.masked_fill(~mask_mod(sample, own, i, at[None]), -torch.inf)
+        if length:
+            out[b, h], lse[b, h] = (score.softmax(-1).nan_to_num(0.0) @ values), score.logsumexp(-1)
+    return out, lse
+
+
+SLOPES = torch.tensor([0.5, 0.25, 0.1, 0.0], device=DEVICE)
+MODS = {
+    "none": (None, None),
+    "causal": (None, causal),
+    "window": (None, lambda b, h, q, kv: (q >= kv) & (q - kv < 9)),
+    "alibi": (lambda s, b, h, q, kv: s - SLOPES[h] * (q - kv), causal),
+    "by sample": (lambda s, b, h, q, kv: s * 0.5, lambda b, h, q, kv: (kv % 3 != b) | (q == kv)),
+}
+
+
+@pytest.mark.parametrize("name", MODS)
+@pytest.mark.parametrize("q_len", [1, 5])
+def test_the_keys_of_the_pages(name, q_len):
+    given = problem(q_len)
+    found, lse = nl.paged_attention(*given, *MODS[name], return_lse=True)
+    expected, of_lse = reference(*given, *MODS[name])
+    assert (found - expected).abs().max() < 1e-5
+    assert (lse - of_lse).abs().nan_to_num(0.0).max() < 1e-5
+    assert torch.equal(lse.isneginf(), of_lse.isneginf())
+
+
+@pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_templates_dtypes_and_widths(template, dtype):
+    given = problem(3, kv_heads=1, dtype=dtype, v_dim=32)
+    found = nl.paged_attention(*given, None, causal, kernel_options={"template": template})
+    expected, _ = reference(*given, None, causal)
+    assert found.dtype == dtype
+    assert (found - expected).abs().max() < (2e-3 if dtype == torch.float16 else 2e-2)
+
+
+def test_tables_and_lengths_are_read_at_each_call(all_compilations):
+    for seed in range(6):
+        q, k, v, table, lengths = problem(2, seed=seed)
+        lengths[0], lengths[2] = 40 - 5 * seed, 1
+        found = nl.paged_attention(q, k, v, table, lengths, None, causal)
+        assert (found - reference(q, k, v, table, lengths, None, causal)[0]).abs().max() < 1e-5
+    assert (found[2, :, 0] == 0).all()  # of two queries and one key, the first query is before the first key
+    lengths[1] = 0
+    assert (nl.paged_attention(q, k, v, table.long(), lengths.long())[1] == 0).all()
+    assert len(all_compilations) == 2  # int64 is another problem
+
+
+def test_it_breaks_a_graph_and_the_numbers_stay():
+    torch._dynamo.reset()
+    given = problem(1)
+    found = torch.compile(lambda *given: nl.paged_attention(*given) * 2, backend="eager")(*given)
+    assert (found / 2 - reference(*given)[0]).abs().max() < 1e-5
+    torch._dynamo.reset()
+
+
+def changed(at: int, change: Any) -> list[Any]:
+    given = problem(1)
+    given[at] = change(given[at])
+    return given
+
+
+REFUSED = {
+    "another layout": (changed(1, lambda k: k.transpose(1, 2)), r"k_cache has strides .*; a copy of the cache"),
+    "three axes": (changed(2, lambda v: v[0]), r"v_cache has shape \(8, 2, 16\); expected \(pages, page_size"),
+    "other pages": (changed(2, lambda v: v[1:]), r"v_cache has shape .*; expected \(24, 8, 2\) and a head_dim"),
+    "other heads": (changed(0, lambda q: q[:, :3]), r"k has 2 heads; expected a divisor of 3"),
+    "no table": (
+        changed(3, lambda t: t.tolist()),
+        r"page_table is a list; expected a torch.Tensor of int32, \(batch, p",
+    ),
+    "another batch": (
+        changed(3, lambda t: t[1:]),
+        r"page_table has shape \(2, 7\) and dtype torch.int32; expected int32",
+    ),
+    "floats": (changed(4, lambda n: n.float()), r"lengths has shape \(3,\) and dtype torch.float32; expected int32"),
+    "dtypes": (changed(0, lambda q: q.half()), r"k has dtype torch.float32; expected torch.float16"),
+    "gradients": (changed(0, lambda q: q.requires_grad_()), r"argument q records gradients"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_is_refused(name):
+    given, match = REFUSED[name]
+    with pytest.raises(LaunchError, match=match):
+        nl.paged_attention(*given)
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="values on a GPU are not looked at")
+def test_values_that_do_not_fit():
+    q, k, v, table, lengths = problem(1)
+    for values in ([57, 3, 1], [5, -1, 2]):
+        with pytest.raises(LaunchError, match=r"lengths has values from .* to .*; expected 0 to 56"):
+            nl.paged_attention(q, k, v, table, torch.tensor(values, dtype=torch.int32))
+    lengths[1] = 25
+    with pytest.raises(LaunchError, match="page_table has the page -7 for keys within lengths; expected 0 to 23"):
+        nl.paged_attention(q, k, v, table, lengths)
+
+
+# -- the operator -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("q_len", [1, 12])
+@pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])
+def test_the_operator(q_len, template):
+    rng = np.random.default_rng(0)
+    table, lengths = rng.permutation(20)[:14].reshape(2, 7), np.array([50, 17])
+    op = operators.paged(table, lengths, 4, 16, page_size=8, kv_heads=2, q_len=q_len, dtype="float32", pages=20)
+    assert op.params["pages"] == 20
+    assert [str(t) for t in op.inputs[1:]] == [
+        "k: float32[20, 8, 2, 16]", "v: float32[20, 8, 2, 16]", "lengths: int32[2]", "page_table: int32[2, 7]",
+    ]  # fmt: skip
+    kernel = nl.compile(op, template, validate="full")
+    assert kernel.relative_error() < 1e-5
+    q, k, v = (torch.tensor(rng.standard_normal(t.shape), dtype=torch.float32, device=DEVICE) for t in op.inputs[:3])
+    expected, _ = reference(q, k, v, torch.tensor(table, device=DEVICE), lengths, None, causal)
+    assert (kernel(q, k, v) - expected).abs().max() < 1e-5
+    ours = op.compute(*(t.double().cpu().numpy() for t in (q, k, v)), lengths, table)[0]
+    assert np.abs(ours - expected.cpu().numpy()).max() < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: operators.paged(np.zeros(4, int), np.ones(1, int)), r"page_table has shape \(4,\) and lengths \(1,\)"),
+        (lambda: operators.paged(np.zeros((2, 3), int), np.ones(3, int)), r"lengths \(3,\): expected \(batch, pages\)"),
+        (lambda: operators.paged(np.zeros((1, 3), int), np.ones(1, int), kv_len=7), "takes the number of keys from"),
+        (lambda: operators.general(1, 1, 8, 8, 4, pages=(2, 4)), r"pages=\(2, 4\), place=None: give both or none"),
+    ],
+)
+def test_what_the_operator_refuses(make, match):
+    with pytest.raises(DefinitionError, match=match):
+        make()
