@@ -217,8 +217,10 @@ def _attend(
     reading = read(score_mod, mask_mod)
     strides = None
     if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
-        q, k, v = with_columns(q, k, v)
         strides = q.stride(), k.stride(), v.stride()
+        if not strides[0][-1:] == strides[1][-1:] == strides[2][-1:] == (1,):
+            q, k, v = with_columns(q, k, v)
+            strides = q.stride(), k.stride(), v.stride()
     problem = q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, device, enable_gqa, scale, extras, strides
     compiled = _kernels.get((problem, reading.key)) if reading.exact else None
     if compiled is None:

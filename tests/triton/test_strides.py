@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,16 +14,19 @@ from hypothesis import strategies as st
 from layouts import LAYOUTS
 
 import neptune_lab as nl
-from neptune_lab.errors import DefinitionError, LaunchError, TileError
+from neptune_lab.autotune.measuring import task_of
+from neptune_lab.errors import DefinitionError, LaunchError, MeasureError, TileError, ValidationError
 from neptune_lab.htile.nodes import Arith, Int, Name
 from neptune_lab.htile.parser import from_text
 from neptune_lab.htile.printer import to_text
 from neptune_lab.htile.verify import verify
 from neptune_lab.htile.walk import evaluate
-from neptune_lab.htile_to_triton import emit
-from neptune_lab.htile_to_triton.addresses import weighted_sum
+from neptune_lab.htile_to_triton import addresses, emit
+from neptune_lab.htile_to_triton.addresses import strides, weighted_sum
 from neptune_lab.operators import Operator, attention, norms
+from neptune_lab.pipeline.validate.check import forget
 from neptune_lab.records import workload_key
+from neptune_lab.runtime.task import Task
 from neptune_lab.tensor_spec import dense_strides, layout_of, overlaps, span
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -293,3 +297,37 @@ def test_strides_are_part_of_a_workload():
     keys = {workload_key(o) for o in (op, op.with_strides(k=TRANSPOSED), op.with_strides(out=TRANSPOSED))}
     assert len(keys) == 3
     assert workload_key(op.with_strides(k=(2048, 512, 16, 1))) == workload_key(op)
+
+
+def test_a_workload_is_measured_on_tensors_of_its_layout():
+    op = attention.full(seq=32, **SMALL).with_strides(q=TRANSPOSED, k=(0, 512, 16, 1), out=TRANSPOSED)
+    task = task_of(op)
+    again = Task.from_json(task.to_json(), {})
+    inputs = again.make_inputs(DEVICE)
+    assert [t.stride() for t in inputs] == [TRANSPOSED, (0, 512, 16, 1), (2048, 512, 16, 1)]
+    assert [t.strides for t in again.outputs] == [TRANSPOSED]
+    kernel = nl.compile(op, block_q=16, block_kv=16)
+    assert again.error(kernel(*inputs), again.make_reference(inputs)) < 2e-3
+    data = again.to_json()
+    data["definition"]["inputs"][0]["strides"] = [1]
+    with pytest.raises(MeasureError, match=r"strides \(1,\) for the shape"):
+        Task.from_json(data, {})
+
+
+def test_a_wrong_address_is_found_and_its_script_repeats_it(monkeypatch, tmp_path, capsys):
+    """Validation at small sizes keeps the layout, so it sees a stride that only this layout has."""
+    monkeypatch.setenv("NEPTUNE_LAB_CACHE", str(tmp_path))
+    op = attention.full(seq=512, **SMALL).with_strides(k=(98304, 16, 192, 1))
+    right = addresses.steps
+    monkeypatch.setattr(addresses, "steps", lambda t: (*strides(t.shape)[:1], *right(t)[1:]))
+    forget()
+    with pytest.raises(ValidationError, match="Triton differs from the definition at q") as found:
+        nl.compile(op, block_q=16, block_kv=16)
+    script = Path(str(found.value.script)).read_text()
+    assert ", {'k': (" in script
+    exec(script, {})
+    assert "Triton: out[" in capsys.readouterr().out
+    monkeypatch.setattr(addresses, "steps", right)
+    exec(script, {})
+    assert "Triton: as the definition" in capsys.readouterr().out
+    forget()

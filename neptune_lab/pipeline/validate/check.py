@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,6 +44,7 @@ from neptune_lab.pipeline.validate.report import Validated, failed, shapes_of
 from neptune_lab.pipeline.validate.resize import ResizedSchedule, resized_schedule
 from neptune_lab.pipeline.validate.sizes import Plan, plan
 from neptune_lab.strict.values import check_choice
+from neptune_lab.tensor_spec import Strides
 
 if TYPE_CHECKING:
     from neptune_lab.target import Target
@@ -335,8 +337,18 @@ def _is_large(kernel: Kernel, mode: str) -> bool:
     return points > _POINTS[mode] or instances > _INSTANCES[mode]
 
 
-def repeat(definition: Program, steps: str, code: CodeOptions, inputs: Arrays) -> None:
-    """What a script of a ValidationError calls: compiles the same program again, and prints the first difference."""
+def repeat(
+    definition: Program,
+    steps: str,
+    code: CodeOptions,
+    inputs: Arrays,
+    strides: Mapping[str, Strides] = MappingProxyType({}),
+) -> None:
+    """What a script of a ValidationError calls: compiles the same program again, and prints the first difference.
+
+    Args:
+        strides: of the inputs and outputs that are not contiguous.
+    """
     from neptune_lab.operators import Operator
 
     def unused(*_: object) -> tuple[np.ndarray, ...]:
@@ -347,7 +359,7 @@ def repeat(definition: Program, steps: str, code: CodeOptions, inputs: Arrays) -
         inputs=specs_of(definition, definition.inputs), outputs=specs_of(definition, definition.outputs),
         source="", build=lambda: definition, compute=unused, draw=unused,
     )  # fmt: skip
-    kernel = lower(Schedule.replay(operator, steps), replace(code), None)
+    kernel = lower(Schedule.replay(operator.with_strides(**strides), steps), replace(code), None)
     wanted = expectations(definition, [inputs], repaired_by_vectors(kernel.schedule))[0]
     removes = may_remove(definition, inputs)
     for stage, run in _stages(kernel, "full", inputs):

@@ -73,6 +73,9 @@ def script(scheduled: Schedule, code: CodeOptions, inputs: Mapping[str, np.ndarr
         f"    {name!r}: np.array({np.asarray(a).tolist()!r}, dtype={a.dtype.name!r}).reshape({a.shape}),\n"
         for name, a in inputs.items()
     )
+    operator = scheduled.operator
+    strides = {t.name: t.strides for t in (*operator.inputs, *operator.outputs) if t.strides is not None}
+    layouts = f", {strides!r}" if strides else ""
     return (
         f'"""{scheduled.definition.name}: {stage} differs from the definition.  Written by neptune_lab."""\n\n'
         "import numpy as np\n\n"
@@ -85,7 +88,7 @@ def script(scheduled: Schedule, code: CodeOptions, inputs: Mapping[str, np.ndarr
         f"definition = {scheduled.definition!r}\n\n"
         f"steps = r'''{scheduled.to_json()}'''\n\n"
         f"inputs = {{\n{arrays}}}\n\n"
-        f"repeat(definition, steps, {code!r}, inputs)\n"
+        f"repeat(definition, steps, {code!r}, inputs{layouts})\n"
     )
 
 
