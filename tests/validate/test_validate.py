@@ -88,9 +88,9 @@ def test_sets_that_are_run_at_once_give_what_each_gives_by_itself(name: str):
 def test_a_kernel_that_does_not_do_the_same_on_all_sets_is_run_on_each(monkeypatch: pytest.MonkeyPatch):
     ran = []
 
-    def alone(source, inputs, dtypes, order):
+    def alone(source, inputs, dtypes, order, strides):
         ran.append(1)
-        return tuple(found[0] for found in together(source, [inputs], dtypes, order))
+        return tuple(found[0] for found in together(source, [inputs], dtypes, order, strides))
 
     def differ(*_):
         raise triton_numpy.SetsDiffer
