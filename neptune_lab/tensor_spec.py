@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, TypeAlias
 
 from neptune_lab.strict.dtypes import DTYPES
-from neptune_lab.strict.typed import OMIT_DEFAULT, Count, Extent, Name, OneOf
+from neptune_lab.strict.typed import OMIT_DEFAULT, Count, Extent, Line, Name, OneOf
 
 DType: TypeAlias = Annotated[str, OneOf(DTYPES)]
 Strides: TypeAlias = tuple[int, ...]
@@ -24,15 +24,20 @@ class TensorSpec:
     Args:
         dtype: as torch spells it after its dot ("float16").
         strides: elements from one index of each dimension to the next; None: contiguous.
+        sizes: the name of each dimension whose size is known at the launch only, "" of the others; None: all are
+            static.  `shape` is a sample's.
     """
 
     name: Name
     shape: tuple[Extent, ...]
     dtype: DType
     strides: tuple[Count, ...] | None = field(default=None, metadata=OMIT_DEFAULT)
+    sizes: tuple[Line, ...] | None = field(default=None, metadata=OMIT_DEFAULT)
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]{strides_text(self.strides)}"
+        names = self.sizes or ("",) * len(self.shape)
+        extents = [name or str(extent) for name, extent in zip(names, self.shape, strict=True)]
+        return f"{self.name}: {self.dtype}[{', '.join(extents)}]{strides_text(self.strides)}"
 
 
 def strides_text(strides: Strides | None) -> str:

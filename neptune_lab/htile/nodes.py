@@ -12,6 +12,8 @@ Meaning, which the NumPy interpreter defines and the Triton emitter keeps:
 - A slice may reach past the end of its tensor (sizes that do not divide the tile).  A *global* read there gives 0,
   a store there is dropped.  An *on-chip* tile holds an unspecified value there: before a reduction over such an axis,
   the program replaces it by the reducer's identity (`Elementwise("where", ...)`).
+- A program may have sizes that are known when it is launched (`Program.sizes`): their names stand in index expressions,
+  and in `Tensor.sizes` and `GridAxis.size`; `Tensor.shape` and `GridAxis.extent` are those of a sample.
 - `Reduce` drops its dimension.  `Dot(a, b, acc)` is acc + a @ b over the last two dimensions, in float32.
 
 Node ids are stable text; `origin` is the name of the loop-IR block that a node was translated from.
@@ -210,6 +212,7 @@ class Tensor(Hashed):
         space: "input" and "output" are arguments; "global" is allocated between kernels by the launcher; "chip"
             is a tile that lives in registers or shared memory inside one kernel.
         strides: elements from one index of each dimension to the next; None: contiguous.  A tile has none.
+        sizes: the shape in terms of the program's sizes, of which `shape` is the sample's; None: `shape`.
     """
 
     name: str
@@ -217,6 +220,7 @@ class Tensor(Hashed):
     dtype: str
     space: Space
     strides: tuple[int, ...] | None = None
+    sizes: tuple[IndexExpr, ...] | None = None
 
 
 @hash_once
@@ -260,10 +264,12 @@ Stmt: TypeAlias = Store | For
 @hash_once
 @dataclass(frozen=True, slots=True)
 class GridAxis(Hashed):
-    """One dimension of the launch grid: program_id(n) is called `var` and runs over `extent`."""
+    """One dimension of the launch grid: program_id(n) is called `var` and runs over `extent`, or over `size` if that is
+    known at the launch."""
 
     var: str
     extent: int
+    size: IndexExpr | None = None
 
 
 @hash_once
@@ -284,14 +290,32 @@ class Kernel(Hashed):
 
 @hash_once
 @dataclass(frozen=True, slots=True)
+class Size(Hashed):
+    """A size that is known when the program is launched.
+
+    Args:
+        name: in index expressions.
+        sample: its value in the shapes that the program states.
+    """
+
+    name: str
+    sample: int
+
+
+@hash_once
+@dataclass(frozen=True, slots=True)
 class Program(Hashed):
-    """Kernels in launch order over shared tensors; `inputs` and `outputs` fix the calling order."""
+    """Kernels in launch order over shared tensors; `inputs` and `outputs` fix the calling order.
+
+    `sizes` are the sizes that are known at the launch, each the size of a dimension of an input.
+    """
 
     name: str
     tensors: tuple[Tensor, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     kernels: tuple[Kernel, ...]
+    sizes: tuple[Size, ...] = ()
 
     def tensor(self, name: str) -> Tensor:
         """The tensor called `name`; KeyError if there is none."""

@@ -86,10 +86,12 @@ def _declarations(program: ir.Program, known: Declared) -> list[str]:
     name = max((len(t.name) for t in program.tensors), default=0)
 
     def shape(tensor: ir.Tensor, axes: tuple[str, ...]) -> str:
-        return ", ".join(f"{a}: {n}" if a else str(n) for n, a in zip(tensor.shape, axes, strict=True))
+        sizes = map(str, tensor.shape) if tensor.sizes is None else map(index_text, tensor.sizes)
+        return ", ".join(f"{a}: {n}" if a else n for n, a in zip(sizes, axes, strict=True))
 
     return [
         f"program {program.name}({', '.join(program.inputs)}) -> {', '.join(program.outputs)}",
+        *(f"  size    {size.name}  # known at the launch; {size.sample} in the sample" for size in program.sizes),
         *(
             f"  {t.space:<{space}}  {t.name:<{name}}  {t.dtype}[{shape(t, axes)}]{strides_text(t.strides)}"
             for t, axes in zip(program.tensors, known.axes, strict=True)
@@ -98,7 +100,8 @@ def _declarations(program: ir.Program, known: Declared) -> list[str]:
 
 
 def _kernel(kernel: ir.Kernel, known: Callable[[ir.Store], Declared]) -> list[PrintedLine]:
-    grid = ", ".join(f"{axis.var}: {axis.extent}" for axis in kernel.grid)
+    extents = [str(axis.extent) if axis.size is None else index_text(axis.size) for axis in kernel.grid]
+    grid = ", ".join(f"{axis.var}: {extent}" for axis, extent in zip(kernel.grid, extents, strict=True))
     hints = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
     extra = "".join(f"  {key}={value}" for key, value in hints.items() if value is not None)
     header = f"kernel {kernel.name}  grid ({grid}){extra}"

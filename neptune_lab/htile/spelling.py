@@ -33,6 +33,11 @@ def check_spelling(program: ir.Program) -> None:
         _word(f"dtype of {tensor.name}", tensor.dtype, DTYPES)
         for extent in tensor.shape:
             _integer(f"an extent of {tensor.name}", extent)
+        for size in tensor.sizes or ():
+            _index(size)
+    for size in program.sizes:
+        _name("size", size.name)
+        _integer(f"the sample of size {size.name}", size.sample)
     for name in (*program.inputs, *program.outputs):
         _name("argument", name)
     for kernel in program.kernels:
@@ -44,6 +49,7 @@ def _kernel(kernel: ir.Kernel) -> None:
     for axis in kernel.grid:
         _name("grid axis", axis.var)
         _integer(f"extent of grid axis {axis.var}", axis.extent)
+        _index(axis.size or ir.Int(axis.extent))
     for what in ("num_warps", "num_stages"):
         value = getattr(kernel, what)
         if value is not None:

@@ -9,8 +9,9 @@ from itertools import pairwise
 
 from neptune_lab.htile.nodes import Access, Arith, IndexExpr, Int, NewAxis, Slice, Tensor
 from neptune_lab.htile.shapes import shape_of_access
+from neptune_lab.htile.sizes import product_of
 from neptune_lab.htile.walk import names_of_index, region, simplify
-from neptune_lab.htile_to_triton.context import ADD, MUL, Context
+from neptune_lab.htile_to_triton.context import ADD, MUL, Context, sizes_of
 from neptune_lab.tensor_spec import span
 
 INT32_MAX = 2**31 - 1
@@ -79,12 +80,12 @@ def pointer(ctx: Context, access: Access, order: tuple[int, ...]) -> str:
     shape = shape_of_access(access)
     parts = [base(ctx, tensor, access)]
     wide = _slices_span(ctx, tensor, access) > INT32_MAX
-    for dim, stride, index in sliced(access, tensor):
+    for n, (dim, _, index) in numbered(access, tensor).items():
         if index.extent == 1:
             continue
         place = subscript(len(shape), order.index(dim))
         name = f"{vector(ctx, index)}{'.to(tl.int64)' if wide else ''}{place}"
-        parts.append(name if stride == 1 else f"{name} * {stride}")
+        parts.append(name + times_step(ctx, tensor, n))
     if shape and math.prod(shape) == 1:
         parts.append(f"tl.zeros([{', '.join('1' for _ in shape)}], tl.int32)")
     return " + ".join(parts)
@@ -109,12 +110,34 @@ def sliced(access: Access, tensor: Tensor) -> list[tuple[int, int, Slice]]:
 
 
 def _slices_span(ctx: Context, tensor: Tensor, access: Access) -> int:
-    reach = sum(stride * max(0, ctx.interval(s.start).hi + s.extent) for _, stride, s in sliced(access, tensor))
-    return min(reach, span(tensor.shape, steps(tensor)))
+    reach = sum(
+        ctx.most([step(tensor, n)]) * max(0, ctx.interval(s.start).hi + s.extent)
+        for n, (_, _, s) in numbered(access, tensor).items()
+    )
+    if tensor.sizes is None:
+        return min(reach, span(tensor.shape, steps(tensor)))
+    return reach if tensor.strides is not None else min(reach, ctx.most(sizes_of(tensor)))
+
+
+def step(tensor: Tensor, n: int) -> IndexExpr:
+    """The stride of dimension `n`, in elements."""
+    known = tensor.strides is not None or tensor.sizes is None
+    return Int(steps(tensor)[n]) if known else product_of(sizes_of(tensor)[n + 1 :])
+
+
+def times_step(ctx: Context, tensor: Tensor, n: int) -> str:
+    """The text that multiplies an index of dimension `n` by its stride; factor by factor, in the dtype of the index."""
+    known = tensor.strides is not None or tensor.sizes is None
+    sizes = (Int(steps(tensor)[n]),) if known else sizes_of(tensor)[n + 1 :]
+    constant = math.prod(size.value for size in sizes if isinstance(size, Int))
+    factors = [ctx.index(size, MUL + 1) for size in sizes if not isinstance(size, Int)]
+    return "".join(f" * {factor}" for factor in (*factors, *([str(constant)] if constant != 1 else [])))
 
 
 def base(ctx: Context, tensor: Tensor, access: Access) -> str:
     """The scalar part of an address, as a named pointer."""
+    if tensor.sizes is not None:
+        return _base_of_sizes(ctx, tensor, access)
     param = ctx.pointers[tensor.name]
     terms: list[tuple[IndexExpr, int]] = []
     for index, stride in zip(region(access), steps(tensor), strict=True):
@@ -158,3 +181,26 @@ def weighted_sum(terms: Iterable[tuple[IndexExpr, int]]) -> tuple[IndexExpr, int
             offset = index if last == 0 else Arith("+", Arith("*", offset, Int(last // stride)), index)
         last = stride
     return simplify(offset), unit
+
+
+def _base_of_sizes(ctx: Context, tensor: Tensor, access: Access) -> str:
+    """As `base`, for a tensor with sizes that are known at the launch: in 64 bits, since it may be large."""
+    param = ctx.pointers[tensor.name]
+    offset: IndexExpr = Int(0)
+    parts: list[tuple[IndexExpr, int]] = []  # an offset, and the dimension whose stride it has
+    for n, (index, size) in enumerate(zip(region(access), sizes_of(tensor), strict=True)):
+        scalar = index if not isinstance(index, Slice) else index.start if index.extent == 1 else Int(0)
+        # Horner's rule over dimensions of constant size; the others have strides of their own.
+        if isinstance(size, Int) and tensor.strides is None:
+            offset = Arith("+", Arith("*", offset, size), scalar)
+        else:
+            parts.append((simplify(offset), n - 1))
+            offset = scalar
+    parts.append((simplify(offset), len(tensor.shape) - 1))
+    used = [(at, n) for at, n in parts if at != Int(0)]
+    if not used:
+        return param
+    names = frozenset(name for at, n in used for name in names_of_index(at) | names_of_index(step(tensor, n)))
+    texts = [f"tl.cast({ctx.index(at)}, tl.int64){times_step(ctx, tensor, n)}" for at, n in used]
+    key = ("base", tensor.name, *used)
+    return ctx.define(key, f"{tensor.name}_base", names, " + ".join([param, *texts]))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import assert_never
 
-from neptune_lab.htile.bounds import Interval, grid_env, interval
-from neptune_lab.htile.nodes import Arith, IndexExpr, Int, Kernel, Name, Program, TileExpr
+from neptune_lab.htile.bounds import Interval, interval
+from neptune_lab.htile.nodes import Arith, IndexExpr, Int, Kernel, Name, Program, Tensor, TileExpr
 from neptune_lab.htile.shapes import dtype_of, shape_of
+from neptune_lab.htile.sizes import Sample, corners
 from neptune_lab.htile.walk import (
+    evaluate,
     gathered_tensors,
     loop_bounds,
     names_of_index,
@@ -71,8 +74,11 @@ class Context:
         self.host_descriptors: dict[Hashable, HostDescriptor] = {}
         self.padding = Padding(program, kernel)
         self.names = names
-        self.env: dict[str, Interval] = grid_env(kernel)
-        self.root = Scope(None, frozenset(axis.var for axis in kernel.grid))
+        # The bounds of all variables: one set, or one for each corner of the sizes that are known at the launch.
+        samples = list(corners(program)) if program.sizes else [{}]
+        self.envs: list[dict[str, Interval]] = [_grid_env(kernel, sample) for sample in samples]
+        names_of_sizes = (size.name for size in program.sizes)
+        self.root = Scope(None, frozenset((*(axis.var for axis in kernel.grid), *names_of_sizes)))
         self.scope = self.root
         self.node = kernel.node_id
         self.origin = kernel.name
@@ -80,6 +86,7 @@ class Context:
         self.tiles: dict[str, str] = {}  # chip tensor -> variable
         self.defined: dict[str, tuple[int, ...]] = {}  # chip tensors that have a value here, with its padded shape
         self.pointers: dict[str, str] = {}  # tensor in global memory -> parameter
+        self.sizes: dict[str, str] = {}  # size that is known at the launch -> parameter
         self.variables: dict[str, tuple[str, Draft]] = {}  # grid or loop variable -> (name, the line that binds it)
         self.written = written_tensors(kernel)
         self._handed: dict[Hashable, list[tuple[str, Scope]]] = {}
@@ -100,6 +107,11 @@ class Context:
         words = {word for text in texts for word in _WORD.findall(text)}
         return {tensor: name for tensor, name in self.pointers.items() if name in words}
 
+    def sizes_in(self, texts: Iterable[str]) -> dict[str, str]:
+        """The parameters of sizes in the kernel's text, by size."""
+        words = {word for text in texts for word in _WORD.findall(text)}
+        return {size: name for size, name in self.sizes.items() if name in words}
+
     # -- facts ----------------------------------------------------------------------------------------------
 
     def shape(self, expr: TileExpr) -> tuple[int, ...]:
@@ -110,9 +122,27 @@ class Context:
         """Dtype of `expr`."""
         return dtype_of(expr, self.program)
 
+    @property
+    def env(self) -> dict[str, Interval]:
+        """The bounds of all variables, of a program without sizes that are known at the launch."""
+        return self.envs[0]
+
     def interval(self, expr: IndexExpr) -> Interval:
-        """Bounds of an index expression here."""
-        return interval(expr, self.env)
+        """Bounds of an index expression here, at all sizes."""
+        found = [interval(expr, env) for env in self.envs]
+        return Interval(min(bounds.lo for bounds in found), max(bounds.hi for bounds in found))
+
+    def passes(self, start: IndexExpr, extent: int, size: IndexExpr) -> bool:
+        """Whether `extent` elements from `start` on may reach past `size` elements."""
+        return any(interval(start, env).hi + extent > interval(size, env).lo for env in self.envs)
+
+    def covers(self, start: IndexExpr, extent: int, size: IndexExpr) -> bool:
+        """Whether `extent` elements from `start` on always reach the end of `size` elements."""
+        return all(interval(start, env).lo + extent >= interval(size, env).hi for env in self.envs)
+
+    def most(self, exprs: Sequence[IndexExpr]) -> int:
+        """The largest product of index expressions, over all sizes."""
+        return max(math.prod(interval(expr, env).hi for expr in exprs) for env in self.envs)
 
     def function(self, row: ScalarOp) -> str:
         """The name or symbol of an operation in the emitted module; "" if it has none."""
@@ -121,11 +151,12 @@ class Context:
     @contextmanager
     def inside(self, scope: Scope) -> Iterator[None]:
         """Appends `scope` to the current scope and makes it the current one; bindings made in it end with it."""
-        outer = self.scope, dict(self.env), dict(self.variables), dict(self.defined)
+        outer = self.scope, self.envs, dict(self.variables), dict(self.defined)
+        self.envs = [dict(env) for env in self.envs]
         self.scope.body.append(scope)
         self.scope = scope
         yield
-        self.scope, self.env, self.variables, self.defined = outer
+        self.scope, self.envs, self.variables, self.defined = outer
 
     # -- lines ----------------------------------------------------------------------------------------------
 
@@ -202,3 +233,17 @@ class Context:
         divisor = self._operand(b, MUL + 1)
         moved = f"({self._operand(a, ADD)} + {shift} * {divisor}) {op} {divisor}"
         return (moved, MUL) if op == "%" else (f"{moved} - {shift}", ADD)
+
+
+def sizes_of(tensor: Tensor) -> tuple[IndexExpr, ...]:
+    """The shape of a tensor as index expressions."""
+    return tensor.sizes or tuple(map(Int, tensor.shape))
+
+
+def _grid_env(kernel: Kernel, sample: Sample) -> dict[str, Interval]:
+    """The bounds of the grid's variables, and of the sizes, at one sample of these."""
+    env = {name: Interval(value, value) for name, value in sample.items()}
+    for axis in kernel.grid:
+        extent = axis.extent if axis.size is None else evaluate(axis.size, sample)
+        env[axis.var] = Interval(0, extent - 1)
+    return env

@@ -13,8 +13,8 @@ from typing import assert_never
 from neptune_lab.errors import EmitError
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.walk import tile_dims
-from neptune_lab.htile_to_triton.addresses import inside, is_wide, steps, subscript, vector
-from neptune_lab.htile_to_triton.context import ADD, ATOM, COMPARE, MUL, Context
+from neptune_lab.htile_to_triton.addresses import INT32_MAX, inside, is_wide, subscript, times_step, vector
+from neptune_lab.htile_to_triton.context import ADD, ATOM, COMPARE, MUL, Context, sizes_of
 from neptune_lab.htile_to_triton.elementwise import elementwise
 from neptune_lab.htile_to_triton.expression_text import ExpressionText, cast, full, literal_expression, with_dtype
 from neptune_lab.htile_to_triton.memory import Condition, conjunction, load_once
@@ -101,30 +101,30 @@ def _iota(ctx: Context, index: tuple[ir.Slice | ir.NewAxis, ...]) -> ExpressionT
 def _gather(ctx: Context, name: str, indices: tuple[ir.TileExpr, ...]) -> ExpressionText:
     """A load by one pointer per element; an element outside the tensor is not loaded and reads as 0."""
     tensor = ctx.program.tensor(name)
-    wide = is_wide(tensor)
+    wide = is_wide(tensor) if tensor.sizes is None else ctx.most(sizes_of(tensor)) > INT32_MAX
     address = [ctx.pointers[name]]
     conditions: list[Condition] = []
-    for index, size, stride in zip(indices, tensor.shape, steps(tensor), strict=True):
-        place, low, high = _place(ctx, name, index)
+    for n, (index, size) in enumerate(zip(indices, sizes_of(tensor), strict=True)):
+        place, low, high = _place(ctx, name, index, size)
         if place != "0":
             place = f"tl.cast({place}, tl.int64)" if wide else place
-            address.append(place if stride == 1 else f"{place} * {stride}")
-        conditions += [] if low >= 0 else [(f"{place} >= 0", COMPARE)]
-        conditions += [] if high < size else [(f"{place} < {size}", COMPARE)]
+            address.append(place + times_step(ctx, tensor, n))
+        conditions += [] if low else [(f"{place} >= 0", COMPARE)]
+        conditions += [] if high else [(f"{place} < {ctx.index(size, COMPARE + 1)}", COMPARE)]
     args: list[Doc] = [" + ".join(address)]
     if conditions:
         args += [f"mask={conjunction(conditions)}", f"other={'0.0' if tensor.dtype in FLOATS else '0'}"]
     return ExpressionText(call("tl.load", *args))
 
 
-def _place(ctx: Context, name: str, index: ir.TileExpr) -> tuple[str, float, float]:
-    """An index of a gather as an atom, and its bounds."""
+def _place(ctx: Context, name: str, index: ir.TileExpr, size: ir.IndexExpr) -> tuple[str, bool, bool]:
+    """An index of a gather as an atom, whether it is never negative, and whether it is always before the end."""
     if isinstance(index, ir.Scalar):
-        bounds = ctx.interval(index.value)
-        return ctx.index(index.value, ATOM), bounds.lo, bounds.hi
+        inside = ctx.interval(index.value).lo >= 0, not ctx.passes(index.value, 1, size)
+        return ctx.index(index.value, ATOM), *inside
     text = ctx.name_for(("index", name), f"{name}_at", ctx.scope)
     ctx.line(seq(f"{text} = ", emit(ctx, index).doc))
-    return text, -math.inf, math.inf
+    return text, False, False
 
 
 def _scalar(ctx: Context, value: ir.IndexExpr) -> ExpressionText:

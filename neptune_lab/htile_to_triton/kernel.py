@@ -6,11 +6,11 @@ An on-chip tensor is one variable of the function; a loop becomes `for`; a globa
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import NoReturn, assert_never
 
 from neptune_lab.errors import EmitError, TileError
-from neptune_lab.htile.bounds import loop_interval
-from neptune_lab.htile.nodes import Access, Cast, Dot, For, Kernel, Permute, Program, Stmt, Store, TileExpr
+from neptune_lab.htile.bounds import interval, loop_interval
+from neptune_lab.htile.nodes import Access, Cast, Dot, For, Kernel, Name, Permute, Program, Stmt, Store, TileExpr
 from neptune_lab.htile.shapes import shape_of_access
 from neptune_lab.htile.walk import stores, subexpressions
 from neptune_lab.htile_to_triton.context import Context
@@ -43,14 +43,17 @@ def emit_kernel(
     """
     for n, axis in enumerate(kernel.grid):
         if axis.extent > MAX_GRID[n]:
-            raise EmitError(
-                f"grid axis {axis.var} of kernel {kernel.name} has {axis.extent} instances; expected at most "
-                f"{MAX_GRID[n]} on axis {'xyz'[n]}",
-                node=kernel.node_id,
-                help="put the longest axis first",
-            )
+            _refuse_grid(kernel, axis.var, axis.extent, n)
     ctx = Context(program, kernel, helpers, UniqueNames(taken), options)
     used = ctx.name_pointers()
+    for n, axis in enumerate(kernel.grid):
+        most = ctx.interval(Name(axis.var)).hi + 1
+        if most > MAX_GRID[n]:
+            _refuse_grid(kernel, axis.var, most, n)
+    for size in program.sizes:
+        name = ctx.names.fresh(size.name)
+        ctx.sizes[size.name] = name
+        ctx.variables[size.name] = (name, Draft([], kernel.name))
     for n, axis in enumerate(kernel.grid):
         name = ctx.names.fresh(axis.var)
         draft = Draft([f"{name} = tl.program_id({n})"], kernel.name)
@@ -100,6 +103,15 @@ def _located(emitter, ctx: Context, stmt: Stmt) -> None:
         raise EmitError(error.reason, node=stmt.node_id, help=error.help) from error
 
 
+def _refuse_grid(kernel: Kernel, axis: str, extent: int, n: int) -> NoReturn:
+    raise EmitError(
+        f"grid axis {axis} of kernel {kernel.name} has {extent} instances; expected at most {MAX_GRID[n]} on axis "
+        f"{'xyz'[n]}",
+        node=kernel.node_id,
+        help="put the longest axis first",
+    )
+
+
 def _loop(ctx: Context, loop: For) -> None:
     start, stop = ctx.index(loop.start), ctx.index(loop.stop)
     if loop.within is not None:
@@ -111,9 +123,17 @@ def _loop(ctx: Context, loop: For) -> None:
     scope.header = Draft([f"for {name} in {_range(ctx, loop, start, stop)}:{part}"], loop.origin)
     scope.header.used_by(loop.node_id)
     with ctx.inside(scope):
-        ctx.env[loop.var] = loop_interval(loop, ctx.env)
+        _bound(ctx, loop)
         ctx.variables[loop.var] = (name, scope.header)
         _body(ctx, loop.body)
+
+
+def _bound(ctx: Context, loop: For) -> None:
+    """Bounds the variable of a loop; sizes at which it never runs do not count inside of it."""
+    runs = [env for env in ctx.envs if interval(loop.stop, env).hi > interval(loop.start, env).lo]
+    ctx.envs = runs or ctx.envs
+    for env in ctx.envs:
+        env[loop.var] = loop_interval(loop, env)
 
 
 def _range(ctx: Context, loop: For, start: str, stop: str) -> str:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from neptune_lab.htile.nodes import Access, Index, Slice
+from neptune_lab.htile.nodes import Access, Index, IndexExpr, Slice
 from neptune_lab.htile.shapes import shape_of_access
 from neptune_lab.htile.walk import region, simplify, tile_dims
 from neptune_lab.htile_to_triton.addresses import inside, numbered, pointer, subscript, vector
-from neptune_lab.htile_to_triton.context import AND, ATOM, COMPARE, Context
+from neptune_lab.htile_to_triton.context import AND, ATOM, COMPARE, Context, sizes_of
 from neptune_lab.htile_to_triton.descriptors import descriptor
 from neptune_lab.strict.dtypes import FLOATS
 from neptune_lab.wrapping import Doc, call, seq
@@ -27,30 +27,28 @@ def mask(ctx: Context, access: Access, order: tuple[int, ...]) -> list[Condition
     rank = len(shape_of_access(access))
     tile_dim = {n: dim for n, (dim, _, _) in numbered(access, tensor).items()}
     conditions: list[Condition] = []
-    for n, (index, size) in enumerate(zip(region(access), tensor.shape, strict=True)):
+    for n, (index, size) in enumerate(zip(region(access), sizes_of(tensor), strict=True)):
         if isinstance(index, Slice) and index.extent > 1:
             conditions += _slice_conditions(ctx, index, size, subscript(rank, order.index(tile_dim[n])))
             continue
         scalar = index.start if isinstance(index, Slice) else index
-        bounds = ctx.interval(scalar)
-        if bounds.hi >= size:
-            conditions.append((f"{ctx.index(scalar, COMPARE + 1)} < {size}", COMPARE))
-        if bounds.lo < 0:
+        if ctx.passes(scalar, 1, size):
+            conditions.append((f"{ctx.index(scalar, COMPARE + 1)} < {ctx.index(size, COMPARE + 1)}", COMPARE))
+        if ctx.interval(scalar).lo < 0:
             conditions.append((f"{ctx.index(scalar, COMPARE + 1)} >= 0", COMPARE))
     return conditions
 
 
-def _slice_conditions(ctx: Context, index: Slice, size: int, place: str) -> list[Condition]:
-    start = ctx.interval(index.start)
+def _slice_conditions(ctx: Context, index: Slice, size: IndexExpr, place: str) -> list[Condition]:
     padded = ctx.padding.is_padded(index.extent)
-    overflows = start.hi + index.extent > size
-    covered = start.lo + index.extent >= size  # then "before the end" implies "within the extent"
+    overflows = ctx.passes(index.start, index.extent, size)
+    covered = ctx.covers(index.start, index.extent, size)  # then "before the end" implies "within the extent"
     conditions: list[Condition] = []
     if overflows or (padded and covered):
-        conditions.append((f"{vector(ctx, index)}{place} < {size}", COMPARE))
+        conditions.append((f"{vector(ctx, index)}{place} < {ctx.index(size, COMPARE + 1)}", COMPARE))
     if padded and not covered:
         conditions.append((f"{inside(ctx, index.extent)}{place}", ATOM))
-    if start.lo < 0:
+    if ctx.interval(index.start).lo < 0:
         conditions.append((f"{vector(ctx, index)}{place} >= 0", COMPARE))
     return conditions
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
 from neptune_lab.errors import EmitError
+from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.nodes import Kernel, Program
+from neptune_lab.htile.printer import index_text
+from neptune_lab.htile.sizes import Sample, at, corners
 from neptune_lab.htile.spelling import check_spelling
+from neptune_lab.htile.substitute import substitute_index
 from neptune_lab.htile.verify import verify
 from neptune_lab.htile.walk import stores
-from neptune_lab.htile_to_triton.context import Context, HostDescriptor
+from neptune_lab.htile_to_triton.context import Context, HostDescriptor, sizes_of
 from neptune_lab.htile_to_triton.helpers import ALLOCATOR, ASK, HELPERS, INTERPRETED
 from neptune_lab.htile_to_triton.kernel import emit_kernel
 from neptune_lab.htile_to_triton.options import EmitOptions
@@ -47,9 +54,14 @@ def emit(program: Program, options: EmitOptions | None = None) -> EmittedModule:
         TileError: the program is not valid HTile IR.
         EmitError: the program cannot be expressed in Triton.
     """
-    verify(program)
-    check_spelling(program)
     options = options or EmitOptions()
+    if program.sizes:
+        options = replace(options, loads="pointers")  # descriptors are of tensors of one shape
+        for sample in verified_at(program):
+            verify(at(program, sample))
+    else:
+        verify(program)
+    check_spelling(program)
     if not program.inputs:
         raise EmitError(
             f"program {program.name} has no inputs; expected one at least, whose device the launcher uses",
@@ -120,11 +132,14 @@ def write_kernel(out: Writer, function: str, kernel: Kernel, ctx: Context) -> Ke
     """Writes the kernel that `ctx` holds as the function `function`."""
     out.plain("", "")
     first = len(out.text)
-    out.plain("@triton.jit")
     drafts = list(ctx.root.drafts("    "))
-    pointers = ctx.pointers_in(line for _, draft in drafts for line in draft.lines)
+    texts = [line for _, draft in drafts for line in draft.lines]
+    pointers, sizes = ctx.pointers_in(texts), ctx.sizes_in(texts)
+    # Triton would compile a version for a size of 1, and one for multiples of 16.
+    once = f"(do_not_specialize=[{', '.join(map(repr_of, sizes.values()))}])" if sizes else ""
+    out.plain(f"@triton.jit{once}")
     descriptors = tuple(ctx.host_descriptors.values())
-    parameters = [*pointers.values(), *(d.parameter for d in descriptors)]
+    parameters = [*pointers.values(), *(d.parameter for d in descriptors), *sizes.values()]
     out.linked(function, f"def {function}({', '.join(parameters)}):", (kernel.node_id,), kernel.name)
     for indent, draft in drafts:
         for line in draft.lines:
@@ -136,7 +151,13 @@ def write_kernel(out: Writer, function: str, kernel: Kernel, ctx: Context) -> Ke
         out.plain("    pass")
     text = "\n".join(out.text[first:]) + "\n"
     grid = tuple(axis.extent for axis in kernel.grid) or (1,)
-    return KernelSource(function, text, grid, tuple(pointers), descriptors, kernel.num_warps, kernel.num_stages)
+    made = KernelSource(function, text, grid, tuple(pointers), descriptors, kernel.num_warps, kernel.num_stages)
+    return replace(made, sizes=tuple(sizes))
+
+
+def repr_of(name: str) -> str:
+    """A name as a text in Python."""
+    return f'"{name}"'
 
 
 def _write_launcher(
@@ -145,15 +166,20 @@ def _write_launcher(
     names = UniqueNames({entry, *(source.name for source in sources)})
     arguments = {name: names.fresh(name) for name in program.inputs}
     out.plain(f"def {entry}({', '.join(arguments.values())}):", *signature(program))
+    sizes = {size.name: ir.Name(names.fresh(size.name)) for size in program.sizes}
+    for name, variable in sizes.items():
+        tensor, dimension = place_of(program, name)
+        out.plain(f"    {variable.name} = {arguments[tensor]}.shape[{dimension}]")
     if scratch:
         out.plain("    triton.set_allocator(_scratch)")
     for kernel, source in zip(program.kernels, sources, strict=True):
-        write_allocations(out, program, kernel, source, arguments, names)
+        write_allocations(out, program, kernel, source, arguments, names, sizes)
         args = [arguments[name] for name in source.arguments]
         args += [descriptor_text(d, arguments[d.tensor]) for d in source.descriptors]
+        args += [sizes[name].name for name in source.sizes]
         args += launch_hints(source)
         args += ["launch_pdl=True"] if dependent and source is not sources[0] else []
-        launch = f"    {source.name}[({grid_text(source.grid)})]({', '.join(args)})"
+        launch = f"    {source.name}[({grid_text(source.grid, kernel, sizes)})]({', '.join(args)})"
         out.linked(source.name, launch, (kernel.node_id,), kernel.name)
     out.plain(f"    return {', '.join(arguments[name] for name in program.outputs)}")
 
@@ -170,23 +196,31 @@ def described(made: HostDescriptor) -> str:
 
 
 def write_allocations(
-    out: Writer, program: Program, kernel: Kernel, source: KernelSource, arguments: dict[str, str], names: UniqueNames
+    out: Writer,
+    program: Program,
+    kernel: Kernel,
+    source: KernelSource,
+    arguments: dict[str, str],
+    names: UniqueNames,
+    sizes: Mapping[str, ir.Name] | None = None,
 ) -> None:
     """Writes the launcher's lines that allocate what a kernel takes and no variable of the launcher holds yet.
 
     Args:
         arguments: the launcher's variables, by tensor; extended.
         names: its names; extended.
+        sizes: its variables, by size that is known at the launch.
     """
     device = f"{arguments[program.inputs[0]]}.device"
     for name in (*source.arguments, *(d.tensor for d in source.descriptors)):
         if name not in arguments:
             tensor = program.tensor(name)
             arguments[name] = names.fresh(name)
-            maker, sizes = "empty", f"({grid_text(tensor.shape)})"
+            extents = [python_text(size, sizes or {}) for size in sizes_of(tensor)]
+            maker, shape = "empty", f"({', '.join(extents)}{',' if len(extents) == 1 else ''})"
             if tensor.strides is not None:
-                maker, sizes = "empty_strided", f"{sizes}, ({grid_text(tensor.strides)})"
-            line = f"    {arguments[name]} = torch.{maker}({sizes}, dtype=torch.{tensor.dtype}, device={device})"
+                maker, shape = "empty_strided", f"{shape}, ({grid_text(tensor.strides)})"
+            line = f"    {arguments[name]} = torch.{maker}({shape}, dtype=torch.{tensor.dtype}, device={device})"
             out.linked(source.name, line, (kernel.node_id,), kernel.name)
 
 
@@ -196,9 +230,47 @@ def launch_hints(source: KernelSource) -> list[str]:
     return [f"{key}={value}" for key, value in hints.items() if value is not None]
 
 
-def grid_text(grid: tuple[int, ...]) -> str:
-    """The items of a grid, as in a tuple."""
-    return ", ".join(map(str, grid)) + ("," if len(grid) == 1 else "")
+def grid_text(grid: tuple[int, ...], kernel: Kernel | None = None, sizes: Mapping[str, ir.Name] | None = None) -> str:
+    """The items of a grid, as in a tuple.
+
+    Args:
+        kernel: whose grid it is, if it depends on `sizes`.
+        sizes: the launcher's variables, by size that is known at the launch.
+    """
+    items = list(map(str, grid))
+    for n, axis in enumerate(kernel.grid if kernel is not None else ()):
+        if axis.size is not None:
+            items[n] = python_text(axis.size, sizes or {})
+    return ", ".join(items) + ("," if len(grid) == 1 else "")
+
+
+def python_text(expr: ir.IndexExpr, sizes: Mapping[str, ir.Name]) -> str:
+    """An index expression of sizes in Python, with the launcher's variables."""
+    for name, variable in sizes.items():
+        expr = substitute_index(expr, name, variable)
+    return index_text(expr)
+
+
+def place_of(program: Program, size: str) -> tuple[str, int]:
+    """The first input and dimension that has a size.
+
+    Raises:
+        EmitError: there is none.
+    """
+    for name in program.inputs:
+        for n, expr in enumerate(sizes_of(program.tensor(name))):
+            if expr == ir.Name(size):
+                return name, n
+    raise EmitError(
+        f"no input of program {program.name} has a dimension of size {size}, which is known at the launch only",
+        help="give it such an input, or a constant size",
+    )
+
+
+def verified_at(program: Program) -> Iterator[Sample]:
+    """Sizes at which a program is verified: few, since bounds are checked at all corners when masks are written."""
+    every = list(corners(program))
+    yield from every[:: max(1, len(every) // 8)]
 
 
 def signature(program: Program) -> list[str]:
@@ -209,7 +281,10 @@ def signature(program: Program) -> list[str]:
 
     def described(names: tuple[str, ...]) -> list[str]:
         tensors = [program.tensor(name) for name in names]
-        return [f"        {t.name}: {t.dtype}{list(t.shape)}{strides_text(t.strides)}" for t in tensors]
+        return [
+            f"        {t.name}: {t.dtype}[{', '.join(map(index_text, sizes_of(t)))}]{strides_text(t.strides)}"
+            for t in tensors
+        ]
 
     return [
         f'    """{"Tensors on one device, contiguous where no strides are given" if strided else _CONTIGUOUS}.',

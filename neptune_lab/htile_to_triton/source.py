@@ -38,6 +38,8 @@ class KernelSource:
         descriptors: tensor descriptors that the launcher makes and passes after them.
         num_warps, num_stages: launch options; None: Triton's defaults.
         language: "triton" or "gluon".
+        sizes: sizes that are known at the launch, in the order in which the launcher passes them, after the rest;
+            `grid` is that of the program's sample.
     """
 
     name: str
@@ -48,6 +50,7 @@ class KernelSource:
     num_warps: int | None
     num_stages: int | None
     language: str = "triton"
+    sizes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,11 @@ float64, as in PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +38,22 @@ if TYPE_CHECKING:
     from neptune_lab.loop_ir.nodes import Block, Expr, Program
 
 _INT32 = np.iinfo(np.int32)
+
+# Shapes in place of those of captured tensors, by the tensor's `id`.
+_shapes: ContextVar[Mapping[int, tuple[int, ...]]] = ContextVar("_shapes", default=MappingProxyType({}))
+
+
+@contextmanager
+def with_shapes(shapes: Mapping[int, tuple[int, ...]]) -> Iterator[None]:
+    """Operators that are made inside take captured tensors (by their `id`) to have these shapes, and to hold zeros.
+
+    A kernel for every length is made from operators at several lengths; the tensors of a call have one.
+    """
+    token = _shapes.set(shapes)
+    try:
+        yield
+    finally:
+        _shapes.reset(token)
 
 
 def captured(name: str, source: Any, shape: tuple[int, ...], boolean: bool, narrow: str, used: set[str]) -> Array:
@@ -235,6 +254,9 @@ def capture(mods: Mapping[str, Any], taken: Collection[str], live: bool = False)
             array = as_numpy(value)
             if id(value) in names or (array.ndim == 0 and not live):
                 continue
+            shape = _shapes.get().get(id(value))
+            if shape is not None and shape != array.shape:
+                array = np.zeros(shape, array.dtype)
             name, n = variable, 2
             while name in taken or name in arrays:
                 name, n = f"{variable}_{n}", n + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError
@@ -11,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from neptune_lab.errors import MachineCodeError
 from neptune_lab.files import write_text
 from neptune_lab.htile import outline, printer
+from neptune_lab.htile.nodes import Name
 from neptune_lab.htile.nodes import Program as TileProgram
+from neptune_lab.htile.sizes import LARGEST
 from neptune_lab.htile_to_triton import EmittedModule
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_schedule.schedule import Schedule
@@ -22,6 +25,7 @@ from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.pipeline.schedule_traffic import schedule_traffic
 from neptune_lab.relative_error import relative_error
 from neptune_lab.strict.values import check_integer
+from neptune_lab.tensor_spec import TensorSpec
 from neptune_lab.trace import Trace
 
 if TYPE_CHECKING:
@@ -47,6 +51,8 @@ class Kernel:
         validated: which comparisons with the definition were run during compilation.
         code: the options of code generation that it was compiled with.
         target: the GPU that its code was emitted for; None: none was named.
+        least: the smallest value of each size that is known at the launch only (`pipeline.for_sizes`); the operator,
+            the schedule and the loops are then those of a sample.
     """
 
     schedule: Schedule
@@ -56,6 +62,7 @@ class Kernel:
     validated: Validated | None = None
     code: CodeOptions = field(default_factory=CodeOptions)
     target: Target | None = None
+    least: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def operator(self) -> Operator:
@@ -127,9 +134,17 @@ class Kernel:
             name=self.triton.name,
             entry=self.triton.entry,
             text=self.triton.text,
-            inputs=self.operator.inputs,
-            outputs=self.operator.outputs,
+            inputs=tuple(self._with_sizes(tensor) for tensor in self.operator.inputs),
+            outputs=tuple(self._with_sizes(tensor) for tensor in self.operator.outputs),
+            ranges=tuple((size.name, self.least.get(size.name, 1), LARGEST) for size in self.htile.sizes),
         )
+
+    def _with_sizes(self, spec: TensorSpec) -> TensorSpec:
+        """An input or output with the names of the sizes that are known at the launch only."""
+        sizes = self.htile.tensor(spec.name).sizes if self.htile.sizes else None
+        if sizes is None:
+            return spec
+        return replace(spec, sizes=tuple(size.name if isinstance(size, Name) else "" for size in sizes))
 
     def __call__(self, *tensors: Any) -> Any:
         """Launches on CUDA tensors, or in Triton's interpreter if there is no GPU.

@@ -30,11 +30,14 @@ class Extras(NamedTuple):
     Args:
         lse, max_scores: whether the kernel also returns the log-sum-exp, or the largest score, of each query.
         options: (name, value) of each of our options in `kernel_options`, by name.
+        dynamic: whether one kernel takes all lengths (True), or each has its own (False); None: from the second length
+            on.
     """
 
     lse: bool = False
     max_scores: bool = False
     options: tuple[tuple[str, Any], ...] = ()
+    dynamic: bool | None = None
 
 
 PLAIN = Extras()
@@ -284,7 +287,7 @@ def named(q: Any, k: Any, v: Any, others: Mapping[str, Any]) -> tuple[Any, Any, 
     return given["q"], given["k"], given["v"]
 
 
-def extras_of(return_lse: Any, return_aux: Any, kernel_options: Any) -> Extras:
+def extras_of(return_lse: Any, return_aux: Any, kernel_options: Any, dynamic: Any = None) -> Extras:
     """What a call asks for besides the output; FlexAttention's own options are left out, with a warning once.
 
     Raises:
@@ -305,7 +308,9 @@ def extras_of(return_lse: Any, return_aux: Any, kernel_options: Any) -> Extras:
     lse, largest = return_aux if return_aux is not None else (return_lse, False)
     check_switch("return_aux.lse", lse, LaunchError)
     check_switch("return_aux.max_scores", largest, LaunchError)
-    return Extras(lse, largest, _own_options(kernel_options))
+    if dynamic is not None:
+        check_switch("dynamic", dynamic, LaunchError)
+    return Extras(lse, largest, _own_options(kernel_options), dynamic)
 
 
 def _own_options(kernel_options: Any) -> tuple[tuple[str, Any], ...]:

@@ -16,11 +16,11 @@ import torch
 from neptune_lab.errors import DefinitionError, NeptuneError, TileError
 from neptune_lab.pytorch import stored
 from neptune_lab.pytorch.arguments import Problem
+from neptune_lab.pytorch.lengths import family_of, for_lengths, laid_out
 from neptune_lab.pytorch.mods import Reading
 from neptune_lab.runtime import KernelSpec, LoadedKernel, device_facts, load
 from neptune_lab.runtime.strided import copy_with, fits_strides
 from neptune_lab.runtime.torch_op import torch_op
-from neptune_lab.tensor_spec import dense_strides
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -80,8 +80,14 @@ def compiled_for(
         if reading.exact:
             key = stored.key_of((problem, reading.key))
             entry = stored.find(key)
-            if entry is not None and entry.records == known_records(entry.workloads):
+            known = entry is not None and entry.records == known_records(entry.workloads)
+            if entry is not None and known and not problem.extras.dynamic:
+                family_of(problem, reading)
                 return _loaded(entry)
+            # (a cache of pages has a size of its own, whatever the lengths)
+            sized = for_lengths(problem, score_mod, mask_mod, reading) if place is None else None
+            if sized is not None:
+                return _sized(sized)
         return _compiled(problem, score_mod, mask_mod, reading, key, place)
 
 
@@ -105,9 +111,9 @@ def _compiled(
     by_name = {name: index_of[owner] for owner, name in captures.names.items() if owner in index_of}
     captured = tuple(by_name[tensor.name] for tensor in plain.inputs[3:])
 
-    op, similar = _laid_out(plain, problem), (alike,)
+    op, similar = plain, (alike,)
     if problem.strides is not None:
-        similar = _laid_out(alike, problem), plain, alike
+        op, similar = laid_out(plain, problem.strides), (laid_out(alike, problem.strides), plain, alike)
     workloads = tuple(map(workload_key, (op, *similar)))
     records = known_records(workloads)
     definition = stored.key_of((workloads, records, captured, problem.extras.options))
@@ -149,15 +155,6 @@ def _as_tuned(make: Callable[[], Operator], op: Operator) -> Operator:
         return op
 
 
-def _laid_out(op: Operator, problem: Problem) -> Operator:
-    """The operator for the strides of q, k and v; `out` has the order of q's dimensions."""
-    if problem.strides is None:
-        return op
-    q, k, v = problem.strides
-    out = None if q is None else dense_strides((*problem.q[:3], problem.v[3]), q)
-    return op.with_strides(q=q, k=k, v=v, out=out)
-
-
 def _spec(op: Operator, similar: tuple[Operator, ...], options: dict[str, Any]) -> KernelSpec:
     """Compiles with the caller's `options`, if there are any; else as tuned, if there are records of `op`, of
     `similar`, the first of which is `op` in another form and the others have other strides, or of the operator at sizes
@@ -172,6 +169,17 @@ def _spec(op: Operator, similar: tuple[Operator, ...], options: dict[str, Any]) 
     record = same or next((record for record in others if record is not None), None) or nearest(op)
     kernel = tuned_kernel(op, record, partial(compile_choice, op), exact=same is not None)
     return (kernel or compile(op)).spec
+
+
+# Kernels for all lengths.
+_by_entry: dict[int, tuple[stored.StoredKernel, Compiled]] = {}
+
+
+def _sized(entry: stored.StoredKernel) -> Compiled:
+    """The kernel of an entry for all lengths, loaded once."""
+    if id(entry) not in _by_entry:
+        _by_entry[id(entry)] = entry, _loaded(entry)
+    return _by_entry[id(entry)][1]
 
 
 def _loaded(entry: stored.StoredKernel) -> Compiled:

@@ -56,6 +56,7 @@ def attention(
     return_aux: None = ...,
     cu_seqlens_q: torch.Tensor | None = ...,
     cu_seqlens_k: torch.Tensor | None = ...,
+    dynamic: bool | None = ...,
     **others: Any,
 ) -> torch.Tensor: ...
 
@@ -76,6 +77,7 @@ def attention(
     return_aux: AuxRequest | None = ...,
     cu_seqlens_q: torch.Tensor | None = ...,
     cu_seqlens_k: torch.Tensor | None = ...,
+    dynamic: bool | None = ...,
     **others: Any,
 ) -> Any: ...
 
@@ -95,6 +97,7 @@ def attention(
     return_aux: AuxRequest | None = None,
     cu_seqlens_q: torch.Tensor | None = None,
     cu_seqlens_k: torch.Tensor | None = None,
+    dynamic: bool | None = None,
     **others: Any,
 ) -> Any:
     """Attention with FlexAttention's arguments, in one kernel compiled for these shapes and mods.
@@ -103,11 +106,11 @@ def attention(
         weight[b, h, i, :] = softmax over those j of score[b, h, i, j] for which mask_mod(b, h, i, j)
         out[b, h, i, :] = sum over j of weight[b, h, i, j] * v[b, h // group, j, :]
 
-    The first call for new shapes or new mods compiles; later calls, also in later processes, reuse the kernel.  If
-    there is a tuning record for the problem on this GPU, its choice is compiled.  Works inside torch.compile without a
-    graph break (except for a mod over a tensor that the compiled function takes or makes: define such mods outside
-    the function; and with block_mask) and under CUDA-graph capture (after one
-    call outside the capture).
+    The first call for new shapes or new mods compiles, and so does the second length of them (see `dynamic`); later
+    calls, also in later processes, reuse the kernel.  If there is a tuning record for the problem on this GPU, its
+    choice is compiled.  Works inside torch.compile without a graph break (except for a mod over a tensor that the
+    compiled function takes or makes: define such mods outside the function; and with block_mask) and under CUDA-graph
+    capture (after one call outside the capture).
 
     The kernel reads the tensors that a mod captures at each call: their values may change, and a new shape or dtype
     recompiles.  They must be on q's device; a tensor without axes may be on the CPU, which costs a copy per call.
@@ -145,6 +148,10 @@ def attention(
             no compilation.  They are checked on the CPU only, since a check of a GPU's would wait for it; wrong ones
             group the tokens wrongly, and no memory outside of the tensors is read.  Not together with block_mask.
         cu_seqlens_k: the offsets of k and v, (1, kv_heads, total_k, ...), for as many sequences; None: cu_seqlens_q.
+        dynamic: whether one kernel takes all lengths of q, k and v: True, from the first call on; False: each length
+            has a kernel of its own, which may be faster; None: from the second length on.  Lengths for which the
+            compiler has no such kernel, such as those of causal attention whose two lengths vary apart, have kernels of
+            their own.
         others: query, key and value are other names of q, k and v.  Arguments of SDPA are refused, with an
             alternative.
 
@@ -175,9 +182,10 @@ def attention(
     places = None
     if packed:
         places = places_of(q, k, v, cu_seqlens_q, cu_seqlens_k, score_mod is not None or mask_mod is not None)
-    if block_mask is None and return_lse is False and return_aux is None and not kernel_options:
+    plain = return_lse is False and return_aux is None and dynamic is None
+    if block_mask is None and plain and not kernel_options:
         return _attend(q, k, v, score_mod, mask_mod, enable_gqa, scale, PLAIN, places)
-    more = block_mask, return_lse, return_aux, kernel_options
+    more = block_mask, return_lse, return_aux, kernel_options, dynamic
     whole = _whole if block_mask is None else _outside_graphs
     return whole(q, k, v, score_mod, mask_mod, enable_gqa, scale, places, *more)
 
@@ -249,9 +257,10 @@ def _whole(
     return_lse: Any,
     return_aux: Any,
     kernel_options: Any,
+    dynamic: Any,
 ) -> Any:
     """`attention` with the arguments that few calls have."""
-    extras = extras_of(return_lse, return_aux, kernel_options)
+    extras = extras_of(return_lse, return_aux, kernel_options, dynamic)
     if block_mask is not None:
         if mask_mod is not None:
             raise LaunchError(

@@ -26,7 +26,7 @@ def register_attention() -> None:
 
     Every attention layer of a model then calls `attention`, with the layer's mask (causal, windows, padding,
     packed sequences, static caches), its grouped heads, soft cap (Gemma 2), position bias (T5) and sinks (GPT-OSS,
-    from the log-sum-exp of the kernel).  A new length of keys compiles a new kernel.  Rows of padding, which see no
+    from the log-sum-exp of the kernel).  A cache that grows has two kernels.  Rows of padding, which see no
     key, are 0.  For inference only: under torch.no_grad(), as in model.generate.  Calling this again changes nothing.
 
     Raises:

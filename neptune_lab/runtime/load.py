@@ -24,6 +24,7 @@ from neptune_lab.runtime.device import check_device, interpreting
 from neptune_lab.runtime.exported import exported
 from neptune_lab.runtime.interpreter import lean_interpreter
 from neptune_lab.runtime.precompiled import with_precompiled_launches
+from neptune_lab.runtime.sized import check_sizes, sizes_in
 from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.runtime.strided import copy_with, fits_strides
 
@@ -66,6 +67,7 @@ class LoadedKernel:
         self.module = module
         self.interpreter = interpreter
         self._expected = [(torch.Size(t.shape), getattr(torch, t.dtype), t.strides) for t in spec.inputs]
+        self._sized = bool(spec.ranges)
         self._launchers: dict[int, Callable[..., Any]] = {}
         self._cuda, self._torch, self._forward = torch.cuda, torch, forward_ad
         self._device_type = "cuda"
@@ -96,9 +98,11 @@ class LoadedKernel:
             device = tensors[0].device
             if device.type != self._device_type and not self.interpreter:
                 return False
+            if self._sized and sizes_in(self.spec, [tensor.shape for tensor in tensors]) is None:
+                return False
             for tensor, (shape, dtype, strides) in zip(tensors, expected, strict=True):
                 if (
-                    tensor.shape != shape
+                    (tensor.shape != shape and not self._sized)
                     or tensor.dtype is not dtype
                     or tensor.device != device
                     or not (tensor.is_contiguous() if strides is None else fits_strides(tensor, strides))
@@ -335,7 +339,7 @@ def check_shapes(spec: KernelSpec, tensors: tuple[Any, ...]) -> None:
                 f"argument {name} is a {type(tensor).__name__}; expected a torch.Tensor",
                 help=f"torch.as_tensor({name}, dtype=torch.{argument.dtype})",
             )
-        if tuple(tensor.shape) != argument.shape:
+        if not spec.ranges and tuple(tensor.shape) != argument.shape:
             raise LaunchError(
                 f"argument {name} has shape {tuple(tensor.shape)}; expected {argument.shape}",
                 help="a kernel is compiled for one shape; compile the operator for this one",
@@ -345,3 +349,5 @@ def check_shapes(spec: KernelSpec, tensors: tuple[Any, ...]) -> None:
                 f"argument {name} has dtype {tensor.dtype}; expected torch.{argument.dtype}",
                 help=f"convert it with {name}.to(torch.{argument.dtype})",
             )
+    if spec.ranges:
+        check_sizes(spec, tensors)

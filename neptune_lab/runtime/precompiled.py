@@ -14,9 +14,12 @@ kernels with three intermediates 17.8, 12.3 and 14.6 us.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
 
+# Grids of a kernel that are kept: a kernel for all lengths has one for each number of tiles.
+_MOST_GRIDS = 1024
 # Bits of a pointer that are 0 if Triton treats it as aligned.
 _UNALIGNED = 15
 
@@ -42,46 +45,64 @@ def with_precompiled_launches(function: FunctionType, module: ModuleType) -> Cal
     return made
 
 
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """What the first launch compiled.
+
+    Args:
+        pointers: the places of tensors among the arguments.
+        options: of the launch.
+    """
+
+    kernel: Any
+    pointers: tuple[int, ...]
+    options: dict[str, Any]
+
+
 class _Kernel:
     """Replaces a JIT function: `kernel[grid](*arguments, **options)`."""
 
-    __slots__ = ("_grids", "_jit")
+    __slots__ = ("_grids", "_jit", "compiled")
 
     def __init__(self, jit: Any) -> None:
         self._jit = jit
         self._grids: dict[Any, _Launch] = {}
+        self.compiled: _Compiled | None = None
 
     def __getitem__(self, grid: tuple[int, ...]) -> _Launch:
         launch = self._grids.get(grid)
         if launch is None:
-            launch = self._grids[grid] = _Launch(self._jit, grid)
+            if len(self._grids) >= _MOST_GRIDS:
+                self._grids.clear()
+            launch = self._grids[grid] = _Launch(self, self._jit, grid)
         return launch
 
 
 class _Launch:
     """One kernel over one grid."""
 
-    __slots__ = ("_grid", "_jit", "_options", "_pointers", "_run")
+    __slots__ = ("_grid", "_jit", "_owner", "_run")
 
-    def __init__(self, jit: Any, grid: tuple[int, ...]) -> None:
+    def __init__(self, owner: _Kernel, jit: Any, grid: tuple[int, ...]) -> None:
+        self._owner = owner
         self._jit = jit
         self._grid = grid
         self._run: Callable[..., Any] | None = None
-        self._pointers: tuple[int, ...] = ()
-        self._options: dict[str, Any] = {}
+        if owner.compiled is not None:
+            self._run = self._over_grid(owner.compiled.kernel)
 
     def __call__(self, *arguments: Any, **options: Any) -> None:
-        run = self._run
-        if run is not None and options == self._options:
+        run, compiled = self._run, self._owner.compiled
+        if run is not None and compiled is not None and options == compiled.options:
             bits = 0
-            for place in self._pointers:
+            for place in compiled.pointers:
                 bits |= arguments[place].data_ptr()
             if not bits & _UNALIGNED:
                 run(*arguments)
                 return
-        compiled = self._jit[self._grid](*arguments, **options)
+        made = self._jit[self._grid](*arguments, **options)
         if run is None:
-            self._keep(compiled, arguments, options)
+            self._keep(made, arguments, options)
 
     def _keep(self, compiled: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
         """Keeps the compiled kernel if nothing but alignment can change it."""
@@ -91,11 +112,15 @@ class _Launch:
         tensors = [n for n, argument in enumerate(arguments) if isinstance(argument, torch.Tensor)]
         # Triton's and Gluon's are two classes of one name.
         descriptors = sum(type(argument).__name__ == "TensorDescriptor" for argument in arguments)
-        only_pointers = len(tensors) + descriptors == len(arguments) == len(self._jit.params)
+        # Sizes that are known at the launch; a larger one than 32 bits hold would be of another type.
+        sizes = sum(type(a) is int and p.do_not_specialize for a, p in zip(arguments, self._jit.params, strict=False))
+        known = len(tensors) + descriptors + sizes == len(arguments) == len(self._jit.params)
         aligned = all(arguments[n].data_ptr() & _UNALIGNED == 0 for n in tensors)
-        if not (isinstance(compiled, CompiledKernel) and only_pointers and aligned):
+        if not (isinstance(compiled, CompiledKernel) and known and aligned):
             return
+        self._owner.compiled = _Compiled(compiled, tuple(tensors), options)
+        self._run = self._over_grid(compiled)
+
+    def _over_grid(self, compiled: Any) -> Callable[..., Any]:
         x, y, z = (*self._grid, 1, 1)[:3]
-        self._pointers = tuple(tensors)
-        self._options = options
-        self._run = compiled[x, y, z]
+        return compiled[x, y, z]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
-from neptune_lab.strict.typed import Line, Name, Words
+from neptune_lab.strict.typed import OMIT_DEFAULT, Extent, Line, Name, Words
 from neptune_lab.tensor_spec import TensorSpec
 
 
@@ -18,6 +18,7 @@ class KernelSpec:
         entry: the function of the module that takes the inputs in order and returns the outputs.
         text: the module, complete: it needs torch and Triton only.
         inputs, outputs: in calling order.
+        ranges: (name, smallest, largest) of each size that is known at the launch only.
     """
 
     name: Line
@@ -25,3 +26,4 @@ class KernelSpec:
     text: Annotated[str, Words(4 << 20)]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    ranges: tuple[tuple[Name, Extent, Extent], ...] = field(default=(), metadata=OMIT_DEFAULT)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import LaunchError
 from neptune_lab.runtime.load import LoadedKernel, check_shapes, refuse_gradients
+from neptune_lab.runtime.sized import check_sizes, shape_at
 from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.strict.console import shown
 from neptune_lab.tensor_spec import TensorSpec
@@ -64,14 +65,14 @@ def _digest(spec: KernelSpec) -> str:
     return hashlib.sha256(repr(spec).encode()).hexdigest()
 
 
-def _empty(spec: TensorSpec, device: Any) -> Tensor:
+def _empty(spec: TensorSpec, shape: tuple[int, ...], device: Any) -> Tensor:
     """An output without values."""
     import torch
 
     dtype = getattr(torch, spec.dtype)
     if spec.strides is None:
-        return torch.empty(spec.shape, dtype=dtype, device=device)
-    return torch.empty_strided(spec.shape, spec.strides, dtype=dtype, device=device)
+        return torch.empty(shape, dtype=dtype, device=device)
+    return torch.empty_strided(shape, spec.strides, dtype=dtype, device=device)
 
 
 def _register(kernel: LoadedKernel, name: str, launch: Callable[..., Any]) -> OpOverload:
@@ -90,7 +91,8 @@ def _register(kernel: LoadedKernel, name: str, launch: Callable[..., Any]) -> Op
     def fake(*tensors: Tensor) -> Any:
         check_shapes(spec, tensors)
         refuse_gradients(spec, tensors)
-        results = [_empty(t, tensors[0].device) for t in spec.outputs]
+        sizes = check_sizes(spec, tensors) if spec.ranges else {}
+        results = [_empty(t, shape_at(t, sizes), tensors[0].device) for t in spec.outputs]
         return tuple(results) if len(results) > 1 else results[0]
 
     given = ", ".join(f"Tensor {t.name}" for t in spec.inputs)

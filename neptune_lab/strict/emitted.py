@@ -114,7 +114,7 @@ def _problems(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
 
 def _function(function: ast.FunctionDef, known: set[str], modules: set[str]) -> Iterator[tuple[ast.AST, str]]:
     for decorator in function.decorator_list:
-        if ast.unparse(decorator) not in _DECORATORS:
+        if ast.unparse(decorator) not in _DECORATORS and not _without_versions(decorator):
             yield decorator, "a decorator"
     arguments = function.args
     if arguments.vararg or arguments.kwarg or arguments.defaults or arguments.kw_defaults:
@@ -132,6 +132,15 @@ def _function(function: ast.FunctionDef, known: set[str], modules: set[str]) -> 
     for parameter in parameters:
         if parameter.annotation is not None:
             yield from _names(_nodes(parameter.annotation), known, modules)
+
+
+def _without_versions(decorator: ast.expr) -> bool:
+    """Whether a decorator is `triton.jit(do_not_specialize=[...])` with names."""
+    match decorator:
+        case ast.Call(func, [], [ast.keyword("do_not_specialize", ast.List(names))]):
+            named = all(isinstance(n, ast.Constant) and isinstance(n.value, str) for n in names)
+            return ast.unparse(func) == "triton.jit" and named
+    return False
 
 
 def _nodes(root: ast.AST) -> list[ast.AST]:

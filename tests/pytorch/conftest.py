@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from neptune_lab.pytorch import compiled, flex_attention
+from neptune_lab.pytorch import compiled, flex_attention, lengths
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -18,6 +18,12 @@ def cache(tmp_path_factory: pytest.TempPathFactory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NEPTUNE_LAB_CACHE", str(path))
         yield path
+
+
+@pytest.fixture(autouse=True)
+def no_lengths():
+    """No length was seen: a second one would get a kernel for all lengths."""
+    lengths.forget()
 
 
 @pytest.fixture

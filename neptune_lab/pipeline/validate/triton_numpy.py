@@ -381,11 +381,14 @@ def run_sets(
     def empty_strided(shape: tuple[int, ...], strides: Strides, dtype: _Dtype, device: Any) -> _Memory:
         return _Memory(empty(shape, dtype, device).array, dtype, strides)
 
+    def jit(function: Callable[..., Any] | None = None, do_not_specialize: Sequence[str] = ()) -> Any:
+        return jit if function is None else _Function(function, language)
+
     scope: dict[str, Any] = {
         "__name__": source.name,
         "torch": SimpleNamespace(empty=empty, empty_strided=empty_strided, **kinds),
         "triton": SimpleNamespace(
-            jit=lambda f: _Function(f, language),
+            jit=jit,
             set_allocator=lambda f: None,
             knobs=SimpleNamespace(runtime=SimpleNamespace(interpret=True)),
         ),

@@ -1,0 +1,340 @@
+"""Programs with sizes that are known at the launch: made from programs at samples, and made static again.
+
+A compiler that works on numbers makes one program per length.  Programs for several lengths by the same steps are the
+same tree with other numbers at the same places; `generalized` replaces each such number by an expression of the sizes
+that gives it at every sample.  The result is accepted only if `at(result, sample)` is, node for node, the program that
+was made for that sample.  The expressions are those that tiling makes: multiples of a size, and numbers of tiles
+ceil(size / extent).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import product
+from typing import Any
+
+from neptune_lab.errors import TileError
+from neptune_lab.htile import nodes as ir
+from neptune_lab.htile.walk import evaluate, names_of_index, simplify
+
+Sample = Mapping[str, int]
+
+# The largest size of a launch, for which 65,535 programs of 16 rows are enough, the most along the second grid axis.
+LARGEST = (1 << 20) - 16
+
+
+def generalized(programs: Sequence[ir.Program], samples: Sequence[Sample], divisors: Collection[int]) -> ir.Program:
+    """One program for all sizes, from programs that the same steps made at some.
+
+    Args:
+        programs: at least four, without sizes.
+        samples: the sizes of each, by name.
+        divisors: what sizes are cut into besides tiles: tiles times the number of splits.
+
+    Returns:
+        A program with `sizes`; its shapes are those of the first.
+
+    Raises:
+        TileError: the programs differ in more than numbers, or a number is no multiple of a size and no number of
+            tiles.
+    """
+    taken = variables(programs[0]) & set(samples[0])
+    if taken:
+        raise TileError(f"{', '.join(sorted(taken))} names a size and a variable of a loop", help="rename the size")
+    made = _Generalizer(programs, samples, sorted({*divisors, *_extents(programs[0])} - {1})).program()
+    for program, sample in zip(programs, samples, strict=True):
+        if at(made, sample) != program:
+            raise TileError(
+                f"program {program.name} at {_said(sample)} is not its generalization at these sizes",
+                help="compile it for one size",
+            )
+    return replace(made, kernels=tuple(replace(k, body=_from_zero(k.body)) for k in made.kernels))
+
+
+def _from_zero(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+    """`body` with loops that begin at 0 or later.
+
+    Every loop is a part of one from 0 on.  The first iteration of a part may be below 0 at sizes of which there is no
+    sample: those at which a split of the columns is empty.
+    """
+    made: list[ir.Stmt] = []
+    for stmt in body:
+        if isinstance(stmt, ir.For):
+            start = stmt.start if isinstance(stmt.start, ir.Int) else ir.Arith("max", stmt.start, ir.Int(0))
+            stmt = replace(stmt, start=start, body=_from_zero(stmt.body))
+        made.append(stmt)
+    return tuple(made)
+
+
+def at(program: ir.Program, sample: Sample) -> ir.Program:
+    """`program` at given sizes: a program without `sizes`.
+
+    Raises:
+        KeyError: `sample` lacks a size.
+    """
+    return _At(sample).program(program) if program.sizes else program
+
+
+def corners(program: ir.Program) -> Iterator[Sample]:
+    """Sizes at which tiles and their ends fall in every way: one row, a whole number of tiles, one row more.
+
+    Bounds of index expressions are linear in the sizes and in the numbers of tiles between these corners.
+    """
+    extents = sorted({s for s in _extents(program) if s > 1})
+    values = {1, 2, 3, LARGEST, LARGEST - 1}
+    for extent in extents:
+        values |= {extent, extent + 1, 3 * extent, 3 * extent + 1}
+    if len(program.sizes) > 1:
+        # Sizes meet in masks only, so they are varied one by one, with the others small, equal and large.
+        least = {1, max(extents, default=1) + 1, LARGEST}
+        seen: dict[tuple[int, ...], None] = {}
+        for n, _ in enumerate(program.sizes):
+            for value in sorted(values):
+                for others in product(*([least | {value}] * (len(program.sizes) - 1))):
+                    seen[(*others[:n], value, *others[n:])] = None
+        for chosen in seen:
+            yield {size.name: v for size, v in zip(program.sizes, chosen, strict=True)}
+        return
+    for value in sorted(values):
+        yield {size.name: value for size in program.sizes}
+
+
+def variables(program: ir.Program) -> set[str]:
+    """The names of all variables of grids and loops."""
+
+    def inside(body: tuple[ir.Stmt, ...]) -> Iterator[str]:
+        for stmt in body:
+            if isinstance(stmt, ir.For):
+                yield stmt.var
+                yield from inside(stmt.body)
+
+    grids = {axis.var for kernel in program.kernels for axis in kernel.grid}
+    return grids | {name for kernel in program.kernels for name in inside(kernel.body)}
+
+
+def _said(sample: Sample) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in sample.items())
+
+
+def _extents(node: Any) -> Iterator[int]:
+    """The extents of all slices."""
+    if isinstance(node, ir.Slice):
+        yield node.extent
+    for child in _children(node):
+        yield from _extents(child)
+
+
+def _children(node: Any) -> Iterator[Any]:
+    if isinstance(node, tuple):
+        yield from node
+    elif is_dataclass(node):
+        for field in fields(node):
+            yield getattr(node, field.name)
+
+
+def expressions(node: Any, names: Collection[str]) -> Iterator[ir.IndexExpr]:
+    """The index expressions in a program that have sizes and no other variables, the outermost of each, in order."""
+    if isinstance(node, ir.Name | ir.Arith):
+        used = names_of_index(node)
+        if used and used <= set(names):
+            yield node
+            return
+    for child in _children(node):
+        yield from expressions(child, names)
+
+
+# -- expressions of sizes ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """A quantity that numbers of the program are multiples of, and its values at the samples."""
+
+    expr: ir.IndexExpr
+    values: tuple[int, ...]
+
+
+def _ceiling(size: ir.IndexExpr, by: int) -> ir.IndexExpr:
+    return ir.Arith("//", ir.Arith("+", size, ir.Int(by - 1)), ir.Int(by))
+
+
+class _Generalizer:
+    def __init__(self, programs: Sequence[ir.Program], samples: Sequence[Sample], divisors: Sequence[int]) -> None:
+        self.programs, self.samples = programs, samples
+        names = tuple(samples[0])
+        self.sizes = tuple(ir.Size(name, samples[0][name]) for name in names)
+        self.bases: list[_Base] = []
+        singles = [ir.Name(name) for name in names]
+        for name in singles:
+            self._add(name)
+        for name, by in product(singles, divisors):
+            self._add(_ceiling(name, by))
+        for name, by in product(singles, divisors):
+            # The elements of the last tile, less a whole tile; 0, and not one tile less, if tiles divide the size.
+            self._add(ir.Arith("-", name, ir.Arith("*", _ceiling(name, by), ir.Int(by))))
+        for n, one in enumerate(singles):
+            for other in singles[n:]:
+                self._add(ir.Arith("*", one, other))
+
+    def _add(self, expr: ir.IndexExpr) -> None:
+        values = tuple(evaluate(expr, sample) for sample in self.samples)
+        if len(set(values)) > 2 and all(values != base.values for base in self.bases):
+            self.bases.append(_Base(expr, values))
+
+    def program(self) -> ir.Program:
+        made = self.node(tuple(self.programs), "program")
+        return replace(made, sizes=self.sizes)
+
+    def node(self, nodes: tuple[Any, ...], where: str) -> Any:
+        first = nodes[0]
+        if all(node is first or node == first for node in nodes[1:]) and all(type(n) is type(first) for n in nodes):
+            return first
+        if any(type(node) is not type(first) for node in nodes):
+            self.refuse(nodes, where)
+        match first:
+            case ir.Int():
+                return self.number(tuple(node.value for node in nodes), where)
+            case ir.Literal(dtype=dtype):
+                return self.literal(tuple(node.value for node in nodes), dtype, where)
+            case ir.Tensor(name=name):
+                shapes = tuple(zip(*(node.shape for node in nodes), strict=True))
+                sizes = tuple(self.extent(values, f"tensor {name}") for values in shapes)
+                # (the stride of a dimension of size 1 has no meaning)
+                strides = {
+                    tuple(s if n > 1 else 0 for s, n in zip(node.strides or (), node.shape, strict=False))
+                    for node in nodes
+                }
+                plain = {replace(node, shape=first.shape, strides=None) for node in nodes}
+                if len(plain) > 1 or len(strides) > 1:
+                    self.refuse(nodes, where)
+                return replace(first, sizes=sizes)
+            case ir.GridAxis(var=var):
+                if any(node.var != var for node in nodes):
+                    self.refuse(nodes, where)
+                return replace(first, size=self.extent(tuple(node.extent for node in nodes), f"grid axis {var}"))
+            case tuple():
+                if any(len(node) != len(first) for node in nodes):
+                    self.refuse(nodes, where)
+                return tuple(self.node(items, where) for items in zip(*nodes, strict=True))
+        if not is_dataclass(first):
+            self.refuse(nodes, where)
+        if isinstance(first, ir.Store | ir.For | ir.Kernel):
+            where = first.node_id
+        made = {f.name: self.node(tuple(getattr(node, f.name) for node in nodes), where) for f in fields(first)}
+        return type(first)(**made)
+
+    def extent(self, values: tuple[int, ...], where: str) -> ir.IndexExpr:
+        return ir.Int(values[0]) if len(set(values)) == 1 else self.number(values, where)
+
+    def number(self, values: tuple[int, ...], where: str) -> ir.IndexExpr:
+        """factor * base + offset: the simplest that gives all values."""
+        fits = [(base, fitted) for base in self.bases if (fitted := _fitted(base, values)) is not None]
+        if not fits:
+            return self.refuse(values, where)
+        base, (factor, offset) = min(fits, key=lambda fit: (fit[1][0] != 1, fit[1][1] != 0))
+        return simplify(ir.Arith("+", ir.Arith("*", base.expr, ir.Int(factor)), ir.Int(offset)))
+
+    def literal(self, values: tuple[Any, ...], dtype: str, where: str) -> ir.TileExpr:
+        if dtype.startswith("int") and dtype != "int64" and all(isinstance(value, int) for value in values):
+            scalar = ir.Scalar(self.number(values, where))
+            return scalar if dtype == "int32" else ir.Cast(scalar, dtype)
+        if dtype == "float32":
+            whole = tuple(int(value) if float(value).is_integer() else 0 for value in values)
+            if all(a == b and abs(a) < 1 << 24 for a, b in zip(values, whole, strict=True)):
+                return ir.Cast(ir.Scalar(self.number(whole, where)), dtype)
+        return self.refuse(values, where)
+
+    def refuse(self, found: tuple[Any, ...], where: str) -> Any:
+        kinds = {type(item).__name__ for item in found}
+        what = ", ".join(sorted(kinds)) if len(kinds) > 1 else ", ".join(_short(item) for item in found)
+        raise TileError(
+            f"{where}: the programs at {'; '.join(map(_said, self.samples))} have {what} here, which no expression of "
+            "these sizes gives",
+            help="compile it for one size",
+        )
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _fitted(base: _Base, values: tuple[int, ...]) -> tuple[int, int] | None:
+    """(factor, offset) such that factor * base + offset has these values at the samples, if they are whole."""
+    low, high = (
+        min(range(len(values)), key=base.values.__getitem__),
+        max(range(len(values)), key=base.values.__getitem__),
+    )
+    factor, rest = divmod(values[high] - values[low], base.values[high] - base.values[low])
+    if rest or factor == 0:
+        return None
+    offset = values[low] - factor * base.values[low]
+    if any(factor * b + offset != value for b, value in zip(base.values, values, strict=True)):
+        return None
+    return factor, offset
+
+
+# -- at a sample ---------------------------------------------------------------------------------------------
+
+
+class _At:
+    """Replaces sizes by numbers, and folds what becomes constant only there, so that the tree is the compiler's."""
+
+    def __init__(self, sample: Sample) -> None:
+        self.sample = sample
+
+    def program(self, program: ir.Program) -> ir.Program:
+        return replace(self.node(replace(program, sizes=())), sizes=())
+
+    def node(self, node: Any) -> Any:
+        match node:
+            case ir.Name(name=name) if name in self.sample:
+                return ir.Int(self.sample[name])
+            case ir.Arith(op=op, a=a, b=b) if self.constant(node):
+                return ir.Int(evaluate(node, self.sample))
+            case ir.Arith(op=op, a=a, b=b):
+                return ir.Arith(op, self.node(a), self.node(b))
+            case ir.Scalar(value=value) if self.constant(value) and not isinstance(value, ir.Int):
+                return ir.Literal(evaluate(value, self.sample), "int32")
+            case ir.Cast(arg=ir.Scalar(value=value), dtype=dtype) if self.constant(value) and not isinstance(
+                value, ir.Int
+            ):
+                number = evaluate(value, self.sample)
+                return ir.Literal(float(number) if "float" in dtype else number, dtype)
+            case ir.Tensor(sizes=sizes) if sizes is not None:
+                return replace(node, shape=tuple(evaluate(size, self.sample) for size in sizes), sizes=None)
+            case ir.GridAxis(size=size) if size is not None:
+                return replace(node, extent=evaluate(size, self.sample), size=None)
+            case tuple():
+                made = tuple(self.node(item) for item in node)
+                return node if all(a is b for a, b in zip(made, node, strict=True)) else made
+        if not is_dataclass(node):
+            return node
+        old = {f.name: getattr(node, f.name) for f in fields(node)}
+        new = {name: self.node(value) for name, value in old.items()}
+        return node if all(new[name] is value for name, value in old.items()) else type(node)(**new)
+
+    def constant(self, expr: ir.IndexExpr) -> bool:
+        """Whether an expression has sizes, and nothing else that varies."""
+        match expr:
+            case ir.Int():
+                return True
+            case ir.Name(name=name):
+                return name in self.sample
+            case ir.Arith(a=a, b=b):
+                return self.constant(a) and self.constant(b)
+
+
+def product_of(sizes: Sequence[ir.IndexExpr]) -> ir.IndexExpr:
+    """The product of some sizes, the constant factor last."""
+    constant = math.prod(size.value for size in sizes if isinstance(size, ir.Int))
+    made: ir.IndexExpr | None = None
+    for size in sizes:
+        if not isinstance(size, ir.Int):
+            made = size if made is None else ir.Arith("*", made, size)
+    return ir.Int(constant) if made is None else simplify(ir.Arith("*", made, ir.Int(constant)))
+
+
+__all__ = ["LARGEST", "Sample", "at", "corners", "expressions", "generalized", "product_of", "variables"]

@@ -1,0 +1,291 @@
+"""Kernels for sizes that are known at the launch: one for every length.
+
+The schedule of one size, with its template and tile sizes, is applied to the definition at several sizes; the programs
+of tiles that come out are one tree with other numbers, which `htile.sizes.generalized` replaces by expressions of the
+sizes.  The emitted module is then run against the definition at small sizes of every kind: a part of a tile, whole
+tiles, one element more, fewer tiles than splits.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+from neptune_lab import htile_to_triton
+from neptune_lab.errors import ScheduleError, TileError
+from neptune_lab.htile import nodes as ir
+from neptune_lab.htile import sizes as htile_sizes
+from neptune_lab.htile.printer import index_text
+from neptune_lab.htile.sizes import Sample
+from neptune_lab.loop_schedule.plan import plan
+from neptune_lab.loop_schedule.templates import SplitKConfig, TileConfig, choose_template
+from neptune_lab.loop_schedule.templates.nest_config import NestConfig, columns_of, nest_configs, splits_of
+from neptune_lab.operators import Operator
+from neptune_lab.pipeline.compile import candidates
+from neptune_lab.pipeline.kernel import Kernel
+from neptune_lab.pipeline.lower import lower
+from neptune_lab.pipeline.options import CodeOptions
+from neptune_lab.pipeline.record import AppliedPass
+from neptune_lab.pipeline.validate import Validated, triton_numpy
+from neptune_lab.pipeline.validate.at_sizes import wrong_at
+from neptune_lab.target import Target
+
+# Tiles along a size at the samples: enough that no loop is unrolled, and several that no other expression gives.
+_TILES = (7, 9, 12, 17, 23)
+# Splits that are not there at the samples, in tiles: the last split is shorter by so many.
+_MISSING = (1, 2, 1, 4, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiling:
+    """What a size is cut into: tiles of `tile` elements, of which `part` are a tile of another loop, in splits."""
+
+    tile: int
+    part: int
+    splits: int
+
+    def lengths(self, turn: int) -> tuple[int, ...]:
+        """A length for each sample, larger the larger `turn`; none is whole tiles, and the last split is shorter in
+        each."""
+        inside = (1 + self.part // 8, self.part - 3, self.part // 2 + 5, self.part * 3 // 4 + 1, self.part // 3 | 1)
+        tiles = _TILES if turn == 1 else tuple(3 * turn + count + count // 2 for count in reversed(_TILES))
+        missing = (
+            tuple(less + (less % self.splits == 0) for less in _MISSING) if self.splits > 1 else (0,) * len(_TILES)
+        )
+        whole = (self.tile * (count * self.splits - less) for count, less in zip(tiles, missing, strict=True))
+        return tuple(
+            end - (self.tile - self.part) - min(max(1, left), self.part - 1)
+            for end, left in zip(whole, inside, strict=True)
+        )
+
+    def small(self) -> tuple[int, ...]:
+        """Lengths of every kind: parts of a tile, whole tiles, an element more; fewer tiles than splits, and more."""
+        counts = {0, 1, 2, self.splits - 1, self.splits, 2 * self.splits, 2 * self.splits + 1}
+        return tuple(sorted({count * self.tile + end for count, end in product(counts, self.ends())}))
+
+    def ends(self) -> tuple[int, ...]:
+        """Elements of a last tile: one, a part, all."""
+        return tuple(sorted({1, self.part, min(self.part + 1, self.tile), max(self.tile - 1, 1), self.tile}))
+
+
+def compile_for_sizes(
+    make: Callable[[Sample], Operator],
+    roles: Mapping[str, str],
+    hint: Sample,
+    *,
+    small: Callable[[Sample], Operator] | None = None,
+    code: CodeOptions | None = None,
+    target: Target | None = None,
+    shown: bool = True,
+) -> Kernel:
+    """Compiles an operator for all sizes of some of its dimensions.
+
+    Args:
+        make: the operator at given sizes, by name.
+        roles: "rows", "columns" or "both" for each size: whether it is a nest's parallel or reduced dimension.
+        hint: sizes for which template and tiles are chosen.
+        small: as `make`, with few samples and heads, on which the kernel is checked; None: `make`.
+        code: options of code generation; pointers are used for loads, whatever it says.
+        target: as in `compile`.
+        shown: whether the programs before and after each pass are generalized too, for the record.
+
+    Returns:
+        The kernel. Its shapes, its schedule and its loops are those of a sample; from `least` on up to
+        `htile.sizes.LARGEST`, it takes every size.
+
+    Raises:
+        ScheduleError, TileError, EmitError: as `compile`; TileError also if the programs at several sizes are not one
+            with other numbers, or if that is wrong at some size.
+    """
+    code = replace(code or CodeOptions(), code="triton", loads="pointers")
+    op = make(hint)
+    template, config, nests = _choice(op)
+    try:
+        return _of_choice(make, roles, small, template, config, nests, code, target, shown=shown)
+    except TileError:
+        if template == "rolling_update":
+            raise
+    template, config, nests = _choice(op, "rolling_update")  # (fewer bounds depend on the sizes)
+    return _of_choice(make, roles, small, template, config, nests, code, target, shown=shown)
+
+
+def _of_choice(
+    make: Callable[[Sample], Operator],
+    roles: Mapping[str, str],
+    small: Callable[[Sample], Operator] | None,
+    template: str,
+    config: TileConfig,
+    nests: tuple[NestConfig, ...],
+    code: CodeOptions,
+    target: Target | None,
+    *,
+    shown: bool,
+) -> Kernel:
+    """`compile_for_sizes` by one template and config."""
+    tilings = {name: _tiling(nests, role) for name, role in roles.items()}
+    divisors = {size for nest in nests for size in (nest.block_q, nest.block_kv, nest.block_kv * (nest.splits or 1))}
+    refusal: TileError | None = None
+    for samples in _sample_sets(tilings):
+
+        def lowered(make: Callable[[Sample], Operator], samples: list[Sample] = samples) -> list[Kernel]:
+            return [lower(next(candidates(make(s), template, config)), code, target, each=False) for s in samples]
+
+        def joined(programs: list[ir.Program], samples: list[Sample] = samples) -> ir.Program:
+            return htile_sizes.generalized(programs, samples, divisors)
+
+        try:
+            kernels = lowered(make)
+            tiles = joined([kernel.htile for kernel in kernels])
+            _check_arguments(tiles)
+            module = checked = htile_to_triton.emit(tiles, code.emitter(target))
+            twin = make
+            if small is not None:
+                alike = joined([kernel.htile for kernel in lowered(small)])
+                if _sized(alike) == _sized(tiles):
+                    checked, twin = htile_to_triton.emit(alike, code.emitter(target)), small
+            least, validated = _checked(checked, twin, tilings)
+        except TileError as error:
+            refusal = refusal or error
+            continue
+        first = kernels[0]
+        translated, passes = first.translated, first.passes
+        if shown:
+            translated = _joined_or_first([kernel.translated for kernel in kernels], joined)
+            passes = tuple(
+                _with_program(applied, _joined_or_first([kernel.passes[n].program for kernel in kernels], joined))
+                for n, applied in enumerate(first.passes)
+            )
+        passes = (*passes[:-1], _with_program(passes[-1], tiles))
+        return Kernel(first.schedule, translated, passes, module, validated, code, target, least)
+    assert refusal is not None, "there is a set of samples"
+    raise refusal
+
+
+def _check_arguments(program: ir.Program) -> None:
+    """Raise TileError unless each dimension of an argument is constant or one size."""
+    for name in (*program.inputs, *program.outputs):
+        for size in program.tensor(name).sizes or ():
+            if not isinstance(size, ir.Int | ir.Name):
+                raise TileError(
+                    f"a dimension of {name} is {index_text(size)}; expected a size or a constant",
+                    help="compile it for one size",
+                )
+
+
+def _with_program(applied: AppliedPass, program: ir.Program) -> AppliedPass:
+    """`applied` with another program."""
+    return AppliedPass(applied.name, program, applied.notes)
+
+
+def _choice(op: Operator, template: str | None = None) -> tuple[str, TileConfig, tuple[NestConfig, ...]]:
+    """The template and the config that `compile` chooses for an operator, with all sizes written out."""
+    scheduled = next(candidates(op, template, None))
+    base = scheduled.base
+    nests = plan(base)
+    template = template or op.template or choose_template(base)[0]
+    config = TileConfig()
+    configs = nest_configs(base, nests, config)
+    made: list[NestConfig] = []
+    for nest, chosen in zip(nests, configs, strict=True):
+        if chosen.one_tile or chosen.block_kv >= columns_of(base, nest):
+            raise ScheduleError(
+                f"one tile holds all {columns_of(base, nest)} elements of {nest.reduce_axis}, whatever their number",
+                help="compile it for each size",
+            )
+        splits = splits_of(base, nest, chosen, config.multiprocessors)[0] if template == "split_k_update" else 1
+        made.append(replace(chosen, splits=splits))
+    fields = ("block_q", "block_kv", "block_out", "num_warps", "num_stages")
+    sizes: dict[str, Any] = {name: tuple(getattr(nest, name) for nest in made) for name in fields}
+    if template == "split_k_update":
+        return template, SplitKConfig(**sizes, splits=tuple(nest.splits for nest in made)), tuple(made)
+    return template, TileConfig(**sizes), tuple(made)
+
+
+def _tiling(nests: tuple[NestConfig, ...], role: str) -> _Tiling:
+    rows = {nest.block_q for nest in nests if nest.block_q > 1}
+    columns = {nest.block_kv for nest in nests}
+    along = (rows if role != "columns" else set()) | (columns if role != "rows" else set())
+    splits = max((nest.splits or 1 for nest in nests), default=1) if role != "rows" else 1
+    tile = max(along, default=16)
+    return _Tiling(tile, min((extent for extent in along), default=tile), splits)
+
+
+def _sample_sets(tilings: Mapping[str, _Tiling]) -> Iterator[list[Sample]]:
+    """Sets of samples: of two sizes, the one is larger in all samples of a set, or the other is.
+
+    A bound that is the smaller one of two sizes is a minimum in the program of one set, and one of the sizes in that of
+    the other.
+    """
+    names = list(tilings)
+    for order in ((8, 1), (1, 8), (1, 2)) if len(names) > 1 else ((1,),):
+        lengths = {name: tilings[name].lengths(turn) for name, turn in zip(names, order, strict=True)}
+        yield [{name: values[n] for name, values in lengths.items()} for n in range(len(_TILES))]
+
+
+def _joined_or_first(programs: list[ir.Program], joined: Callable[[list[ir.Program]], ir.Program]) -> ir.Program:
+    """For the record: a program before the last pass need not be one tree at all samples."""
+    try:
+        return joined(programs)
+    except TileError:
+        return programs[0]
+
+
+def _sized(program: ir.Program) -> list[ir.IndexExpr]:
+    """The expressions of sizes in a program, in order."""
+    names = {size.name for size in program.sizes}
+    return list(htile_sizes.expressions(program, names))
+
+
+def _checked(
+    module: htile_to_triton.EmittedModule, make: Callable[[Sample], Operator], tilings: Mapping[str, _Tiling]
+) -> tuple[dict[str, int], Validated]:
+    """The smallest sizes at which the module is right, and what was run.
+
+    Raises:
+        TileError: it is wrong at large sizes too.
+    """
+    least = dict.fromkeys(tilings, 1)
+    tried = 0
+    for sample in _small_samples(tilings):
+        if any(sample[name] < least[name] for name in least):
+            continue
+        try:
+            what = wrong_at(module, make(sample))
+        except triton_numpy.UnknownSpelling as error:
+            raise TileError(
+                f"the kernel for all sizes cannot be checked: {error}", help="compile it for one size"
+            ) from error
+        tried += 1
+        if what is None:
+            continue
+        for name, tiling in tilings.items():
+            # (with two sizes, the one that is smaller is the reason)
+            if sample[name] == min(sample.values()):
+                least[name] = max(least[name], (sample[name] // tiling.tile + 1) * tiling.tile + 1)
+            if least[name] > 4 * tiling.tile:
+                raise TileError(
+                    f"the kernel for all sizes is wrong at {dict(sample)}: {what}", help="compile it for one size"
+                )
+    said = ", ".join(f"{name} from {value} on" for name, value in least.items())
+    return least, Validated("quick", ("Triton",), ("ordinary numbers",), f"{tried} sizes ({said})")
+
+
+def _small_samples(tilings: Mapping[str, _Tiling]) -> Iterator[Sample]:
+    """Samples to check: the kinds of one size; of two, every pair of numbers of tiles, with ends drawn at random."""
+    if len(tilings) == 1:
+        ((name, tiling),) = tilings.items()
+        yield from ({name: value} for value in tiling.small())
+        return
+    rng = random.Random(0)
+    splits = max(tiling.splits for tiling in tilings.values())
+    counts = sorted({0, 1, 2, splits - 1, splits, 2 * splits + 1})
+    for pair in product(counts, repeat=len(tilings)):
+        drawn = [rng.choice(tiling.ends()) for tiling in tilings.values()]
+        sizes = zip(tilings, tilings.values(), pair, drawn, strict=True)
+        yield {name: count * tiling.tile + end for name, tiling, count, end in sizes}
+
+
+__all__ = ["compile_for_sizes"]

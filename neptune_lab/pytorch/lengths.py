@@ -1,0 +1,280 @@
+"""One kernel for all lengths of q, k and v, once a second length arrives, as torch's automatic dynamic shapes.
+
+Calls that differ in lengths alone (of q, of k and v, and of captured tensors along them) are a family.  Its first
+lengths get a kernel of their own.  Lengths that differ from them get a kernel that takes every length, if the compiler
+can make one; otherwise each length gets its own kernel, as before.  Calls with one query (decoding) are a family of
+their own.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from neptune_lab.errors import NeptuneError
+from neptune_lab.pytorch import stored
+from neptune_lab.pytorch.arguments import Problem
+from neptune_lab.pytorch.mods import Reading
+from neptune_lab.runtime.sized import sizes_in
+from neptune_lab.tensor_spec import Strides, dense_strides
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from neptune_lab.operators import Operator
+
+Shapes: TypeAlias = tuple[tuple[int, ...], ...]
+
+# Lengths below and from this on have kernels of their own: few tiles are best in one loop, many can be split.
+LONG = 1024
+# The lengths that template and tiles are chosen for.
+_SHORT_HINT, _LONG_HINT = LONG // 2, 4 * LONG
+_MOST = 256
+
+
+@dataclass(slots=True)
+class _Family:
+    """Calls that differ in lengths alone.
+
+    Args:
+        lengths: of q, and of k and v, at the first call.
+        shapes: of the captured tensors, at the first call.
+        together: whether both lengths were equal at each call.
+        varied: which of the two lengths have varied.
+        entries: by which lengths vary, which dimensions of captured tensors do, and whether they are long: the kernel;
+            None: it was refused, for the reason in `refusals`.
+    """
+
+    lengths: tuple[int, int]
+    shapes: Shapes
+    together: bool
+    varied: tuple[bool, bool] = (False, False)
+    entries: dict[Any, stored.StoredKernel | None] = field(default_factory=dict)
+    refusals: dict[Any, str] = field(default_factory=dict)
+
+
+_families: OrderedDict[Any, _Family] = OrderedDict()
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Which dimensions are sizes that are known at the launch.
+
+    Args:
+        q, kv: names of the lengths; "" for one that stays.
+        captured: for each captured tensor that has such dimensions, by its index: (dimension, name).
+        long: whether a length is at least `LONG`.
+    """
+
+    q: str
+    kv: str
+    captured: tuple[tuple[int, tuple[tuple[int, str], ...]], ...]
+    long: bool
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """The role of each size in `compile_for_sizes`."""
+        if self.q == self.kv:
+            return {self.q: "both"}
+        return {name: role for name, role in ((self.q, "rows"), (self.kv, "columns")) if name}
+
+    @property
+    def hint(self) -> dict[str, int]:
+        """The sizes that the schedule is chosen for."""
+        return dict.fromkeys(self.roles, _LONG_HINT if self.long else _SHORT_HINT)
+
+
+def for_lengths(problem: Problem, score_mod: Any, mask_mod: Any, reading: Reading) -> stored.StoredKernel | None:
+    """The kernel for all lengths that serves a call; None if the call gets a kernel of its own lengths."""
+    dynamic = problem.extras.dynamic
+    if dynamic is False or not reading.exact or problem.extras.options or problem.k[0] != problem.q[0]:
+        return None
+    lengths = problem.q[2], problem.k[2]
+    shapes = _shapes_of(reading)
+    key, family = family_of(problem, reading)
+    wanted = (lengths[0] > 1, True) if dynamic else family.varied
+    if not any(wanted):
+        return None
+    plan = _plan(family, lengths, shapes, wanted, always=bool(dynamic))
+    if plan is None:
+        return None
+    if plan not in family.entries:
+        family.entries[plan] = _made(problem, score_mod, mask_mod, reading, plan, (key, plan), family)
+    entry = family.entries[plan]
+    if entry is None:
+        return None
+    given = problem.q, problem.k, problem.v, *(shapes[index] or (1,) for index in entry.captured)
+    return None if sizes_in(entry.spec, given) is None else entry
+
+
+def family_of(problem: Problem, reading: Reading) -> tuple[Any, _Family]:
+    """The family of a call and its key, with the lengths of this call noted."""
+    lengths = problem.q[2], problem.k[2]
+    key = _without_lengths(problem), without_shapes(reading.key), lengths[0] == 1
+    family = _families.get(key)
+    if family is None:
+        family = _families[key] = _Family(lengths, _shapes_of(reading), lengths[0] == lengths[1])
+        if len(_families) > _MOST:
+            _families.popitem(last=False)
+    family.together &= lengths[0] == lengths[1]
+    before, (q, kv) = family.lengths, family.varied
+    family.varied = q or lengths[0] != before[0], kv or lengths[1] != before[1]
+    return key, family
+
+
+def _shapes_of(reading: Reading) -> Shapes:
+    return tuple(tuple(getattr(tensor, "shape", ())) for tensor in reading.tensors)
+
+
+def refusals() -> list[str]:
+    """Why families of calls have a kernel for each length."""
+    return [reason for family in _families.values() for reason in family.refusals.values()]
+
+
+def forget() -> None:
+    """Forgets all lengths that were seen."""
+    _families.clear()
+
+
+def _without_lengths(problem: Problem) -> Any:
+    (batch, heads, _, width), (_, kv_heads, _, _) = problem.q, problem.k
+    every = zip((problem.q, problem.k, problem.v), problem.strides or (None, None, None), strict=True)
+    # The stride of a dimension of size 1 has no meaning, and would be another one at each length.
+    strides = tuple(s and tuple(step if n > 1 else 0 for step, n in zip(s, shape, strict=True)) for shape, s in every)
+    return batch, heads, kv_heads, width, problem.v[3], problem.dtype, problem.scale, problem.extras, strides
+
+
+def without_shapes(key: Any) -> Any:
+    """The key of a reading with the number of dimensions in place of each tensor's shape.
+
+    >>> without_shapes((("tensor", 0, (2, 8), "int32"), "x"))
+    (('tensor', 0, 2, 'int32'), 'x')
+    """
+    match key:
+        case ("tensor", int(index), shape, dtype):
+            return "tensor", index, len(shape), dtype
+        case tuple():
+            return tuple(without_shapes(item) for item in key)
+    return key
+
+
+def _plan(
+    family: _Family, lengths: tuple[int, int], shapes: Shapes, wanted: tuple[bool, bool], *, always: bool
+) -> _Plan | None:
+    """The sizes of a call, or None if a dimension varies that has no length.
+
+    Args:
+        always: whether dimensions that could be a length are sizes although they have not varied.
+    """
+    if wanted == (True, True) and family.together:
+        q = kv = "n"
+    else:
+        q, kv = "m" if wanted[0] else "", "n" if wanted[1] else ""
+    names = (q, kv)
+    captured: list[tuple[int, tuple[tuple[int, str], ...]]] = []
+    for index, (first, now) in enumerate(zip(family.shapes, shapes, strict=True)):
+        dims: list[tuple[int, str]] = []
+        for dim, (a, b) in enumerate(zip(first, now, strict=True)):
+            if a == b and not always:
+                continue
+            found = [n for n, x, y in zip(names, family.lengths, lengths, strict=True) if n and (a, b) == (x, y)]
+            if found:
+                dims.append((dim, found[-1]))
+            elif a != b:
+                return None
+        if dims:
+            captured.append((index, tuple(dims)))
+    return _Plan(q, kv, tuple(captured), max(lengths) >= LONG)
+
+
+def _made(
+    problem: Problem,
+    score_mod: Any,
+    mask_mod: Any,
+    reading: Reading,
+    plan: _Plan,
+    key: Any,
+    family: _Family,
+) -> stored.StoredKernel | None:
+    """The kernel of a plan, from the disk or compiled; None if the compiler refuses."""
+    digest = stored.key_of(("lengths", key))
+    entry = stored.find(digest)
+    if entry is not None:
+        return entry
+    from neptune_lab.operators.attention_definition import captured_by
+    from neptune_lab.operators.attention_sizes import sizes_of
+    from neptune_lab.pipeline.for_sizes import compile_for_sizes
+
+    make = partial(_operator, problem, score_mod, mask_mod, reading, plan)
+    try:
+        kernel = compile_for_sizes(make, plan.roles, plan.hint, small=partial(make, small=True), shown=False)
+    except NeptuneError as error:
+        family.refusals[plan] = str(error)
+        return None
+    own = make({plan.q: problem.q[2], plan.kv: problem.k[2]})
+    captures = captured_by(sizes_of(own.params), score_mod, mask_mod, live=True)
+    index_of = {id(tensor): index for index, tensor in enumerate(reading.tensors)}
+    by_name = {name: index_of[owner] for owner, name in captures.names.items() if owner in index_of}
+    captured = tuple(by_name[tensor.name] for tensor in kernel.spec.inputs[3:])
+    entry = stored.StoredKernel(kernel.spec, captured, (), "")
+    stored.put(digest, entry)
+    return entry
+
+
+def _operator(
+    problem: Problem,
+    score_mod: Any,
+    mask_mod: Any,
+    reading: Reading,
+    plan: _Plan,
+    sample: Mapping[str, int],
+    *,
+    small: bool = False,
+) -> Operator:
+    """The call's operator at other lengths; with `small`, of one sample and one group of heads."""
+    from neptune_lab.operators import attention
+    from neptune_lab.operators.capture import with_shapes
+
+    (batch, heads, q_len, head_dim), (_, kv_heads, kv_len, _) = problem.q, problem.k
+    if small:
+        batch, heads, kv_heads = 1, heads // kv_heads, 1
+    shapes: dict[int, tuple[int, ...]] = {}
+    for index, dims in plan.captured:
+        shape = list(reading.tensors[index].shape)
+        for dim, name in dims:
+            shape[dim] = sample[name]
+        shapes[id(reading.tensors[index])] = tuple(shape)
+    with with_shapes(shapes):
+        made = attention.general(
+            batch,
+            heads,
+            sample.get(plan.q, q_len),
+            sample.get(plan.kv, kv_len),
+            head_dim,
+            score_mod,
+            mask_mod,
+            problem.dtype,
+            problem.scale,
+            kv_heads=kv_heads,
+            v_head_dim=problem.v[3],
+            return_lse=problem.extras.lse,
+            return_max=problem.extras.max_scores,
+            empty_rows="zero",
+            live=True,
+        )
+        assert made.program is not None  # built here, while the shapes are replaced
+    if problem.strides is not None:
+        made = made if small else laid_out(made, problem.strides)
+    return replace(made, captured={}) if shapes else made
+
+
+def laid_out(op: Operator, strides: tuple[Strides | None, Strides | None, Strides | None]) -> Operator:
+    """The operator for the strides of q, k and v; `out` has the order of q's dimensions."""
+    q, k, v = strides
+    shape = next(tensor.shape for tensor in op.outputs if tensor.name == "out")
+    return op.with_strides(q=q, k=k, v=v, out=None if q is None else dense_strides(shape, q))
+
+
+__all__ = ["LONG", "family_of", "for_lengths", "forget", "laid_out", "refusals", "without_shapes"]

@@ -1,0 +1,168 @@
+"""One kernel for all lengths of `nl.attention`."""
+
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import neptune_lab as nl
+from neptune_lab.errors import LaunchError
+from neptune_lab.pytorch import compiled, flex_attention, lengths
+
+HEADS, KV_HEADS, WIDTH = 4, 2, 32
+
+
+@pytest.fixture(autouse=True)
+def nothing_seen(monkeypatch, tmp_path):
+    """No length was seen, and no kernel is on disk."""
+    monkeypatch.setenv("NEPTUNE_LAB_CACHE", str(tmp_path))
+    lengths.forget()
+    for known in (flex_attention._kernels, compiled._by_definition, compiled._by_entry):
+        known.clear()
+    yield
+    lengths.forget()
+
+
+def drawn(q_len: int, kv_len: int, batch: int = 1, seed: int = 0) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(seed)
+    shapes = (batch, HEADS, q_len, WIDTH), (batch, KV_HEADS, kv_len, WIDTH), (batch, KV_HEADS, kv_len, WIDTH)
+    return tuple(torch.randn(shape, generator=generator).half() for shape in shapes)
+
+
+def error(out, q, k, v, mask=None) -> float:
+    """The largest distance from SDPA in float64; a query without keys gives 0."""
+    want = F.scaled_dot_product_attention(q.double(), k.double(), v.double(), attn_mask=mask, enable_gqa=True)
+    return float((out.double() - torch.nan_to_num(want)).abs().max())
+
+
+def causal(b, h, q, kv):
+    return q >= kv
+
+
+def window(b, h, q, kv):
+    return (q >= kv) & (q - kv < 40)
+
+
+def mask_of(mod, q_len: int, kv_len: int) -> torch.Tensor:
+    return mod(0, 0, torch.arange(q_len)[:, None], torch.arange(kv_len)[None])
+
+
+def kernels() -> int:
+    """The number of kernels in use."""
+    return len({id(known.kernel) for known in flex_attention._kernels.values()})
+
+
+def made_for_all() -> int:
+    """The number of kernels for all lengths."""
+    every = [entry for family in lengths._families.values() for entry in family.entries.values()]
+    assert None not in every, lengths.refusals()
+    return len(every)
+
+
+@pytest.mark.parametrize("mod", [causal, window], ids=["causal", "window"])
+def test_the_second_length_gets_a_kernel_for_all(mod):
+    for n in (40, 41, 64, 65, 17, 130, 300):
+        q, k, v = drawn(n, n)
+        out = nl.attention(q, k, v, mask_mod=mod, enable_gqa=True)
+        assert error(out, q, k, v, None if mod is None else mask_of(mod, n, n)) < 2e-3, n
+    assert kernels() == 2
+    assert made_for_all() == 1
+
+
+def test_a_growing_cache_has_two_kernels():
+    for n in (1, 2, 3, 63, 64, 65, 127, 128, 129, 700):
+        q, k, v = drawn(1, n)
+        assert error(nl.attention(q, k, v, enable_gqa=True), q, k, v) < 2e-3, n
+    assert kernels() == 2
+
+
+def test_slices_of_a_preallocated_cache_are_read_where_they_are():
+    store = torch.randn(2, 2, KV_HEADS, 200, WIDTH, generator=torch.Generator().manual_seed(1)).half()
+    for n in (10, 11, 64, 150):
+        q, k, v = drawn(1, 1, batch=2)[0], store[0, :, :, :n], store[1, :, :, :n]
+        assert error(nl.attention(q, k, v, enable_gqa=True), q, k, v) < 2e-3, n
+    assert kernels() == 2
+    assert made_for_all() == 1
+
+
+@pytest.mark.parametrize("mod", [None, causal], ids=["full", "causal"])
+def test_both_lengths_vary(mod):
+    for m, n in ((20, 50), (33, 70), (1, 90), (64, 200), (200, 64), (300, 17)):
+        q, k, v = drawn(m, n)
+        out = nl.attention(q, k, v, mask_mod=mod, enable_gqa=True)
+        assert error(out, q, k, v, None if mod is None else mask_of(mod, m, n)) < 2e-3, (m, n)
+    assert kernels() <= 3  # a single query is a family of its own
+
+
+def test_a_mask_tensor_varies_with_the_lengths():
+    for m, n in ((20, 50), (33, 70), (64, 200)):
+        q, k, v = drawn(m, n)
+        table = torch.rand(m, n, generator=torch.Generator().manual_seed(m)) > 0.3
+        out = nl.attention(q, k, v, mask_mod=lambda b, h, i, j, table=table: table[i, j], enable_gqa=True)
+        assert error(out, q, k, v, table) < 2e-3, (m, n)
+    assert made_for_all() == 1
+
+
+def test_a_tensor_that_varies_without_a_length_has_kernels_of_its_own():
+    """Its size is no length of the call, so that nothing says what it is at other lengths."""
+    for n, rows in ((40, 5), (41, 6)):
+        q, k, v = drawn(n, n)
+        table = torch.arange(rows) % 2 == 0
+        mod = lambda b, h, i, j, table=table: table[i % 5] | (i == j)  # noqa: E731
+        assert error(nl.attention(q, k, v, mask_mod=mod, enable_gqa=True), q, k, v, mask_of(mod, n, n)) < 2e-3
+    assert made_for_all() == 0
+    assert kernels() == 2
+
+
+def test_dynamic_true_is_for_all_lengths_from_the_first_call_on():
+    for n in (40, 77, 150):
+        q, k, v = drawn(n, n)
+        out = nl.attention(q, k, v, mask_mod=causal, enable_gqa=True, dynamic=True)
+        assert error(out, q, k, v, mask_of(causal, n, n)) < 2e-3
+    assert kernels() == 1
+
+
+def test_dynamic_false_has_a_kernel_a_length():
+    for n in (40, 41, 42):
+        q, k, v = drawn(n, n)
+        assert error(nl.attention(q, k, v, enable_gqa=True, dynamic=False), q, k, v) < 2e-3
+    assert kernels() == 3
+    assert made_for_all() == 0
+
+
+def test_dynamic_is_a_switch():
+    with pytest.raises(LaunchError, match="dynamic=1"):
+        nl.attention(*drawn(8, 8), enable_gqa=True, dynamic=1)
+
+
+def test_return_lse_at_all_lengths():
+    for n in (40, 41, 90):
+        q, k, v = drawn(n, n)
+        out, lse = nl.attention(q, k, v, enable_gqa=True, return_lse=True)
+        scores = (q.double() / WIDTH**0.5) @ k.double().repeat_interleave(2, 1).transpose(-1, -2)
+        assert error(out, q, k, v) < 2e-3
+        assert torch.allclose(lse.double(), scores.logsumexp(-1), atol=1e-3)
+    assert made_for_all() == 1
+
+
+def test_a_nan_stays_a_nan():
+    for n in (40, 41):
+        q, k, v = drawn(n, n)
+        q[0, 0, 3] = float("nan")
+        out = nl.attention(q, k, v, mask_mod=causal, enable_gqa=True)
+        assert out[0, 0, 3].isnan().all()
+        assert not out[0, 0, 4].isnan().any()
+    assert made_for_all() == 1
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("mod", [None, causal, window], ids=["full", "causal", "window"])
+def test_500_lengths_have_two_kernels_for_all(mod):
+    rng = random.Random(3)
+    for turn in range(500):
+        m, n = (rng.randint(2, 700 if turn % 25 else 1500) for _ in range(2))
+        q, k, v = (t[:, :2] for t in drawn(m, n, seed=turn))
+        out = nl.attention(q, k[:, :1], v[:, :1], mask_mod=mod, enable_gqa=True, dynamic=True)
+        assert error(out, q, k[:, :1], v[:, :1], None if mod is None else mask_of(mod, m, n)) < 2e-3, (m, n)
+    assert kernels() <= 2
