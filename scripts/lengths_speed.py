@@ -1,0 +1,171 @@
+"""Times `nl.attention` for any length on a GPU: kernels for all lengths, packed sequences, a cache of pages.
+
+    python scripts/lengths_speed.py [--only prefill,decode,host,packed,paged] [--count 20] [--seed 0]
+
+- prefill, decode: the kernel for all lengths against the untuned Triton kernel of each length, at lengths drawn at
+  random; both are checked against float64 on rows drawn at random.
+- host: microseconds of the host from an eager call to the last launch, with the GPU idle.
+- packed: sequences one after another (`cu_seqlens_q`) against torch's varlen_attn.
+- paged: one query a sequence, as a part of the rate at which the GPU reads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from statistics import geometric_mean, median
+from typing import Any
+
+import torch
+
+import neptune_lab as nl
+from neptune_lab.bench.clock import GpuTimer
+from neptune_lab.operators import attention
+
+HEADS, WIDTH = 32, 128
+
+
+def causal(b: Any, h: Any, q: Any, kv: Any) -> Any:
+    """A query attends to the keys up to its own."""
+    return q >= kv
+
+
+def tensors(shapes: list[tuple[int, ...]]) -> list[torch.Tensor]:
+    """Random tensors in float16."""
+    return [torch.randn(shape, dtype=torch.float16, device="cuda") for shape in shapes]
+
+
+def wrong(out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ordered: bool) -> float:
+    """The relative error of a few rows against float64."""
+    rows = torch.tensor(sorted({0, q.shape[2] - 1, *(random.randrange(q.shape[2]) for _ in range(6))}), device="cuda")
+    group = q.shape[1] // k.shape[1]
+    keys, values = (t.double().repeat_interleave(group, 1) for t in (k, v))
+    scores = q[:, :, rows].double() @ keys.transpose(-1, -2) / q.shape[3] ** 0.5
+    if ordered:
+        scores.masked_fill_(torch.arange(k.shape[2], device="cuda") > rows[:, None], -torch.inf)
+    want = scores.softmax(-1) @ values
+    return float((out[:, :, rows].double() - want).norm() / want.norm())
+
+
+def times(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """Median microseconds of each call."""
+    found = GpuTimer(seconds=0.3, most=30).times(calls, cold=False)
+    return {name: median(samples.us) for name, samples in found.items() if samples.us}
+
+
+def all_lengths(kind: str, lengths: list[int]) -> None:
+    """Kernels for all lengths against those of each length."""
+    ratios = []
+    for n in lengths:
+        ordered = kind == "prefill"
+        q, k, v = tensors([(1, HEADS, n if ordered else 1, WIDTH), *[(1, HEADS, n, WIDTH)] * 2])
+        mod = causal if ordered else None
+        make = attention.causal if ordered else attention.full
+        sizes: Any = {"seq": n} if ordered else {"q_len": 1, "kv_len": n}
+        own = nl.compile(make(batch=1, heads=HEADS, head_dim=WIDTH, **sizes), validate="none")
+
+        def for_all(q: Any = q, k: Any = k, v: Any = v, mod: Any = mod) -> Any:
+            return nl.attention(q, k, v, mask_mod=mod, dynamic=True)
+
+        errors = wrong(for_all(), q, k, v, ordered), wrong(own(q, k, v), q, k, v, ordered)
+        found = times({"for all": for_all, "own": lambda own=own, q=q, k=k, v=v: own(q, k, v)})
+        if max(errors) > 5e-3 or len(found) < 2:
+            print(f"{kind} {n}: errors {errors}, no time", flush=True)
+            continue
+        ratios.append(found["own"] / found["for all"])
+        print(f"{kind} {n}: for all {found['for all']:.1f}, own {found['own']:.1f} us, {ratios[-1]:.3f}", flush=True)
+    print(
+        f"{kind}: own / for all, geometric mean of {len(ratios)}: {geometric_mean(ratios):.3f}, least {min(ratios):.3f}"
+    )
+
+
+def host(count: int) -> None:
+    """The host's part of a call."""
+    for name, step in (("one length", 0), ("lengths that change", 1)):
+        spent = []
+        for turn in range(count):
+            n = 200 + step * turn % 300
+            q, k, v = tensors([(1, 8, 1, 64), *[(1, 8, n, 64)] * 2])
+            nl.attention(q, k, v, dynamic=True)
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            nl.attention(q, k, v, dynamic=True)
+            spent.append(1e6 * (time.perf_counter() - begin))
+            torch.cuda.synchronize()
+        print(f"host, {name}: {median(spent):.1f} us", flush=True)
+
+
+def packed(seed: int) -> None:
+    """Causal attention over packed sequences."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    rng = random.Random(seed)
+    for total, longest in ((8192, 2048), (16384, 4096), (16384, 1024)):
+        cuts = [0]
+        while cuts[-1] < total:
+            cuts.append(min(total, cuts[-1] + rng.randint(longest // 8, longest)))
+        offsets = torch.tensor(cuts, dtype=torch.int32, device="cuda")
+        q, k, v = tensors([(1, HEADS, total, WIDTH)] * 3)
+        rows = [t[0].transpose(0, 1).contiguous() for t in (q, k, v)]
+        most = max(b - a for a, b in pairwise(cuts))
+
+        def ours(q: Any = q, k: Any = k, v: Any = v, offsets: Any = offsets) -> Any:
+            return nl.attention(q, k, v, cu_seqlens_q=offsets, mask_mod=causal)
+
+        def theirs(rows: Any = rows, offsets: Any = offsets, most: int = most) -> Any:
+            return varlen_attn(rows[0], rows[1], rows[2], offsets, offsets, most, most, window_size=(-1, 0))
+
+        out, want = ours(), theirs()
+        first = slice(0, cuts[1])
+        error = wrong(out[:, :, first], q[:, :, first], k[:, :, first], v[:, :, first], True)
+        apart = float((out[0].transpose(0, 1).float() - want.float()).norm() / want.float().norm())
+        found = times({"ours": ours, "varlen": theirs})
+        print(f"packed {total}, {len(cuts) - 1} sequences: {found}, error {error:.1e}, apart {apart:.1e}", flush=True)
+
+
+def paged(seed: int) -> None:
+    """Decoding from a cache of pages."""
+    rng = random.Random(seed)
+    for batch, longest, page in ((32, 8192, 16), (32, 8192, 64), (8, 32768, 64)):
+        heads, kv_heads = 32, 8
+        lengths = [rng.randint(longest // 2, longest) for _ in range(batch)]
+        pages = -(-longest // page)
+        order = torch.randperm(batch * pages, device="cuda").int().reshape(batch, pages)
+        caches = tensors([(batch * pages, page, kv_heads, WIDTH)] * 2)
+        q = tensors([(batch, heads, 1, WIDTH)])[0]
+        known = torch.tensor(lengths, dtype=torch.int32, device="cuda")
+
+        def ours(q: Any = q, caches: Any = caches, order: Any = order, known: Any = known) -> Any:
+            return nl.paged_attention(q, caches[0], caches[1], order, known)
+
+        keys = [c[order[0].long()].flatten(0, 1)[: lengths[0]].transpose(0, 1)[None] for c in caches]
+        error = wrong(ours()[:1], q[:1], keys[0], keys[1], ordered=False)
+        us = times({"ours": ours}).get("ours", float("nan"))
+        read = 2 * sum(lengths) * kv_heads * WIDTH * 2
+        print(f"paged {batch} x {longest}, pages of {page}: {us:.1f} us, {read / us / 1e6:.2f} TB/s, error {error:.1e}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="prefill,decode,host,packed,paged")
+    parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args()
+    random.seed(chosen.seed)
+    parts = chosen.only.split(",")
+    for kind in ("prefill", "decode"):
+        if kind in parts:
+            all_lengths(kind, sorted(random.randint(1024, 12000) for _ in range(chosen.count)))
+    if "host" in parts:
+        host(100)
+    if "packed" in parts:
+        packed(chosen.seed)
+    if "paged" in parts:
+        paged(chosen.seed)
+
+
+if __name__ == "__main__":
+    main()
