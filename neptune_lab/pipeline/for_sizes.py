@@ -8,8 +8,9 @@ tiles, one element more, fewer tiles than splits.
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -20,6 +21,8 @@ from neptune_lab.htile import nodes as ir
 from neptune_lab.htile import sizes as htile_sizes
 from neptune_lab.htile.printer import index_text
 from neptune_lab.htile.sizes import Sample
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, children
 from neptune_lab.loop_schedule.plan import plan
 from neptune_lab.loop_schedule.templates import SplitKConfig, TileConfig, choose_template
 from neptune_lab.loop_schedule.templates.nest_config import NestConfig, columns_of, nest_configs, splits_of
@@ -35,6 +38,10 @@ from neptune_lab.target import Target
 
 # Tiles along a size at the samples: enough that no loop is unrolled, and several that no other expression gives.
 _TILES = (7, 9, 12, 17, 23)
+# Operations of which bounds of positions decide the result, so that the compiler may leave them out.
+_DECIDED = frozenset(
+    {"lt", "le", "gt", "ge", "eq", "ne", "min", "max", "floordiv", "floormod", "floor", "ceil", "round", "trunc"}
+)
 # Splits that are not there at the samples, in tiles: the last split is shorter by so many.
 _MISSING = (1, 2, 1, 4, 3)
 
@@ -80,6 +87,7 @@ def compile_for_sizes(
     code: CodeOptions | None = None,
     target: Target | None = None,
     shown: bool = True,
+    limits: Collection[int] = (),
 ) -> Kernel:
     """Compiles an operator for all sizes of some of its dimensions.
 
@@ -91,6 +99,7 @@ def compile_for_sizes(
         code: options of code generation; pointers are used for loads, whatever it says.
         target: as in `compile`.
         shown: whether the programs before and after each pass are generalized too, for the record.
+        limits: further numbers that the sizes are compared with, such as the extents of tables.
 
     Returns:
         The kernel. Its shapes, its schedule and its loops are those of a sample; from `least` on up to
@@ -104,15 +113,16 @@ def compile_for_sizes(
     op = make(hint)
     template, config, nests = _choice(op)
     try:
-        return _of_choice(make, roles, small, template, config, nests, code, target, shown=shown)
+        return _of_choice(op, make, roles, small, template, config, nests, code, target, limits, shown=shown)
     except TileError:
         if template == "rolling_update":
             raise
     template, config, nests = _choice(op, "rolling_update")  # (fewer bounds depend on the sizes)
-    return _of_choice(make, roles, small, template, config, nests, code, target, shown=shown)
+    return _of_choice(op, make, roles, small, template, config, nests, code, target, limits, shown=shown)
 
 
 def _of_choice(
+    op: Operator,
     make: Callable[[Sample], Operator],
     roles: Mapping[str, str],
     small: Callable[[Sample], Operator] | None,
@@ -121,11 +131,13 @@ def _of_choice(
     nests: tuple[NestConfig, ...],
     code: CodeOptions,
     target: Target | None,
+    limits: Collection[int],
     *,
     shown: bool,
 ) -> Kernel:
     """`compile_for_sizes` by one template and config."""
     tilings = {name: _tiling(nests, role) for name, role in roles.items()}
+    _check_constants(op, limits, 2 * min(tiling.part for tiling in tilings.values()))
     divisors = {size for nest in nests for size in (nest.block_q, nest.block_kv, nest.block_kv * (nest.splits or 1))}
     refusal: TileError | None = None
     for samples in _sample_sets(tilings):
@@ -162,6 +174,38 @@ def _of_choice(
         return Kernel(first.schedule, translated, passes, module, validated, code, target, least)
     assert refusal is not None, "there is a set of samples"
     raise refusal
+
+
+def reach(expr: Expr) -> float:
+    """The largest product of the numbers of one comparison, rounding or index of a read: how far apart the positions
+    are that it tells from each other.  A factor below 1 counts as its inverse."""
+    inside = max(map(reach, children(expr)), default=1.0)
+    if not isinstance(expr, Load) and not (isinstance(expr, Op) and expr.name in _DECIDED):
+        return inside
+    return max(inside, math.prod(max(abs(c), 1 / abs(c)) for c in _numbers(expr)))
+
+
+def _numbers(expr: Expr) -> Iterator[float]:
+    """The finite numbers in an expression other than 0."""
+    if isinstance(expr, Const) and not isinstance(expr.value, bool) and expr.value and math.isfinite(expr.value):
+        yield float(expr.value)
+    for child in children(expr):
+        yield from _numbers(child)
+
+
+def _check_constants(op: Operator, limits: Collection[int], most: int) -> None:
+    """Raise TileError if the definition tells positions from each other that are far apart against the samples.
+
+    At sizes below the width of a window, no tile is outside of it: the programs of the samples would not have its edge,
+    and neither would the kernel, at sizes above.
+    """
+    farthest = max(reach(block.body.value) for block in tree.blocks(op.program)) * max(limits, default=1)
+    if farthest > most:
+        raise TileError(
+            f"{op.name} compares positions with {farthest:g}, or with a product that makes it; at sizes on both sides "
+            "of such a number the programs differ",
+            help="compile it for one size",
+        )
 
 
 def _check_arguments(program: ir.Program) -> None:

@@ -209,7 +209,14 @@ def _made(
 
     make = partial(_operator, problem, score_mod, mask_mod, reading, plan)
     try:
-        kernel = compile_for_sizes(make, plan.roles, plan.hint, small=partial(make, small=True), shown=False)
+        kernel = compile_for_sizes(
+            make,
+            plan.roles,
+            plan.hint,
+            small=partial(make, small=True),
+            shown=False,
+            limits=_extents(problem, reading, plan),
+        )
     except NeptuneError as error:
         family.refusals[plan] = str(error)
         return None
@@ -221,6 +228,14 @@ def _made(
     entry = stored.StoredKernel(kernel.spec, captured, (), "")
     stored.put(digest, entry)
     return entry
+
+
+def _extents(problem: Problem, reading: Reading, plan: _Plan) -> list[int]:
+    """The extents of captured tensors that are no length, sample or head: a length above one of them would read past
+    the end."""
+    varied = {(index, dim) for index, dims in plan.captured for dim, _ in dims}
+    every = ((i, d, n) for i, tensor in enumerate(reading.tensors) for d, n in enumerate(tensor.shape))
+    return [n for index, dim, n in every if (index, dim) not in varied and n not in (problem.q[0], problem.q[1])]
 
 
 def _operator(
