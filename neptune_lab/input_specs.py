@@ -28,8 +28,9 @@ _NUMBER = re.compile(r"[^\s,;\[\]]+")
 def parse_inputs(text: str) -> dict[str, Value]:
     """The inputs that a text states, by name, in its order.
 
-    >>> parse_inputs("q=float16[1, 4] mask=bool[] scale=0.5")
-    {'q': TensorSpec(name='q', shape=(1, 4), dtype='float16'), 'mask': TensorSpec(name='mask', shape=(), dtype='bool'), 'scale': 0.5}
+    >>> found = parse_inputs("q=float16[1, 4] mask=bool[] scale=0.5")
+    >>> {name: str(value) for name, value in found.items()}
+    {'q': 'q: float16[1, 4]', 'mask': 'mask: bool[]', 'scale': '0.5'}
 
     Args:
         text: entries with white space, a comma or a semicolon between them.  An entry is a tensor, `name=dtype[sizes]`
@@ -40,7 +41,7 @@ def parse_inputs(text: str) -> dict[str, Value]:
 
     Raises:
         TextError: with the line and column of the mistake, and what was expected there.
-    """  # noqa: E501  (an example's output is one line)
+    """
     return _Reader(text).entries()
 
 

@@ -20,9 +20,10 @@ from neptune_lab.bench.setups import Setup
 from neptune_lab.errors import MeasureError, NeptuneError
 from neptune_lab.files import write_text
 from neptune_lab.runtime import KernelSpec
+from neptune_lab.runtime.spec import Ranges
 from neptune_lab.strict.files import MIB, inside, read_text, shown_path
 from neptune_lab.strict.json_text import check_schema, read_json
-from neptune_lab.strict.typed import Line, Name, Text, Words, pack, unpack
+from neptune_lab.strict.typed import OMIT_DEFAULT, Line, Name, Text, Words, pack, unpack
 from neptune_lab.tensor_spec import TensorSpec
 
 SCHEMA = 1
@@ -133,7 +134,8 @@ class Directory:
             return Compiled(None, entry.options, entry.note)
         text = read_text(inside(self.path, entry.module, MeasureError), MOST_SOURCE, MeasureError)
         said = entry.spec
-        return Compiled(KernelSpec(said.name, said.entry, text, said.inputs, said.outputs), entry.options, entry.note)
+        spec = KernelSpec(said.name, said.entry, text, said.inputs, said.outputs, said.ranges)
+        return Compiled(spec, entry.options, entry.note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,7 @@ class _Spec:
     entry: Name
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    ranges: Ranges = field(default=(), metadata=OMIT_DEFAULT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,6 +163,7 @@ def weighted_sum(terms: Iterable[tuple[IndexExpr, int]]) -> tuple[IndexExpr, int
 
     By Horner's rule if the strides nest, that is if each divides the next larger one.
 
+    >>> from neptune_lab.htile.nodes import Name
     >>> b, h, i = Name("b"), Name("h"), Name("i")
     >>> weighted_sum([(b, 256), (h, 8), (i, 64)])[0] == simplify(weighted_sum([(b, 32), (i, 8), (h, 1)])[0])
     True

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from neptune_lab.errors import DefinitionError, NeptuneError, TileError
-from neptune_lab.pytorch import stored
+from neptune_lab.pytorch import lengths, stored
 from neptune_lab.pytorch.arguments import Problem
 from neptune_lab.pytorch.lengths import family_of, for_lengths, laid_out
 from neptune_lab.pytorch.mods import Reading
@@ -57,8 +57,24 @@ class Compiled:
 
 # Kernels by what they compute; the oldest are dropped first.
 _by_definition: OrderedDict[str, tuple[stored.StoredKernel, Compiled]] = OrderedDict()
+# Kernels for all lengths, by the id of their entries, which are kept so that no other object gets the id.
+_by_entry: OrderedDict[int, tuple[stored.StoredKernel, Compiled]] = OrderedDict()
 _MOST = 256
 _lock = RLock()
+
+
+def forget() -> None:
+    """Forgets the kernels in memory and the lengths that were seen, as in a new process."""
+    with _lock:
+        _by_definition.clear()
+        _by_entry.clear()
+        lengths.forget()
+
+
+def _keep(known: OrderedDict[Any, Any], key: Any, value: Any) -> None:
+    known[key] = value
+    if len(known) > _MOST:
+        known.popitem(last=False)
 
 
 def compiled_for(
@@ -126,9 +142,7 @@ def _compiled(
                 raise _explained(error, captures.lookups(op.program)) from error
             entry = stored.StoredKernel(spec, captured, workloads, records)
             stored.put(definition, entry)
-        _by_definition[definition] = entry, _loaded(entry)
-        if len(_by_definition) > _MOST:
-            _by_definition.popitem(last=False)
+        _keep(_by_definition, definition, (entry, _loaded(entry)))
     entry, compiled = _by_definition[definition]
     if key is not None:
         stored.put(key, entry)
@@ -171,14 +185,10 @@ def _spec(op: Operator, similar: tuple[Operator, ...], options: dict[str, Any]) 
     return (kernel or compile(op)).spec
 
 
-# Kernels for all lengths.
-_by_entry: dict[int, tuple[stored.StoredKernel, Compiled]] = {}
-
-
 def _sized(entry: stored.StoredKernel) -> Compiled:
     """The kernel of an entry for all lengths, loaded once."""
     if id(entry) not in _by_entry:
-        _by_entry[id(entry)] = entry, _loaded(entry)
+        _keep(_by_entry, id(entry), (entry, _loaded(entry)))
     return _by_entry[id(entry)][1]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import torch
 
 from neptune_lab.errors import LaunchError
+from neptune_lab.pytorch import compiled as known
 from neptune_lab.pytorch.arguments import (
     PLAIN,
     Extras,
@@ -285,6 +286,12 @@ def _whole(
     out, *rest = found if isinstance(found, tuple | list) else (found,)
     made = iter(rest)
     return out, AuxOutput(next(made) if extras.lse else None, next(made) if extras.max_scores else None)
+
+
+def forget() -> None:
+    """Forgets the kernels in memory and the lengths that were seen, as in a new process; the disk keeps its own."""
+    _kernels.clear()
+    known.forget()
 
 
 _outside_graphs: Any = torch.compiler.disable(  # torch.compile breaks the graph here

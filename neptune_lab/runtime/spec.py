@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from neptune_lab.strict.typed import OMIT_DEFAULT, Extent, Line, Name, Words
 from neptune_lab.tensor_spec import TensorSpec
+
+# Name, smallest and largest of each size that is known at the launch only.
+Ranges: TypeAlias = tuple[tuple[Name, Extent, Extent], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +21,7 @@ class KernelSpec:
         entry: the function of the module that takes the inputs in order and returns the outputs.
         text: the module, complete: it needs torch and Triton only.
         inputs, outputs: in calling order.
-        ranges: (name, smallest, largest) of each size that is known at the launch only.
+        ranges: of the sizes that are known at the launch only.
     """
 
     name: Line
@@ -26,4 +29,4 @@ class KernelSpec:
     text: Annotated[str, Words(4 << 20)]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    ranges: tuple[tuple[Name, Extent, Extent], ...] = field(default=(), metadata=OMIT_DEFAULT)
+    ranges: Ranges = field(default=(), metadata=OMIT_DEFAULT)

@@ -23,7 +23,7 @@ from neptune_lab import records
 from neptune_lab.cli import app
 from neptune_lab.errors import MeasureError
 from neptune_lab.operators import softmax
-from neptune_lab.pytorch import compiled, flex_attention
+from neptune_lab.pytorch import flex_attention
 from neptune_lab.records import Record, RecordsWarning, Store, best, workload_key
 from neptune_lab.runtime import device_facts
 
@@ -143,8 +143,7 @@ def test_a_broken_file_disables_nothing(name, store, record, op):
         kernel = nl.compile(op, tuned=True)
     x = torch.randn(4, 8)
     assert torch.allclose(kernel(x), torch.exp(x - x.amax(1, keepdim=True)).sum(1), rtol=1e-3)
-    for kept in (flex_attention._kernels, compiled._by_definition):
-        kept.clear()  # other tests may have called attention of this shape
+    flex_attention.forget()  # other tests may have called attention of this shape
     q = torch.randn(1, 1, 16 * (1 + list(BROKEN).index(name)), 16)
     with pytest.warns(RecordsWarning, match="going on without"):
         out = nl.attention(q, q, q)

@@ -13,7 +13,7 @@ from attention_reference import causal, reference, tensors
 
 import neptune_lab as nl
 from neptune_lab.operators import attention as operators
-from neptune_lab.pytorch import compiled, flex_attention, stored
+from neptune_lab.pytorch import flex_attention, stored
 from neptune_lab.pytorch.flex_attention import attention as attend
 from neptune_lab.records import Record, Store, workload_key
 from neptune_lab.runtime import device_facts
@@ -84,8 +84,7 @@ def test_entries_that_cannot_be_read_are_compiled_again(compilations, cache):
         assert stored.find(written.stem) is None
     for path in set(cache.rglob("*.json")) - before:
         path.write_text("{")
-    flex_attention._kernels.clear()
-    compiled._by_definition.clear()
+    flex_attention.forget()
     attend(q, k, v, mask_mod=mask)
     assert len(compilations) == 2
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 import neptune_lab as nl
 from neptune_lab.errors import LaunchError
-from neptune_lab.pytorch import compiled, flex_attention, lengths
+from neptune_lab.pytorch import flex_attention, lengths
 
 HEADS, KV_HEADS, WIDTH = 4, 2, 32
 
@@ -17,9 +17,7 @@ HEADS, KV_HEADS, WIDTH = 4, 2, 32
 def nothing_seen(monkeypatch, tmp_path):
     """No length was seen, and no kernel is on disk."""
     monkeypatch.setenv("NEPTUNE_LAB_CACHE", str(tmp_path))
-    lengths.forget()
-    for known in (flex_attention._kernels, compiled._by_definition, compiled._by_entry):
-        known.clear()
+    flex_attention.forget()
     yield
     lengths.forget()
 

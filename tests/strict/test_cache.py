@@ -7,7 +7,7 @@ from random import Random
 import torch
 
 import neptune_lab as nl
-from neptune_lab.pytorch import compiled, flex_attention
+from neptune_lab.pytorch import flex_attention
 
 
 def test_a_damaged_entry_is_compiled_again_and_rewritten(monkeypatch, tmp_path):
@@ -16,8 +16,7 @@ def test_a_damaged_entry_is_compiled_again_and_rewritten(monkeypatch, tmp_path):
     q, k, v = torch.randn(3, 1, 1, 16, 16, dtype=torch.float32)
 
     def call() -> torch.Tensor:
-        flex_attention._kernels.clear()
-        compiled._by_definition.clear()
+        flex_attention.forget()
         return nl.attention(q, k, v)
 
     want = call()

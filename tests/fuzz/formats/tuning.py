@@ -28,6 +28,7 @@ from neptune_lab.pipeline import Choice
 from neptune_lab.records import Record, Store, best, nearest, read, workload_key
 from neptune_lab.runtime.bundle import read_entry, read_manifest
 from neptune_lab.runtime.timing import Resources
+from neptune_lab.strict.typed import pack
 
 OP = attention.causal(heads=2, seq=32, head_dim=16)
 TILES: dict[str, Any] = {"block_q": 16, "block_kv": 16}
@@ -136,7 +137,7 @@ def make_exported(folder: Path) -> None:
     spec = kernel().spec
     (folder / "kernels").mkdir()
     (folder / "kernels" / "k.py").write_text(spec.text)
-    said = {key: value for key, value in asdict(spec).items() if key != "text"}
+    said = {key: value for key, value in pack(spec).items() if key != "text"}
     entry = {"options": {"block_q": 16}, "note": "tuned", "module": "k.py", "spec": said}
     refused = {"options": {}, "note": "a tile is too large"}
     manifest = {"schema": 1, "kernels": {setup.name: {variant.name: entry, "other": refused}}}
