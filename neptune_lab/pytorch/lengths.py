@@ -3,7 +3,8 @@
 Calls that differ in lengths alone (of q, of k and v, and of captured tensors along them) are a family.  Its first
 lengths get a kernel of their own.  Lengths that differ from them get a kernel that takes every length, if the compiler
 can make one; otherwise each length gets its own kernel, as before.  Calls with one query (decoding) are a family of
-their own.
+their own; if their keys are one more than those of an earlier call, a cache grows, and the first call gets the kernel
+for every length.
 """
 
 from __future__ import annotations
@@ -40,16 +41,20 @@ class _Family:
 
     Args:
         lengths: of q, and of k and v, at the first call.
+        keys: the length of k and v at the last call.
         shapes: of the captured tensors, at the first call.
         together: whether both lengths were equal at each call.
+        grows: whether the first call already had one key more than another: its captured tensors grow with it.
         varied: which of the two lengths have varied.
         entries: by which lengths vary, which dimensions of captured tensors do, and whether they are long: the kernel;
             None: it was refused, for the reason in `refusals`.
     """
 
     lengths: tuple[int, int]
+    keys: int
     shapes: Shapes
     together: bool
+    grows: bool
     varied: tuple[bool, bool] = (False, False)
     entries: dict[Any, stored.StoredKernel | None] = field(default_factory=dict)
     refusals: dict[Any, str] = field(default_factory=dict)
@@ -97,7 +102,7 @@ def for_lengths(problem: Problem, score_mod: Any, mask_mod: Any, reading: Readin
     wanted = (lengths[0] > 1, True) if dynamic else family.varied
     if not any(wanted):
         return None
-    plan = _plan(family, lengths, shapes, wanted, always=bool(dynamic))
+    plan = _plan(family, lengths, shapes, wanted, always=bool(dynamic) or family.grows)
     if plan is None:
         return None
     if plan not in family.entries:
@@ -115,13 +120,23 @@ def family_of(problem: Problem, reading: Reading) -> tuple[Any, _Family]:
     key = _without_lengths(problem), without_shapes(reading.key), lengths[0] == 1
     family = _families.get(key)
     if family is None:
-        family = _families[key] = _Family(lengths, _shapes_of(reading), lengths[0] == lengths[1])
+        grows = _grows(key[0][0], lengths)
+        family = _Family(lengths, lengths[1], _shapes_of(reading), lengths[0] == lengths[1], grows, (False, grows))
+        _families[key] = family
         if len(_families) > _MOST:
             _families.popitem(last=False)
+    family.keys = lengths[1]
     family.together &= lengths[0] == lengths[1]
     before, (q, kv) = family.lengths, family.varied
     family.varied = q or lengths[0] != before[0], kv or lengths[1] != before[1]
     return key, family
+
+
+def _grows(problem: Any, lengths: tuple[int, int]) -> bool:
+    """Whether a call with one query has one key more than an earlier call, under any mods and strides: its
+    cache will grow on."""
+    earlier = (family.keys for ((other, _), *_), family in _families.items() if other == problem)
+    return lengths[0] == 1 and lengths[1] - 1 in earlier
 
 
 def _shapes_of(reading: Reading) -> Shapes:
@@ -138,12 +153,13 @@ def forget() -> None:
     _families.clear()
 
 
-def _without_lengths(problem: Problem) -> Any:
+def _without_lengths(problem: Problem) -> tuple[Any, Any]:
+    """What a problem says beside its lengths: sizes and options, and strides."""
     (batch, heads, _, width), (_, kv_heads, _, _) = problem.q, problem.k
     every = zip((problem.q, problem.k, problem.v), problem.strides or (None, None, None), strict=True)
     # The stride of a dimension of size 1 has no meaning, and would be another one at each length.
     strides = tuple(s and tuple(step if n > 1 else 0 for step, n in zip(s, shape, strict=True)) for shape, s in every)
-    return batch, heads, kv_heads, width, problem.v[3], problem.dtype, problem.scale, problem.extras, strides
+    return (batch, heads, kv_heads, width, problem.v[3], problem.dtype, problem.scale, problem.extras), strides
 
 
 def without_shapes(key: Any) -> Any:

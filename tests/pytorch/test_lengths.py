@@ -74,6 +74,27 @@ def test_a_growing_cache_has_two_kernels():
     assert kernels() == 2
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_token_after_a_prompt_gets_the_kernel_for_all(masked: bool):
+    q, k, v = drawn(20, 20)
+    nl.attention(q, k, v, mask_mod=causal, enable_gqa=True)
+    for n in range(21, 25):
+        q, k, v = drawn(1, n)
+        table = torch.arange(n) % 3 != 1
+        mod = (lambda b, h, i, j, table=table: table[j]) if masked else None
+        out = nl.attention(q, k, v, mask_mod=mod, enable_gqa=True)
+        assert error(out, q, k, v, table[None] if masked else None) < 2e-3, n
+    assert (kernels(), made_for_all()) == (2, 1)
+
+
+def test_a_full_window_keeps_its_own_kernel():
+    nl.attention(*drawn(20, 20), mask_mod=causal, enable_gqa=True)
+    for seed in range(3):
+        q, k, v = drawn(1, 16, seed=seed)
+        assert error(nl.attention(q, k, v, enable_gqa=True), q, k, v) < 2e-3
+    assert (kernels(), made_for_all()) == (2, 0)
+
+
 def test_slices_of_a_preallocated_cache_are_read_where_they_are():
     store = torch.randn(2, 2, KV_HEADS, 200, WIDTH, generator=torch.Generator().manual_seed(1)).half()
     for n in (10, 11, 64, 150):

@@ -13,7 +13,7 @@ from tiny_generators import MODELS, pair
 
 import neptune_lab as nl
 from neptune_lab.errors import LaunchError
-from neptune_lab.pytorch import flex_attention
+from neptune_lab.pytorch import compiled, flex_attention
 from neptune_lab.pytorch.transformers_attention import attention_forward
 
 IDS = torch.randint(2, 64, (2, 11), generator=torch.Generator().manual_seed(0)).to(DEVICE)
@@ -38,6 +38,21 @@ def calls(monkeypatch):
 
     monkeypatch.setattr(flex_attention, "_attend", counted)
     return made
+
+
+@pytest.fixture
+def sources(monkeypatch):
+    """The source of every kernel that calls get, without those of earlier tests."""
+    found = set()
+    before = compiled._loaded
+
+    def noted(entry):
+        found.add(entry.spec.text)
+        return before(entry)
+
+    flex_attention.forget()
+    monkeypatch.setattr(compiled, "_loaded", noted)
+    return found
 
 
 def inputs(name: str, **more: Any) -> dict[str, Any]:
@@ -88,12 +103,26 @@ def generated(model: Any, tokens: int, **more: Any) -> Any:
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("tokens", [3, pytest.param(64, marks=pytest.mark.nightly)])
-def test_greedy_generation_with_a_growing_cache(name, tokens, calls):
+def test_greedy_generation_with_a_growing_cache(name, tokens, calls, sources):
     eager, ours = pair(name)
     want = generated(eager, tokens)
     assert torch.equal(generated(ours, tokens), want)
+    assert 1 < len(sources) <= 4  # of prompts and of single queries, with and without a window
     assert len(set(want[0].tolist())) > 2
     assert any(q[2] == 1 and k[2] > 1 for q, k in calls)
+
+
+@pytest.mark.parametrize("name", some("Qwen 3"))
+def test_greedy_generation_beside_padding(name, sources):
+    eager, ours = pair(name)
+    mask = torch.ones_like(IDS)
+    mask[1, :4] = 0
+    want, got = (
+        model.generate(IDS, attention_mask=mask, max_new_tokens=8, min_new_tokens=8, do_sample=False)
+        for model in (eager, ours)
+    )
+    assert torch.equal(got, want)
+    assert len(sources) <= 4
 
 
 @pytest.mark.parametrize("name", some("Mistral"))
