@@ -103,7 +103,7 @@ def collected(work) -> None:
 
     gc.callbacks.append(callback)
     try:
-        gc.collect(0)  # what earlier tests left may be freed by code that lets other threads run
+        gc.collect(0)
     finally:
         gc.callbacks.remove(callback)
 
@@ -124,6 +124,7 @@ CALLBACKS = {"finalizer": Finalized, "garbage collector": collected, "weak refer
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_nothing_is_raised_in_a_callback_of_python_s(callback):
     """Python would print it and drop it: the call behind the callback goes on."""
+    gc.collect()  # what earlier tests left would be freed in the call, by code that lets other threads run
     looks, looked, ended = itertools.count(), threading.Event(), []
 
     def clock() -> float:
