@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from neptune_lab.htile.bounds import Interval, interval
-from neptune_lab.htile.nodes import Arith, IndexExpr, Int, Kernel, Name, Program, Tensor, TileExpr
+from neptune_lab.htile.nodes import Arith, For, IndexExpr, Int, Kernel, Name, Program, Tensor, TileExpr
+from neptune_lab.htile.reach import highest
 from neptune_lab.htile.shapes import dtype_of, shape_of
 from neptune_lab.htile.sizes import Sample, corners
 from neptune_lab.htile.walk import (
@@ -77,6 +78,7 @@ class Context:
         # The bounds of all variables: one set, or one for each corner of the sizes that are known at the launch.
         samples = list(corners(program)) if program.sizes else [{}]
         self.envs: list[dict[str, Interval]] = [_grid_env(kernel, sample) for sample in samples]
+        self.loops: tuple[For, ...] = ()  # around this place
         names_of_sizes = (size.name for size in program.sizes)
         self.root = Scope(None, frozenset((*(axis.var for axis in kernel.grid), *names_of_sizes)))
         self.scope = self.root
@@ -134,7 +136,7 @@ class Context:
 
     def passes(self, start: IndexExpr, extent: int, size: IndexExpr) -> bool:
         """Whether `extent` elements from `start` on may reach past `size` elements."""
-        return any(interval(start, env).hi + extent > interval(size, env).lo for env in self.envs)
+        return any(highest(start, env, self.loops) + extent > interval(size, env).lo for env in self.envs)
 
     def covers(self, start: IndexExpr, extent: int, size: IndexExpr) -> bool:
         """Whether `extent` elements from `start` on always reach the end of `size` elements."""
@@ -151,12 +153,12 @@ class Context:
     @contextmanager
     def inside(self, scope: Scope) -> Iterator[None]:
         """Appends `scope` to the current scope and makes it the current one; bindings made in it end with it."""
-        outer = self.scope, self.envs, dict(self.variables), dict(self.defined)
+        outer = self.scope, self.envs, self.loops, dict(self.variables), dict(self.defined)
         self.envs = [dict(env) for env in self.envs]
         self.scope.body.append(scope)
         self.scope = scope
         yield
-        self.scope, self.envs, self.variables, self.defined = outer
+        self.scope, self.envs, self.loops, self.variables, self.defined = outer
 
     # -- lines ----------------------------------------------------------------------------------------------
 

@@ -132,6 +132,7 @@ def _bound(ctx: Context, loop: For) -> None:
     """Bounds the variable of a loop; sizes at which it never runs do not count inside of it."""
     runs = [env for env in ctx.envs if interval(loop.stop, env).hi > interval(loop.start, env).lo]
     ctx.envs = runs or ctx.envs
+    ctx.loops = (*ctx.loops, loop)
     for env in ctx.envs:
         env[loop.var] = loop_interval(loop, env)
 

@@ -1,0 +1,75 @@
+"""How far an index reaches inside of loops whose ends depend on each other's variables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from neptune_lab.htile.affine import Affine, affine, expression
+from neptune_lab.htile.bounds import Env, interval
+from neptune_lab.htile.nodes import Arith, For, IndexExpr, Int, Name
+from neptune_lab.htile.substitute import substitute_index
+from neptune_lab.htile.walk import names_of_index
+
+
+def highest(expr: IndexExpr, env: Env, loops: Sequence[For]) -> int:
+    """A number that no value of `expr` exceeds in the bodies of `loops`; at most `interval(expr, env).hi`.
+
+    A split of 12 tiles, the last of which has fewer: where `interval` sees the last tile of the last split,
+
+        for j0 in range(min(12, 93 - js*12)):
+            x[js*768 + j0*64 : ... + 64]
+
+    `j0 <= 92 - js*12` gives `js*768 + j0*64 <= 92*64`, since the terms of `js` cancel.
+
+    Args:
+        expr: an index.
+        env: the intervals of all variables; those of `loops` included.
+        loops: the loops around the place, each of which runs at least once wherever the place is reached.
+
+    Raises:
+        TileError: a variable is not in `env`, or a divisor may be 0 or negative.
+
+    >>> from neptune_lab.htile.bounds import Interval
+    >>> js, j0 = Name("js"), Name("j0")
+    >>> stop = Arith("min", Int(12), Arith("-", Int(93), Arith("*", js, Int(12))))
+    >>> loop = For("for:j0", "j0", Int(0), stop, (), "k")
+    >>> index = Arith("+", Arith("*", js, Int(768)), Arith("*", j0, Int(64)))
+    >>> env = {"js": Interval(0, 7), "j0": Interval(0, 11)}
+    >>> interval(index, env).hi, highest(index, env, [loop])
+    (6080, 5888)
+    """
+    # Products with a variable that has one value are linear.  The loops' own stay: an end takes their place.
+    own = {loop.var for loop in loops}
+    values = {name: Int(it.lo) for name, it in env.items() if it.lo == it.hi and name not in own}
+    form = affine(_with_values(expr, values))
+    return min([interval(expr, env).hi, *(n for loop in loops for n in _ends(form, loop, env, values))])
+
+
+def _ends(form: Affine, loop: For, env: Env, values: Mapping[str, Int]) -> Iterator[int]:
+    """Bounds of the form with each end of the loop in place of its variable."""
+    var = Name(loop.var)
+    step, rest = form.coefficient(var), form.without(var)
+    if step <= 0 or loop.var in names_of_index(expression(rest)):
+        return
+    for end in _least(loop.stop):
+        last = affine(_with_values(end, values)) + -1
+        yield interval(expression(last * step + rest), env).hi
+
+
+def _least(stop: IndexExpr) -> Iterator[IndexExpr]:
+    """Expressions none of which is below `stop`: the arms of a minimum."""
+    match stop:
+        case Arith(op="min", a=a, b=b):
+            yield from _least(a)
+            yield from _least(b)
+        case _:
+            yield stop
+
+
+def _with_values(expr: IndexExpr, values: Mapping[str, Int]) -> IndexExpr:
+    for name in names_of_index(expr) & values.keys():
+        expr = substitute_index(expr, name, values[name])
+    return expr
+
+
+__all__ = ["highest"]
