@@ -19,7 +19,7 @@ from neptune_lab.htile_to_triton.elementwise import elementwise
 from neptune_lab.htile_to_triton.expression_text import ExpressionText, cast, full, literal_expression, with_dtype
 from neptune_lab.htile_to_triton.memory import Condition, conjunction, load_once
 from neptune_lab.strict.dtypes import FLOATS, INTEGERS
-from neptune_lab.wrapping import Doc, call, seq
+from neptune_lab.wrapping import Doc, call, flat, seq
 
 
 def emit(ctx: Context, expr: ir.TileExpr, order: tuple[int, ...] | None = None) -> ExpressionText:
@@ -53,6 +53,10 @@ def emit(ctx: Context, expr: ir.TileExpr, order: tuple[int, ...] | None = None) 
             return _scalar(ctx, value)
         case ir.Literal(value=value, dtype=dtype):
             return literal_expression(value, dtype)
+        case ir.Elementwise(op="where", args=(condition, ir.Gather() as read, ir.Literal() as other)) if _reads_as_zero(
+            other
+        ) and ctx.shape(read) == ctx.shape(expr):
+            return _gather(ctx, read.tensor, read.indices, emit(ctx, condition))
         case ir.Elementwise():
             return elementwise(ctx, expr, [emit(ctx, arg) for arg in expr.args])
         case ir.Reduce():
@@ -98,12 +102,20 @@ def _iota(ctx: Context, index: tuple[ir.Slice | ir.NewAxis, ...]) -> ExpressionT
     return ExpressionText(f"{vector(ctx, part)}{subscript(rank, dim)}")
 
 
-def _gather(ctx: Context, name: str, indices: tuple[ir.TileExpr, ...]) -> ExpressionText:
-    """A load by one pointer per element; an element outside the tensor is not loaded and reads as 0."""
+def _reads_as_zero(literal: ir.Literal) -> bool:
+    """Whether a literal is what a load gives for an element that its mask leaves out: 0 and not -0."""
+    return literal.value == 0 and math.copysign(1.0, literal.value) > 0
+
+
+def _gather(
+    ctx: Context, name: str, indices: tuple[ir.TileExpr, ...], condition: ExpressionText | None = None
+) -> ExpressionText:
+    """A load by one pointer per element; an element outside the tensor, or where `condition` is false, is not loaded
+    and reads as 0."""
     tensor = ctx.program.tensor(name)
     wide = is_wide(tensor) if tensor.sizes is None else ctx.most(sizes_of(tensor)) > INT32_MAX
     address = [ctx.pointers[name]]
-    conditions: list[Condition] = []
+    conditions: list[Condition] = [] if condition is None else [(flat(condition.doc), condition.level)]
     for n, (index, size) in enumerate(zip(indices, sizes_of(tensor), strict=True)):
         place, low, high = _place(ctx, name, index, size)
         if place != "0":
@@ -124,6 +136,10 @@ def _place(ctx: Context, name: str, index: ir.TileExpr, size: ir.IndexExpr) -> t
         return ctx.index(index.value, ATOM), *inside
     text = ctx.name_for(("index", name), f"{name}_at", ctx.scope)
     ctx.line(seq(f"{text} = ", emit(ctx, index).doc))
+    if isinstance(index, ir.Iota):
+        part = next(part for part in index.index if isinstance(part, ir.Slice))
+        ends = not ctx.padding.is_padded(part.extent) and not ctx.passes(part.start, part.extent, size)
+        return text, ctx.interval(part.start).lo >= 0, ends
     return text, False, False
 
 
