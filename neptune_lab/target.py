@@ -263,6 +263,11 @@ class Target:
         return self._at_least(7, 5)
 
     @property
+    def e4m3(self) -> bool:
+        """Whether Triton converts float8_e4m3fn there (Ada, Hopper and later); assumed if the capability is unknown."""
+        return self.capability is None or self._at_least(8, 9)
+
+    @property
     def dependent_launch(self) -> bool:
         """Whether a kernel can start while the one before it ends."""
         return self._at_least(9)

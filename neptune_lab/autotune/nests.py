@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from neptune_lab.autotune.dag import place, trip_counts
 from neptune_lab.autotune.expressions import Chain, Computation, Operand, Tiling
-from neptune_lab.autotune.shared_memory import BARRIERS, OperandBuffer, copies, grouped, itemsize, padded, total_bytes
+from neptune_lab.autotune.shared_memory import BARRIERS, OperandBuffer, copies, grouped, padded, total_bytes
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dimensions import Dimension, Dimensions, dimensions
 from neptune_lab.loop_ir.nodes import Block, Load, Program, Var, loads, variables
@@ -19,6 +19,7 @@ from neptune_lab.loop_schedule.plan import NestPlan, is_product, plan
 from neptune_lab.loop_schedule.templates.config import PerNest
 from neptune_lab.loop_schedule.templates.nest_config import COLUMNS, LONGEST_CONTRACTION, ROWS, contraction_tile
 from neptune_lab.pipeline import Choice, TileConfig
+from neptune_lab.strict.dtypes import itemsize
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator

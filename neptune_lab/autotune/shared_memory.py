@@ -17,13 +17,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
-import ml_dtypes  # noqa: F401  (teaches NumPy the name "bfloat16")
-import numpy as np
-
 from neptune_lab.autotune.expressions import Chain
 from neptune_lab.htile.nodes import Access, Cast, Dot, For, Kernel, Permute, Program, Stmt, Store, TileExpr
 from neptune_lab.htile.shapes import dtype_of, shape_of, shape_of_access
 from neptune_lab.htile.walk import stores, subexpressions
+from neptune_lab.strict.dtypes import itemsize
 
 # The smallest side of a product's tile; the emitter pads to it, and any side to a power of two.
 SMALLEST_SIDE = 16
@@ -39,15 +37,6 @@ class OperandBuffer:
 
     bytes: int
     ahead: bool
-
-
-def itemsize(dtype: str) -> int:
-    """Bytes per element.
-
-    >>> itemsize("float16"), itemsize("bfloat16"), itemsize("bool")
-    (2, 2, 1)
-    """
-    return np.dtype(dtype).itemsize
 
 
 def tiles_in_shared_memory(chain: Chain, tiles: Mapping[str, int]) -> int:

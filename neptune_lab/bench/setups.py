@@ -18,6 +18,7 @@ import numpy as np
 from neptune_lab.errors import MeasureError
 from neptune_lab.operators import PRESETS, Operator, find, gemm_chain
 from neptune_lab.runtime.accuracy import AttentionCase, case_of
+from neptune_lab.strict.dtypes import itemsize
 
 Group = Literal["attention", "norms", "performer", "chains", "modules", "batch"]
 
@@ -182,4 +183,4 @@ def _kv_heads(row: str) -> dict[str, int]:
 
 
 def _size(shape: tuple[int, ...], dtype: str) -> int:
-    return prod(shape) * {"int8": 1, "float16": 2, "bfloat16": 2}.get(dtype, 4)
+    return prod(shape) * itemsize(dtype)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from neptune_lab.errors import TileError
 from neptune_lab.htile import nodes as ir
+from neptune_lab.htile.rounding import AS_FLOAT32, round_to
 from neptune_lab.htile.shapes import shape_of_access
 from neptune_lab.htile.walk import evaluate, tile_dims, written_tensors
 from neptune_lab.scalar_ops import NUMPY
@@ -46,7 +47,8 @@ def interpret(
         observer: is called after every store.
 
     Returns:
-        The outputs by name, of the tensors' shapes and dtypes; bfloat16 as float32 with values of bfloat16.
+        The outputs by name, of the tensors' shapes and dtypes; bfloat16 and floats of 8 bits as float32 with
+        values of that dtype.
 
     Raises:
         TileError: an input is missing or has another shape.
@@ -60,13 +62,6 @@ def interpret(
         for kernel in program.kernels:
             machine.run(kernel)
     return {name: machine.arrays[name] for name in program.outputs}
-
-
-def round_to_bfloat16(array: Array) -> Array:
-    """float32 values rounded to the nearest bfloat16 (ties to even); NaN stays NaN."""
-    bits = np.asarray(array, np.float32).view(np.uint32).astype(np.uint64)
-    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
-    return np.where(np.isnan(array), np.float32(np.nan), rounded)
 
 
 class _Machine:
@@ -93,12 +88,12 @@ class _Machine:
     def numpy_dtype(self, dtype: str) -> np.dtype[Any]:
         if dtype in FLOATS and self.float_dtype is not None:
             return np.dtype(self.float_dtype)
-        return np.dtype("float32" if dtype == "bfloat16" else dtype)
+        return np.dtype("float32" if dtype in AS_FLOAT32 else dtype)
 
     def convert(self, array: Array, dtype: str) -> Array:
         converted = np.asarray(array).astype(self.numpy_dtype(dtype))
-        rounds = dtype == "bfloat16" and self.float_dtype is None
-        return round_to_bfloat16(converted) if rounds else converted
+        rounds = dtype in AS_FLOAT32 and self.float_dtype is None
+        return round_to(converted, dtype) if rounds else converted
 
     def unknown(self, shape: tuple[int, ...], dtype: str) -> Array:
         kind = self.numpy_dtype(dtype)

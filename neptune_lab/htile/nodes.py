@@ -179,7 +179,7 @@ class Reduce(Hashed):
 
 
 # Dtypes of a dot's operands.
-DOT_DTYPES = ("float16", "bfloat16", "float32")
+DOT_DTYPES = ("float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32")
 
 
 @hash_once

@@ -12,7 +12,7 @@ from neptune_lab.errors import TileError
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.walk import region, tile_dims
 from neptune_lab.scalar_ops import ScalarOp, in_htile, rows
-from neptune_lab.strict.dtypes import DTYPES, FLOATS, INTEGERS
+from neptune_lab.strict.dtypes import DTYPES, EIGHTS, FLOATS, INTEGERS
 
 COMPARISONS = frozenset(row.name for row in rows("htile") if row.kind == "comparison")
 LOGICAL = frozenset(row.name for row in rows("htile") if row.kind == "logic" and row.arity == 2)
@@ -169,12 +169,14 @@ def dtype_of(expr: ir.TileExpr, program: ir.Program) -> str:
                 raise TileError(
                     f"reduce({op}) of a bool tile", help="cast it to int32 first, or reduce with max or min"
                 )
+            if dtype in EIGHTS:
+                raise TileError(f"reduce({op}) of a {dtype} tile", help="cast it to float32 first")
             return dtype
         case ir.Dot(a=a, b=b, acc=acc):
             left, right = dtype_of(a, program), dtype_of(b, program)
             if left != right or left not in ir.DOT_DTYPES:
                 raise TileError(
-                    f"dot of {left} and {right}; expected two tiles of one dtype, float16, bfloat16 or float32",
+                    f"dot of {left} and {right}; expected two tiles of one dtype, one of {', '.join(ir.DOT_DTYPES)}",
                     help="cast one operand",
                 )
             if acc is not None and dtype_of(acc, program) != "float32":
@@ -194,6 +196,8 @@ def _check_elementwise(op: str, operands: list[str], dtype: str) -> None:
     # Formal statement: op : d x ... x d -> d for one numeric d; comparisons d x d -> bool; where bool x d x d -> d.
     kind = operation(op).kind
     signature = f"{op}({', '.join(operands)}) -> {dtype}"
+    if kind != "choice" and not {dtype, *operands}.isdisjoint(EIGHTS):
+        raise TileError(f"{signature}: nothing is computed in floats of 8 bits", help="cast the operands to float32")
     if kind == "comparison":
         ok = dtype == "bool" and len(set(operands)) == 1
         expected = "operands of one dtype and a bool result"

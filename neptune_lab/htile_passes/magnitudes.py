@@ -22,7 +22,10 @@ from neptune_lab.htile.walk import (
 from neptune_lab.scalar_ops import NUMPY
 
 _INF = math.inf
-_LARGEST: Mapping[str, float] = {"float16": 65504.0, "bool": 1.0, "int8": 128.0, "uint8": 255.0, "int16": 32768.0}
+_LARGEST: Mapping[str, float] = {
+    "float8_e4m3fn": 448.0, "float8_e5m2": 57344.0, "float16": 65504.0, "bool": 1.0, "int8": 128.0, "uint8": 255.0,
+    "int16": 32768.0,
+}  # fmt: skip
 _WHOLE = 2.0**63
 _TRIED = 4096
 

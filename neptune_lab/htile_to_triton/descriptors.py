@@ -10,7 +10,7 @@ from neptune_lab.htile_to_triton.addresses import base, numbered, steps, weighte
 from neptune_lab.htile_to_triton.context import Context, HostDescriptor
 
 # Bytes of an element, for the dtypes that the copy engine moves.
-BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "int32": 4}
+BYTES = {"float8_e4m3fn": 1, "float8_e5m2": 1, "float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "int32": 4}
 # The copy engine needs addresses and rows in multiples of 16 bytes, and at most 256 rows or columns per tile.
 ALIGNMENT = 16
 LARGEST = 256

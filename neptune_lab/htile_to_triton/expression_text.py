@@ -10,7 +10,7 @@ from neptune_lab.htile_to_triton.context import ATOM, NEGATE
 from neptune_lab.strict.dtypes import FLOATS
 from neptune_lab.wrapping import Doc, call, seq
 
-_TRITON_DTYPE = {"bool": "tl.int1"}
+TRITON_NAMES = {"bool": "tl.int1", "float8_e4m3fn": "tl.float8e4nv", "float8_e5m2": "tl.float8e5"}
 _NATIVE_LITERALS = frozenset({"float32", "int32", "bool"})
 
 
@@ -37,7 +37,7 @@ class ExpressionText:
 
 def triton_dtype(dtype: str) -> str:
     """Triton's name of a dtype."""
-    return _TRITON_DTYPE.get(dtype, f"tl.{dtype}")
+    return TRITON_NAMES.get(dtype, f"tl.{dtype}")
 
 
 def literal_text(value: float | int | bool, dtype: str) -> str:

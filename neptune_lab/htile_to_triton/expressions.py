@@ -15,10 +15,11 @@ from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.walk import tile_dims
 from neptune_lab.htile_to_triton.addresses import INT32_MAX, inside, is_wide, subscript, times_step, vector
 from neptune_lab.htile_to_triton.context import ADD, ATOM, COMPARE, MUL, Context, sizes_of
+from neptune_lab.htile_to_triton.conversions import converted
 from neptune_lab.htile_to_triton.elementwise import elementwise
 from neptune_lab.htile_to_triton.expression_text import ExpressionText, cast, full, literal_expression, with_dtype
 from neptune_lab.htile_to_triton.memory import Condition, conjunction, load_once
-from neptune_lab.strict.dtypes import FLOATS, INTEGERS
+from neptune_lab.strict.dtypes import EIGHTS, FLOATS, INTEGERS
 from neptune_lab.wrapping import Doc, call, flat, seq
 
 
@@ -40,7 +41,7 @@ def emit(ctx: Context, expr: ir.TileExpr, order: tuple[int, ...] | None = None) 
             return literal_expression(value, dtype)
         case ir.Cast(arg=arg, dtype=dtype):
             emitted = emit(ctx, arg, order)
-            return emitted if ctx.dtype(arg) == dtype else cast(emitted, dtype)
+            return converted(ctx, emitted, ctx.dtype(arg), dtype)
         case ir.Permute(arg=arg, order=own):
             return emit(ctx, arg, own if order is None else tuple(own[n] for n in order))
         case _ if order is not None:
@@ -216,7 +217,13 @@ def _dot(ctx: Context, expr: ir.Dot) -> ExpressionText:
     m, k, n = ctx.padding.dot_extents(expr)
     acc = None if expr.acc is None or _is_zero(expr.acc) else emit(ctx, expr.acc)
     if 1 in (m, k, n):
-        return _small_dot(left, right, dtype, rank, k, acc)
+        left, right = (converted(ctx, side, dtype, "float32") for side in (left, right))
+        return _small_dot(left, right, rank, k, acc)
+    if dtype in EIGHTS:
+        # The GPU adds products of 8 bits to an accumulator of fewer digits than float32: only one tile's are.
+        name = ctx.helper("_from_e4m3" if dtype == "float8_e4m3fn" else "_from_e5m2").removeprefix("_from_")
+        product = ExpressionText(call(ctx.helper(f"_dot_of_{name}"), left.doc, right.doc))
+        return _plus(acc, product)
     args: list[Doc] = [left.doc, right.doc]
     shape = ctx.padding.shape(ctx.shape(expr))
     scalar_acc = acc is not None and expr.acc is not None and ctx.shape(expr.acc) == ()
@@ -233,11 +240,9 @@ def _dot(ctx: Context, expr: ir.Dot) -> ExpressionText:
 
 
 def _small_dot(
-    left: ExpressionText, right: ExpressionText, dtype: str, rank: int, k: int, acc: ExpressionText | None
+    left: ExpressionText, right: ExpressionText, rank: int, k: int, acc: ExpressionText | None
 ) -> ExpressionText:
     """A product with an extent of 1, by multiplying and summing, since `tl.dot` needs extents of 16."""
-    if dtype != "float32":
-        left, right = cast(left, "float32"), cast(right, "float32")
     if k == 1:
         return _plus(acc, ExpressionText(seq(left.at(MUL), " * ", right.at(MUL + 1)), MUL))
     columns = subscript(rank + 1, *range(rank))

@@ -114,13 +114,70 @@ def _dot(a, b, acc):
         return tl.dot(a, b, acc=acc)
 '''
 
+_DOT_OF_EIGHTS = '''@triton.jit
+def _dot_of_{name}(a, b):
+    """a @ b of floats of 8 bits."""
+    if INTERPRETED:
+        return tl.dot(_from_{name}(a, tl.float32), _from_{name}(b, tl.float32), input_precision="ieee")
+    else:
+        return tl.dot(a, b)
+'''
+
+# Triton's interpreter holds floats of 8 bits as bits, and its own conversions are wrong for NaN, for rounding up to the
+# next power of two and for the least numbers.
+_FROM_E4M3 = '''@triton.jit
+def _from_e4m3(x, dtype: tl.constexpr):
+    """x in `dtype`, exactly; NaN stays NaN."""
+    if INTERPRETED:
+        bits = x.to(tl.uint8, bitcast=True).to(tl.int32)
+        exponent = (bits >> 3) & 15
+        digits = (bits & 7) + tl.where(exponent > 0, 8, 0)
+        size = digits.to(tl.float32) * tl.exp2((tl.where(exponent > 0, exponent, 1) - 10).to(tl.float32))
+        size = tl.where((bits & 127) == 127, float("nan"), size)
+        return tl.where(bits > 127, -size, size).to(dtype)
+    else:
+        return x.to(dtype)
+'''
+
+_FROM_E5M2 = '''@triton.jit
+def _from_e5m2(x, dtype: tl.constexpr):
+    """x in `dtype`, exactly."""
+    if INTERPRETED:
+        return (x.to(tl.uint8, bitcast=True).to(tl.int16) << 8).to(tl.float16, bitcast=True).to(tl.float32).to(dtype)
+    else:
+        return x.to(dtype)
+'''
+
+_TO_EIGHT = '''@triton.jit
+def _to_{name}(x):
+    """A float32 rounded to the nearest float of 8 bits, ties to even; at most {largest} in magnitude, NaN stays NaN."""
+    if INTERPRETED:
+        size = tl.where(tl.abs(x) < {largest}, tl.abs(x), {largest})
+        exponent = (size.to(tl.int32, bitcast=True) >> 23) - 127
+        exponent = tl.where(exponent < {least}, {least}, exponent)
+        steps = size * tl.exp2(({digits} - exponent).to(tl.float32))
+        steps = ((steps + 8388608.0) - 8388608.0).to(tl.int32)
+        bits = (exponent - {least}) * {normal} + steps
+        bits = tl.where(x == x, bits, 127) + tl.where(x.to(tl.int32, bitcast=True) < 0, 128, 0)
+        return bits.to(tl.uint8).to({dtype}, bitcast=True)
+    else:
+        return x.to({dtype})
+'''
+
 INTERPRETED = "INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)"
 # These read INTERPRETED.
-ASK = frozenset({"_dot", "_hardware_tanh", "_launch_dependents", "_max", "_min", "_wait"})
+ASK = frozenset(
+    {"_dot", "_hardware_tanh", "_launch_dependents", "_max", "_min", "_wait"}
+    | {f"_{what}_{name}" for what in ("dot_of", "from", "to") for name in ("e4m3", "e5m2")}
+)
 
 HELPERS: Mapping[str, str] = MappingProxyType(
     {
         "_dot": _DOT,
+        "_dot_of_e4m3": _DOT_OF_EIGHTS.format(name="e4m3"),
+        "_dot_of_e5m2": _DOT_OF_EIGHTS.format(name="e5m2"),
+        "_from_e4m3": _FROM_E4M3,
+        "_from_e5m2": _FROM_E5M2,
         "_hardware_tanh": _HARDWARE_TANH,
         "_launch_dependents": _LAUNCH_DEPENDENTS,
         "_max": _MAX,
@@ -132,6 +189,8 @@ HELPERS: Mapping[str, str] = MappingProxyType(
         "_round": _ROUND,
         "_square": _SQUARE,
         "_tanh": _TANH,
+        "_to_e4m3": _TO_EIGHT.format(name="e4m3", dtype="tl.float8e4nv", largest=448.0, least=-6, digits=3, normal=8),
+        "_to_e5m2": _TO_EIGHT.format(name="e5m2", dtype="tl.float8e5", largest=57344.0, least=-14, digits=2, normal=4),
         "_wait": _WAIT,
     }
 )

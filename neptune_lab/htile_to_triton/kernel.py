@@ -14,7 +14,8 @@ from neptune_lab.htile.nodes import Access, Cast, Dot, For, Kernel, Name, Permut
 from neptune_lab.htile.shapes import shape_of_access
 from neptune_lab.htile.walk import stores, subexpressions
 from neptune_lab.htile_to_triton.context import Context
-from neptune_lab.htile_to_triton.expression_text import ExpressionText, cast, with_dtype
+from neptune_lab.htile_to_triton.conversions import converted
+from neptune_lab.htile_to_triton.expression_text import ExpressionText, with_dtype
 from neptune_lab.htile_to_triton.expressions import emit, whole_tile
 from neptune_lab.htile_to_triton.folds import rejected_reductions
 from neptune_lab.htile_to_triton.memory import Condition, barrier, load, load_once, store
@@ -193,6 +194,6 @@ def _direct_load(ctx: Context, expr: TileExpr, order: tuple[int, ...] | None = N
             return _direct_load(ctx, arg, own if order is None else tuple(own[n] for n in order))
         case Cast(arg=arg, dtype=dtype):
             emitted = _direct_load(ctx, arg, order)
-            return None if emitted is None else emitted if ctx.dtype(arg) == dtype else cast(emitted, dtype)
+            return None if emitted is None else converted(ctx, emitted, ctx.dtype(arg), dtype)
         case _:
             return None

@@ -13,13 +13,14 @@ from neptune_lab.htile.sizes import Sample, at, corners
 from neptune_lab.htile.spelling import check_spelling
 from neptune_lab.htile.substitute import substitute_index
 from neptune_lab.htile.verify import verify
-from neptune_lab.htile.walk import stores
+from neptune_lab.htile.walk import stores, subexpressions
 from neptune_lab.htile_to_triton.context import Context, HostDescriptor, sizes_of
 from neptune_lab.htile_to_triton.helpers import ALLOCATOR, ASK, HELPERS, INTERPRETED
 from neptune_lab.htile_to_triton.kernel import emit_kernel
 from neptune_lab.htile_to_triton.options import EmitOptions
 from neptune_lab.htile_to_triton.scope import UniqueNames
 from neptune_lab.htile_to_triton.source import EmittedModule, KernelSource, SourceLine
+from neptune_lab.strict.dtypes import EIGHTS
 from neptune_lab.strict.emitted import check_emitted
 from neptune_lab.tensor_spec import strides_text
 
@@ -67,6 +68,7 @@ def emit(program: Program, options: EmitOptions | None = None) -> EmittedModule:
             f"program {program.name} has no inputs; expected one at least, whose device the launcher uses",
             help="give the operator an input, of one element if need be",
         )
+    _check_dtypes(program, options)
     names = UniqueNames(HELPERS)
     entry = names.fresh(program.name)
     functions = [names.fresh(f"{k.name}_kernel" if k.name == program.name else k.name) for k in program.kernels]
@@ -94,6 +96,18 @@ def emit(program: Program, options: EmitOptions | None = None) -> EmittedModule:
     text = "\n".join(out.text) + "\n"
     check_emitted(text, EmitError)
     return EmittedModule(program.name, entry, text, tuple(sources), tuple(out.lines))
+
+
+def _check_dtypes(program: Program, options: EmitOptions) -> None:
+    """Raise EmitError for e4m3 on a GPU that does not convert it."""
+    if options.target.e4m3:
+        return
+    for tensor in program.tensors:
+        if tensor.dtype == "float8_e4m3fn":
+            raise EmitError(
+                f"tensor {tensor.name} has dtype float8_e4m3fn, which is not available on target {options.target}",
+                help="it needs compute capability 8.9 (Ada, Hopper) or later; float8_e5m2 and int8 do not",
+            )
 
 
 def docstring(program: Program, entry: str, kernels: str = "Triton kernels") -> list[str]:
@@ -152,7 +166,18 @@ def write_kernel(out: Writer, function: str, kernel: Kernel, ctx: Context) -> Ke
     text = "\n".join(out.text[first:]) + "\n"
     grid = tuple(axis.extent for axis in kernel.grid) or (1,)
     made = KernelSource(function, text, grid, tuple(pointers), descriptors, kernel.num_warps, kernel.num_stages)
-    return replace(made, sizes=tuple(sizes))
+    return replace(made, sizes=tuple(sizes), fused=not _rounds_to_eights(ctx))
+
+
+def _rounds_to_eights(ctx: Context) -> bool:
+    """Whether the kernel converts computed values to floats of 8 bits.
+
+    A fused multiply-add rounds one product of `x * c - m * c` only, so the difference may be far above 0 although
+    x <= m.  Weights of a softmax that grow by this stay right in wider floats, since their sum grows too; floats of 8
+    bits end at 448.
+    """
+    every = (part for store in stores(ctx.kernel.body) for part in subexpressions(store.value))
+    return any(isinstance(part, ir.Cast) and part.dtype in EIGHTS for part in every)
 
 
 def repr_of(name: str) -> str:
@@ -227,7 +252,8 @@ def write_allocations(
 def launch_hints(source: KernelSource) -> list[str]:
     """The arguments of a launch for the kernel's hints."""
     hints = {"num_warps": source.num_warps, "num_stages": source.num_stages}
-    return [f"{key}={value}" for key, value in hints.items() if value is not None]
+    given = [f"{key}={value}" for key, value in hints.items() if value is not None]
+    return given if source.fused else [*given, "enable_fp_fusion=False"]
 
 
 def grid_text(grid: tuple[int, ...], kernel: Kernel | None = None, sizes: Mapping[str, ir.Name] | None = None) -> str:

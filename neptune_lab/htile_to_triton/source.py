@@ -38,6 +38,7 @@ class KernelSource:
         descriptors: tensor descriptors that the launcher makes and passes after them.
         num_warps, num_stages: launch options; None: Triton's defaults.
         language: "triton" or "gluon".
+        fused: whether a product and a sum may become one instruction, which rounds once.
         sizes: sizes that are known at the launch, in the order in which the launcher passes them, after the rest;
             `grid` is that of the program's sample.
     """
@@ -50,6 +51,7 @@ class KernelSource:
     num_warps: int | None
     num_stages: int | None
     language: str = "triton"
+    fused: bool = True
     sizes: tuple[str, ...] = ()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Previous, Program, Var
 from neptune_lab.scalar_ops import OPERATIONS
-from neptune_lab.strict.dtypes import HALVES
+from neptune_lab.strict.dtypes import EIGHTS, HALVES
 
 
 def dtype_of(expr: Expr, program: Program) -> str:
@@ -25,14 +25,14 @@ def dtype_of(expr: Expr, program: Program) -> str:
 
 
 def as_multiplied(a: Expr, b: Expr, program: Program) -> tuple[Expr, Expr]:
-    """The factors of a sum of products as a matrix unit takes them: it multiplies values of one 16-bit dtype and adds
-    in float32, so a conversion of both factors to float32 is dropped."""
+    """The factors of a sum of products as a matrix unit takes them: it multiplies values of one dtype of 8 or 16
+    bits and adds in float32, so a conversion of both factors to float32 is dropped."""
     narrow = _narrow(a, program), _narrow(b, program)
     return narrow if dtype_of(narrow[0], program) == dtype_of(narrow[1], program) else (a, b)
 
 
 def _narrow(expr: Expr, program: Program) -> Expr:
     match expr:
-        case Cast("float32", arg) if dtype_of(arg, program) in HALVES:
+        case Cast("float32", arg) if dtype_of(arg, program) in (*EIGHTS, *HALVES):
             return arg
     return expr

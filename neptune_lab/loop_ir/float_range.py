@@ -12,10 +12,10 @@ from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op, Var
 from neptune_lab.loop_ir.sign import ValueRange, range_of_operation
 from neptune_lab.loop_ir.simplify import bounds
 from neptune_lab.scalar_ops import OPERATIONS
-from neptune_lab.strict.dtypes import HALVES, INTEGERS
+from neptune_lab.strict.dtypes import EIGHTS, HALVES, INTEGERS
 
 # More than the relative rounding error of any operation in float32, and of a conversion to 16 bits.
-_SLACK, _SLACK_OF_HALVES = 1e-5, 1e-2
+_SLACK, _SLACK_OF_HALVES, _SLACK_OF_EIGHTS = 1e-5, 1e-2, 0.13
 
 
 def converted_bounds(dtype: str, arg: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
@@ -70,7 +70,8 @@ def _range(expr: Expr, extents: Mapping[str, int]) -> ValueRange | None:
         case Cast(dtype, arg) if "float" in dtype:
             if _is_condition(arg):
                 return ValueRange(0.0, 1.0)
-            return _widened(_range(arg, extents), _SLACK_OF_HALVES if dtype in HALVES else _SLACK)
+            slack = _SLACK_OF_EIGHTS if dtype in EIGHTS else _SLACK_OF_HALVES if dtype in HALVES else _SLACK
+            return _widened(_range(arg, extents), slack)
         case Op("select", (_, yes, no)):
             sides = _range(yes, extents), _range(no, extents)
             return None if sides[0] is None or sides[1] is None else sides[0].hull(sides[1])

@@ -15,6 +15,7 @@ from neptune_lab.errors import TileError
 from neptune_lab.htile.nodes import Access, Dot, Permute, Slice, TileExpr
 from neptune_lab.htile.walk import subexpressions
 from neptune_lab.loop_ir.nodes import Program
+from neptune_lab.strict.dtypes import itemsize
 from neptune_lab.target import MOST_SHARED_MEMORY
 
 # The emitter pads the tiles of a product to at least this extent, so a smaller tile saves no memory.
@@ -70,11 +71,7 @@ def _slices(access: Access) -> list[Slice]:
 
 
 def _bytes(program: Program, operands: list[Access], sizes: Mapping[str, int]) -> int:
-    return sum(prod(sizes[s.axis] for s in _slices(a)) * _width(program.buffer(a.tensor).dtype) for a in operands)
-
-
-def _width(dtype: str) -> int:
-    return max(1, int("".join(c for c in dtype if c.isdigit()) or "8") // 8)
+    return sum(prod(sizes[s.axis] for s in _slices(a)) * itemsize(program.buffer(a.tensor).dtype) for a in operands)
 
 
 def _smaller(program: Program, operands: list[Access], sizes: Mapping[str, int], limit: int) -> dict[str, int]:

@@ -41,15 +41,12 @@ import numpy as np
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators import math
 from neptune_lab.operators.attention_definition import (
-    EmptyRows,
-    KeyPlace,
-    MaskMod,
-    ScoreMod,
     attention_operator,
     define_attention,
 )
+from neptune_lab.operators.attention_formats import FormatOptions
 from neptune_lab.operators.attention_options import DEFAULTS, AttentionOptions, documented, with_options
-from neptune_lab.operators.attention_sizes import sizes_of
+from neptune_lab.operators.attention_sizes import EmptyRows, KeyPlace, MaskMod, ScoreMod, sizes_of
 from neptune_lab.operators.base import Operator, Params, name_of, positive
 from neptune_lab.operators.paging import paged_mods
 from neptune_lab.operators.presets import PRESETS
@@ -92,6 +89,7 @@ def general(
     live: bool = False,
     pages: tuple[int, int] | None = None,
     place: KeyPlace | None = None,
+    **formats: Unpack[FormatOptions],
 ) -> Operator:
     """Attention with a score mod and a mask mod.
 
@@ -105,6 +103,8 @@ def general(
         pages: number of pages, and keys of each, if `k` and `v` are caches (pages, page_size, kv_heads, ...).
         place: with `pages`, `place(b, kv)` returns the page of a key, its place in the page, and whether there is such
             a key (`operators.paging`).
+        formats: dtypes of tensors that differ from `dtype`, which is then that of `out`; and scales of quantized
+            tensors (`FormatOptions`).
     """
     params = {"batch": batch, "heads": heads, "q_len": q_len, "kv_len": kv_len, "head_dim": head_dim}
     if kv_batch is not None and not (isinstance(kv_batch, int) and kv_batch == batch):
@@ -121,6 +121,16 @@ def general(
         )
     if pages is not None:
         params |= {"pages": pages[0], "page_size": pages[1]}
+    unknown = [name for name in formats if name not in FormatOptions.__annotations__]
+    if unknown:
+        names = ", ".join(FormatOptions.__annotations__)
+        raise DefinitionError(f"there is no argument {unknown[0]!r}", help=f"dtypes and scales: {names}")
+    if pages is not None and formats:
+        raise DefinitionError(
+            f"a cache of pages has dtype={dtype}, and no {next(iter(formats))}",
+            help="quantized keys and values are taken without pages",
+        )
+    mods |= {name: value for name, value in formats.items() if value is not None and value is not False}
     more = AttentionOptions(
         dtype=dtype, scale=scale, kv_heads=kv_heads, v_head_dim=v_head_dim, return_lse=return_lse, empty_rows=empty_rows
     )

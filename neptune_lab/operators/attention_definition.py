@@ -1,15 +1,17 @@
-"""The definition that the whole attention family shares (paper, Figure 12), and its float64 reference."""
+"""The definition that the whole attention family shares (paper, Figure 12)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
 from neptune_lab.errors import DefinitionError
-from neptune_lab.operators.attention_sizes import AttentionSizes
+from neptune_lab.operators.attention_formats import Formats, formats_of
+from neptune_lab.operators.attention_reference import reference
+from neptune_lab.operators.attention_sizes import AttentionSizes, EmptyRows, KeyPlace, MaskMod, ScoreMod
 from neptune_lab.operators.base import (
     WHOLE,
     Arrays,
@@ -17,7 +19,6 @@ from neptune_lab.operators.base import (
     Params,
     TensorSpec,
     source_of,
-    supported,
     tensor_expressions,
 )
 from neptune_lab.operators.calling import call_mod
@@ -30,24 +31,12 @@ from neptune_lab.strict.values import check_choice, check_number, check_switch
 if TYPE_CHECKING:
     from neptune_lab.loop_ir.nodes import Program
 
-ScoreMod: TypeAlias = Callable[[Any, Any, Any, Any, Any], Any]
-MaskMod: TypeAlias = Callable[[Any, Any, Any, Any], Any]
-# Where a cache of pages holds a key: from (b, kv) to its page, its place in the page, and whether there is such a key.
-KeyPlace: TypeAlias = Callable[[Any, Any], tuple[Any, Any, Any]]
-# The value of `out` for a query that sees no key: all its scores are -inf.
-EmptyRows: TypeAlias = Literal["nan", "zero"]
-
-DTYPES = ("float16", "bfloat16", "float32")
-
-# The most scores that the reference holds at once: 2**22 float64 values, 32 MiB.
-_REFERENCE_VALUES = 1 << 22
-
 
 def define_attention(
     sizes: AttentionSizes,
     score_mod: ScoreMod | None,
     mask_mod: MaskMod | None,
-    dtype: str,
+    formats: Formats,
     scale: float,
     return_lse: bool = False,
     captured: tuple[Any, ...] = (),
@@ -58,36 +47,55 @@ def define_attention(
 ) -> tuple[list[Any], list[Any]]:
     """Attention as tensor expressions: the inputs and the outputs; `captured` are placeholders that the mods read.
 
+    `formats` gives the dtypes; for 16 and 32 bits, all tensors have the same, and none has a scale.
+
     With `wide`, mods get positions of 64 bits, as in PyTorch; 32 bits are faster, and enough for most mods.  With
     `place`, k and v are caches of pages.
     """
     te = tensor_expressions()
-    q, k, v = (te.placeholder(sizes.shapes[name], dtype, name=name) for name in ("q", "k", "v"))
-    score = _score(te, sizes, q, _elements(te, sizes, k, place), score_mod, mask_mod, scale, wide)
-    outputs = _softmax_outputs(
-        te, sizes, score, _elements(te, sizes, v, place), dtype, return_lse, return_max, empty_rows
-    )
-    return [q, k, v, *captured], outputs
+    inputs = [te.placeholder(t.shape, t.dtype, name=t.name) for t in input_specs(sizes, formats)]
+    q, k, v, *own_scales = inputs
+    scales = dict(zip((t.name for t in formats.scale_specs), own_scales, strict=True))
+    key = _elements(te, sizes, k, formats.scores, place)
+    score = _score(te, sizes, formats, q, key, scales, score_mod, mask_mod, scale, wide)
+    value = _elements(te, sizes, v, formats.weights, place, formats.v_transposed)
+    outputs = _softmax_outputs(te, sizes, formats, score, value, scales, return_lse, return_max, empty_rows)
+    return [*inputs, *captured], outputs
 
 
-def _elements(te: Any, sizes: AttentionSizes, tensor: Any, place: KeyPlace | None) -> Callable[..., Any]:
-    """Element d of the key or value j that a query head reads, in float32: a function of (b, h, j, d)."""
+def _elements(
+    te: Any, sizes: AttentionSizes, tensor: Any, dtype: str, place: KeyPlace | None, transposed: bool = False
+) -> Callable[..., Any]:
+    """Element d of the key or value j that a query head reads, as a factor of products in `dtype`: a function of
+    (b, h, j, d)."""
 
     def element(b: Any, h: Any, j: Any, d: Any) -> Any:
         if place is None:
-            return tensor[sizes.kv_sample(b), sizes.kv_head(h), j, d].astype("float32")
+            at = (d, j) if transposed else (j, d)
+            return _factor(tensor[(sizes.kv_sample(b), sizes.kv_head(h), *at)], dtype)
         page, slot, held = (part.value for part in place(Scalar(b), Scalar(j)))
         value = te.if_then_else(held, tensor[page, slot, sizes.kv_head(h), d], te.const(0.0, tensor.dtype))
-        return value.astype("float32")
+        return _factor(value, dtype)
 
     return element
+
+
+def input_specs(sizes: AttentionSizes, formats: Formats) -> tuple[TensorSpec, ...]:
+    """q, k, v and the scales."""
+    shapes = sizes.shapes
+    if formats.v_transposed:
+        shapes["v"] = (*shapes["v"][:2], sizes.v_head_dim, sizes.kv_len)
+    own = (TensorSpec(name, shapes[name], getattr(formats, name)) for name in ("q", "k", "v"))
+    return (*own, *formats.scale_specs)
 
 
 def _score(
     te: Any,
     sizes: AttentionSizes,
+    formats: Formats,
     q: Any,
     key: Callable[..., Any],
+    scales: Mapping[str, Any],
     score_mod: ScoreMod | None,
     mask_mod: MaskMod | None,
     scale: float,
@@ -98,12 +106,18 @@ def _score(
     d = te.reduce_axis((0, sizes.head_dim), name="d")
     qk = te.compute(
         shape,
-        lambda b, h, i, j: te.sum(q[b, h, i, d].astype("float32") * key(b, h, j, d), axis=d),
+        lambda b, h, i, j: te.sum(_factor(q[b, h, i, d], formats.scores) * key(b, h, j, d), axis=d),
         name="qk",
     )
 
     def modified(b, h, i, j):
-        score = product(qk(b, h, i, j), te.const(scale, "float32"))
+        factor = te.const(scale, "float32")
+        for own in (
+            formats.scale_of("q", scales, b, h),
+            formats.scale_of("k", scales, sizes.kv_sample(b), sizes.kv_head(h)),
+        ):
+            factor = factor if own is None else product(own, factor)
+        score = product(qk(b, h, i, j), factor)
         if wide:
             b, h, i, j = (position.astype("int64") for position in (b, h, i, j))
         if score_mod is not None:
@@ -116,12 +130,18 @@ def _score(
     return te.compute(shape, modified, name="score")
 
 
+def _factor(element: Any, dtype: str) -> Any:
+    """A factor of a matrix product, exactly converted to `dtype`; products are added in float32."""
+    return element.astype(dtype).astype("float32")
+
+
 def _softmax_outputs(
     te: Any,
     sizes: AttentionSizes,
+    formats: Formats,
     score: Any,
     value_of: Callable[..., Any],
-    dtype: str,
+    scales: Mapping[str, Any],
     return_lse: bool,
     return_max: bool,
     empty_rows: EmptyRows,
@@ -131,13 +151,19 @@ def _softmax_outputs(
     For a query that sees no key, s_max is -inf, so exp(score - s_max), s_sum and acc are NaN.  The outputs test s_max,
     once per query, so that the loops over keys need no test.
     """
-    shapes, scores = sizes.shapes, tuple(score.shape)
+    shapes, scores, largest = sizes.shapes, tuple(score.shape), formats.largest_weight
     queries = shapes["lse"]
     j = te.reduce_axis((0, sizes.kv_len), name="j")
     s_max = te.compute(queries, lambda b, h, i: te.max(score[b, h, i, j], axis=j), name="s_max")
     s_exp = te.compute(scores, lambda b, h, i, j: te.exp(score[b, h, i, j] - s_max[b, h, i]), name="s_exp")
     s_sum = te.compute(queries, lambda b, h, i: te.sum(s_exp[b, h, i, j], axis=j), name="s_sum")
-    p = te.compute(scores, lambda b, h, i, j: s_exp[b, h, i, j].astype(dtype), name="p")
+
+    def weight(b, h, i, j):
+        # The factor is not in the exponent, where s_max would absorb it if it is large.
+        value = s_exp[b, h, i, j] if largest == 1.0 else s_exp[b, h, i, j] * te.const(largest, "float32")
+        return value.astype(formats.weights)
+
+    p = te.compute(scores, weight, name="p")
     acc = te.compute(
         shapes["out"],
         lambda b, h, i, d: te.sum(p[b, h, i, j].astype("float32") * value_of(b, h, j.var, d), axis=j),
@@ -146,10 +172,13 @@ def _softmax_outputs(
     lowest = te.const(float("-inf"), "float32")
 
     def normalised(b, h, i, d):
-        value = (acc[b, h, i, d] / s_sum[b, h, i]).astype(dtype)
+        average = acc[b, h, i, d] / s_sum[b, h, i]
+        average = average if largest == 1.0 else average * te.const(1.0 / largest, "float32")
+        own = formats.scale_of("v", scales, sizes.kv_sample(b), sizes.kv_head(h))
+        average = (average if own is None else product(average, own)).astype(formats.out)
         if empty_rows == "nan":
-            return value
-        return te.if_then_else(s_max[b, h, i].equal(lowest), te.const(0.0, dtype), value)
+            return average
+        return te.if_then_else(s_max[b, h, i].equal(lowest), te.const(0.0, formats.out), average)
 
     def log_sum(b, h, i):
         return te.if_then_else(s_max[b, h, i].equal(lowest), lowest, s_max[b, h, i] + te.log(s_sum[b, h, i]))
@@ -167,6 +196,12 @@ def _softmax_outputs(
 _MODS = ("score_mod", "mask_mod", "place")
 # The stages in the order of the definition; TVM orders them as the outputs depend on them.
 _STAGES = ("qk", "score", "s_max", "s_exp", "s_sum", "p", "acc", "out", "lse", "max_scores")
+_INPUTS = ("q", "k", "v", "q_scale", "k_scale", "v_scale")
+
+
+def _steps(values: np.ndarray, dtype: str) -> np.ndarray:
+    """Random numbers, for int8 as whole numbers of many values."""
+    return np.clip(np.rint(values * 32), -127, 127) if dtype == "int8" else values
 
 
 def attention_operator(
@@ -185,23 +220,25 @@ def attention_operator(
         name: the operator's name.
         title: one line for people.
         sizes: the sizes.
-        params: the operator's params; dtype and scale are required, return_lse, return_max and empty_rows optional.
+        params: the operator's params; dtype and scale are required, return_lse, return_max, empty_rows and those of
+            `formats_of` optional.
         score_mod: from a scaled score to a new one; None: unchanged.
         mask_mod: if it is false, the score is -inf; None: no mask.
         live: as in `capture`.
         place: where the keys of each sample are, if `sizes.pages` says that k and v are caches of pages.
 
     Returns:
-        The operator, from `q`, `k`, `v` and the captured tensors to `out`, and with return_lse and return_max to `lse`
-        and `max_scores` after it.
+        The operator, from `q`, `k`, `v`, their scales and the captured tensors to `out`, and with return_lse and
+        return_max to `lse` and `max_scores` after it.
 
     Raises:
         DefinitionError: a param has a wrong value, or a mod cannot be compiled.
     """
-    dtype, scale = params["dtype"], params["scale"]
+    scale = params["scale"]
     return_lse, return_max = params.get("return_lse", False), params.get("return_max", False)
     empty_rows = params.get("empty_rows", "nan")
-    supported(dtype, *DTYPES)
+    formats = formats_of(params, sizes.shapes)
+    specs = input_specs(sizes, formats)
     check_switch("return_lse", return_lse, DefinitionError)
     check_choice("empty_rows", empty_rows, get_args(EmptyRows), DefinitionError)
     if scale is None:
@@ -210,14 +247,16 @@ def attention_operator(
     scale = float(scale)
     captures = captured_by(sizes, score_mod, mask_mod, live, place)
     shapes = sizes.shapes
-    outputs = {"out": dtype}
+    outputs = {"out": formats.out}
     outputs |= {name: "float32" for name, made in (("lse", return_lse), ("max_scores", return_max)) if made}
 
     def build() -> Program:
-        return _program(name, captures, sizes, dtype, scale, return_lse, return_max, empty_rows)
+        return _program(name, captures, sizes, formats, scale, return_lse, return_max, empty_rows)
 
     def compute(q: np.ndarray, k: np.ndarray, v: np.ndarray, *extra: np.ndarray) -> Arrays:
-        values = dict(zip(captures.arrays, extra, strict=True))
+        scales = dict(zip((t.name for t in formats.scale_specs), extra, strict=False))
+        q, k, v = formats.values(q, k, v, scales)
+        values = dict(zip(captures.arrays, extra[len(scales) :], strict=True))
         score, mask, own = (captures.bind(argument, values) for argument in _MODS)
         every = zip(
             ("out", "lse", "max_scores"), reference(sizes, q, k, v, score, mask, scale, empty_rows, own), strict=True
@@ -225,7 +264,8 @@ def attention_operator(
         return tuple(array for name, array in every if name in outputs)
 
     def draw(rng: np.random.Generator) -> Arrays:
-        return tuple(rng.standard_normal(shapes[n]) for n in ("q", "k", "v"))
+        tensors = (_steps(rng.standard_normal(t.shape), t.dtype) for t in specs[:3])
+        return (*tensors, *(rng.uniform(0.5, 1.5, t.shape) for t in formats.scale_specs))
 
     mods = [mod for mod in (score_mod, mask_mod, place) if mod is not None]
     return Operator(
@@ -234,7 +274,7 @@ def attention_operator(
         doc="Neptune, Figure 12 (appendix A)",
         params={**params, "scale": scale},
         inputs=(
-            *(TensorSpec(n, shapes[n], dtype) for n in ("q", "k", "v")),
+            *specs,
             *(TensorSpec(n, a.shape, str(a.dtype)) for n, a in captures.arrays.items()),
         ),
         outputs=tuple(TensorSpec(n, shapes[n], t) for n, t in outputs.items()),
@@ -250,7 +290,7 @@ def _program(
     name: str,
     captures: Captures,
     sizes: AttentionSizes,
-    dtype: str,
+    formats: Formats,
     scale: float,
     return_lse: bool,
     return_max: bool,
@@ -267,7 +307,7 @@ def _program(
 
     def program_of(wide: bool) -> Program:
         parts = define_attention(
-            sizes, score, mask, dtype, scale, return_lse, placeholders, empty_rows, wide, return_max, place
+            sizes, score, mask, formats, scale, return_lse, placeholders, empty_rows, wide, return_max, place
         )
         return from_te(name, *parts)
 
@@ -295,7 +335,7 @@ def captured_by(
         DefinitionError: a mod cannot be compiled, or reads outside a tensor.
     """
     mods: dict[str, Any] = dict(zip(_MODS, (score_mod, mask_mod, place), strict=True))
-    captures = capture(mods, {*_STAGES, "q", "k", "v"}, live)
+    captures = capture(mods, {*_STAGES, *_INPUTS}, live)
     values = {n: a.astype(np.int64 if str(a.dtype) in WHOLE else np.float64) for n, a in captures.arrays.items()}
     ends = [np.unique([0, n - 1]) for n in (sizes.batch, sizes.heads, sizes.q_len, sizes.kv_len)]
     index = np.ix_(*ends)
@@ -308,54 +348,3 @@ def captured_by(
     if place is not None:
         captures.bind("place", values, used)(Scalar(index[0]), Scalar(index[3]))
     return captures.only(used)
-
-
-def reference(
-    sizes: AttentionSizes,
-    q: np.ndarray,
-    k: np.ndarray,
-    v: np.ndarray,
-    score_mod: ScoreMod | None,
-    mask_mod: MaskMod | None,
-    scale: float,
-    empty_rows: EmptyRows = "nan",
-    place: KeyPlace | None = None,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """`out`, `lse` and `max_scores` in float64, one head and one chunk of rows at a time; the last two are -inf if a
-    query sees no key."""
-    out, lse, largest = (np.empty(sizes.shapes[name]) for name in ("out", "lse", "max_scores"))
-    rows = max(1, _REFERENCE_VALUES // sizes.kv_len)
-    for b, h in np.ndindex(sizes.batch, sizes.heads):
-        keys, values = (_of_head(sizes, t, b, h // sizes.group, place) for t in (k, v))
-        for start in range(0, sizes.q_len, rows):
-            stop = min(start + rows, sizes.q_len)
-            index = np.ogrid[b : b + 1, h : h + 1, start:stop, 0 : sizes.kv_len]
-            score = (q[b, h, start:stop] @ keys.T * scale)[None, None]
-            if score_mod is not None:
-                score = call_mod("score_mod", score_mod, score, *index)
-            if mask_mod is not None:
-                score = np.where(call_mod("mask_mod", mask_mod, *index), score, -np.inf)
-            score = np.broadcast_to(score, (1, 1, stop - start, sizes.kv_len))[0, 0]
-            highest = score.max(axis=1)
-            with np.errstate(invalid="ignore"):
-                weights = np.exp(score - highest[:, None])
-                averages = weights @ values / weights.sum(axis=1, keepdims=True)
-                total = highest + np.log(weights.sum(axis=1))
-            empty = np.isneginf(highest)
-            out[b, h, start:stop] = np.where(empty[:, None], 0.0, averages) if empty_rows == "zero" else averages
-            lse[b, h, start:stop] = np.where(empty, -np.inf, total)
-            largest[b, h, start:stop] = highest
-    return out, lse, largest
-
-
-def _of_head(sizes: AttentionSizes, tensor: np.ndarray, b: int, head: int, place: KeyPlace | None) -> np.ndarray:
-    """The keys or values (kv_len, width) of one head of a sample; those that a cache of pages does not hold are 0."""
-    if place is None:
-        return tensor[sizes.kv_sample(b), head]
-    page, slot, held = (
-        np.broadcast_to(part.value, sizes.kv_len)
-        for part in place(Scalar(np.full(1, b)), Scalar(np.arange(sizes.kv_len)))
-    )
-    found = np.zeros((sizes.kv_len, tensor.shape[3]))
-    found[held] = tensor[page[held], slot[held], head]
-    return found

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import ParamSpec, TypedDict
 
-from neptune_lab.operators.attention_definition import EmptyRows
+from neptune_lab.operators.attention_sizes import EmptyRows
 from neptune_lab.operators.base import Operator
 
 Own = ParamSpec("Own")

@@ -1,12 +1,19 @@
-"""The sizes of attention's operators, and the shapes that follow."""
+"""The sizes of an attention operator, the shapes of its tensors and the types of its mods."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from neptune_lab.errors import DefinitionError
+
+ScoreMod: TypeAlias = Callable[[Any, Any, Any, Any, Any], Any]
+MaskMod: TypeAlias = Callable[[Any, Any, Any, Any], Any]
+# Where a cache of pages holds a key: from (b, kv) to its page, its place in the page, and whether there is such a key.
+KeyPlace: TypeAlias = Callable[[Any, Any], tuple[Any, Any, Any]]
+# The value of `out` for a query that sees no key: all its scores are -inf.
+EmptyRows: TypeAlias = Literal["nan", "zero"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,4 +81,4 @@ def sizes_of(params: Mapping[str, Any]) -> AttentionSizes:
     return AttentionSizes(b, h, kv_heads, q_len, kv_len, d, v_head_dim, kv_batch, pages)
 
 
-__all__ = ["AttentionSizes", "sizes_of"]
+__all__ = ["AttentionSizes", "EmptyRows", "KeyPlace", "MaskMod", "ScoreMod", "sizes_of"]

@@ -19,6 +19,7 @@ from neptune_lab.operators.python_source import PythonFunction
 from neptune_lab.operators.recipe import Recipe
 from neptune_lab.operators.strided import sharing
 from neptune_lab.strict.console import shown
+from neptune_lab.strict.dtypes import EIGHTS
 from neptune_lab.strict.values import check_integer
 from neptune_lab.tensor_spec import TensorSpec, layout_of, overlaps
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 Arrays: TypeAlias = tuple[np.ndarray, ...]
 
-# NumPy's own dtypes stop at float16; importing ml_dtypes also teaches NumPy the name "bfloat16".
+# NumPy's own dtypes stop at float16; importing ml_dtypes also teaches NumPy the names of the others.
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 # Inputs of these dtypes reach a reference as int64, others as float64.
@@ -242,6 +243,8 @@ def as_numpy(value: Any) -> np.ndarray:
     tensor = value.detach().cpu()
     if tensor.dtype == torch.bfloat16:  # torch gives NumPy no bfloat16, but the bits are the same
         return tensor.contiguous().view(torch.int16).numpy().view(BFLOAT16)
+    if str(tensor.dtype).removeprefix("torch.") in EIGHTS:
+        return tensor.contiguous().view(torch.int8).numpy().view(str(tensor.dtype).removeprefix("torch."))
     return tensor.numpy()
 
 

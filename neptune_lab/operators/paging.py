@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from neptune_lab.operators.attention_definition import KeyPlace, MaskMod, ScoreMod
+from neptune_lab.operators.attention_sizes import KeyPlace, MaskMod, ScoreMod
 
 
 def paged_mods(

@@ -12,10 +12,10 @@ from neptune_lab.loop_ir.nodes import Cast, Load, walk
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_ir.tree import blocks, find_block
 from neptune_lab.loop_schedule import PRIMITIVES
-from neptune_lab.loop_schedule.definition.stages import HALVES
 from neptune_lab.loop_schedule.schedule import Applied, Schedule
 from neptune_lab.pipeline.record import AppliedPass
 from neptune_lab.repair import RepairTerm, VectorRepair
+from neptune_lab.strict.dtypes import EIGHTS, HALVES
 
 
 def exceptions_met(scheduled: Schedule, translated: TileProgram, passes: Sequence[AppliedPass]) -> tuple[str, ...]:
@@ -68,14 +68,15 @@ def _repairs(scheduled: Schedule) -> Iterator[tuple[Applied, RepairTerm | Vector
 
 
 def _distributes_rounded(applied: Applied) -> bool:
-    """Whether the step made two products of one whose factor is rounded to 16 bits."""
+    """Whether the step made two products of one whose factor is rounded to 8 or 16 bits."""
     program = applied.outcome.program
     if applied.step.primitive != "distribute":
         return False
     terms = [find_block(program, name)[1].body.value for name in applied.outcome.made]
-    rounded = {b.name for b in program.buffers if b.dtype in HALVES and b.name not in program.inputs}
+    narrow = (*EIGHTS, *HALVES)
+    rounded = {b.name for b in program.buffers if b.dtype in narrow and b.name not in program.inputs}
     return any(
-        (isinstance(e, Load) and e.buffer in rounded) or (isinstance(e, Cast) and e.dtype in HALVES)
+        (isinstance(e, Load) and e.buffer in rounded) or (isinstance(e, Cast) and e.dtype in narrow)
         for term in terms
         for e in walk(term)
     )

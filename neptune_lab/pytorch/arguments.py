@@ -32,12 +32,14 @@ class Extras(NamedTuple):
         options: (name, value) of each of our options in `kernel_options`, by name.
         dynamic: whether one kernel takes all lengths (True), or each has its own (False); None: from the second length
             on.
+        formats: of a call with tensors of 8 bits, from `quantized`; else empty.
     """
 
     lse: bool = False
     max_scores: bool = False
     options: tuple[tuple[str, Any], ...] = ()
     dynamic: bool | None = None
+    formats: tuple[tuple[str, Any], ...] = ()
 
 
 PLAIN = Extras()
@@ -49,7 +51,7 @@ class Problem:
 
     Args:
         q, k, v: shapes (batch, heads, length, head_dim); the batch of k and v is q's, or 1.
-        dtype: of all three, such as "float16".
+        dtype: of all three and the output, such as "float16"; if `extras` has formats, of the output.
         scale: factor of the scores; None: 1/sqrt(head_dim).
         extras: further outputs, and options of code generation.
         strides: of q, k and v, each None if it is contiguous; None: all three are.
@@ -107,7 +109,11 @@ def problem_of(
     """
     for name, shape in (("q", q), ("k", k), ("v", v)):
         check_shape(name, shape)
-    _check_dtypes(q_dtype, k_dtype, v_dtype)
+    v_stored = v
+    if ("v_transposed", True) in extras.formats:
+        v = (*v[:2], v[3], v[2])
+    if not extras.formats:
+        _check_dtypes(q_dtype, k_dtype, v_dtype)
     _check_sizes(q, k, v)
     check_switch("enable_gqa", enable_gqa, LaunchError)
     _check_heads(q[1], k[1], enable_gqa=enable_gqa)
@@ -118,9 +124,10 @@ def problem_of(
         )
     layouts = None
     if strides is not None:
-        layouts = layout_of(q, strides[0]), layout_of(k, strides[1]), layout_of(v, strides[2])
+        layouts = layout_of(q, strides[0]), layout_of(k, strides[1]), layout_of(v_stored, strides[2])
         layouts = layouts if any(layouts) else None
-    return Problem(tuple(q), tuple(k), tuple(v), str(q_dtype).removeprefix("torch."), scale, extras, layouts)
+    dtype = dict(extras.formats).get("dtype", str(q_dtype).removeprefix("torch."))
+    return Problem(tuple(q), tuple(k), tuple(v), dtype, scale, extras, layouts)
 
 
 def check_shape(name: str, shape: Shape) -> None:
@@ -280,7 +287,7 @@ def named(q: Any, k: Any, v: Any, others: Mapping[str, Any]) -> tuple[Any, Any, 
             raise LaunchError(
                 f"attention has no argument {name!r}",
                 help="it takes q, k, v, score_mod, mask_mod, block_mask, scale, enable_gqa, return_lse, return_aux, "
-                "kernel_options, cu_seqlens_q and cu_seqlens_k",
+                "kernel_options, cu_seqlens_q, cu_seqlens_k, dynamic, q_scale, k_scale, v_scale and weights_dtype",
             )
         elif value is not None and value is not False and not (name == "dropout_p" and value == 0):
             raise LaunchError(f"attention does not take {name}", help=_INSTEAD[name])

@@ -33,7 +33,7 @@ class Compiled:
     """A kernel in memory.
 
     Args:
-        kernel: takes q, k, v and the captured tensors.
+        kernel: takes q, k, v, their scales and the captured tensors.
         captured: for each captured tensor, its index in `Reading.tensors`, and the dtype that the kernel takes.
     """
 
@@ -119,13 +119,14 @@ def _compiled(
     sizes: Any = {"kv_heads": kv_heads, "v_head_dim": problem.v[3], "dtype": problem.dtype, "scale": problem.scale}
     sizes |= {"kv_batch": problem.k[0], "return_lse": problem.extras.lse, "return_max": problem.extras.max_scores}
     sizes |= {"pages": problem.pages, "place": place}
+    sizes |= dict(problem.extras.formats)
     make = partial(attention.general, batch, heads, q_len, kv_len, head_dim, score_mod, mask_mod, **sizes)
     plain = make(empty_rows="zero", live=True)
     alike = _as_tuned(make, plain)
     captures = captured_by(sizes_of(plain.params), score_mod, mask_mod, live=True, place=place)
     index_of = {id(tensor): index for index, tensor in enumerate(reading.tensors)}
     by_name = {name: index_of[owner] for owner, name in captures.names.items() if owner in index_of}
-    captured = tuple(by_name[tensor.name] for tensor in plain.inputs[3:])
+    captured = tuple(by_name[tensor.name] for tensor in stored.captured_inputs(plain.inputs))
 
     op, similar = plain, (alike,)
     if problem.strides is not None:
@@ -193,7 +194,7 @@ def _sized(entry: stored.StoredKernel) -> Compiled:
 
 
 def _loaded(entry: stored.StoredKernel) -> Compiled:
-    dtypes = (getattr(torch, tensor.dtype) for tensor in entry.spec.inputs[3:])
+    dtypes = (getattr(torch, tensor.dtype) for tensor in stored.captured_inputs(entry.spec.inputs))
     return Compiled(load(entry.spec), tuple(zip(entry.captured, dtypes, strict=True)))
 
 

@@ -30,6 +30,7 @@ from neptune_lab.pytorch.block_masks import mask_of
 from neptune_lab.pytorch.compiled import Compiled, compiled_for
 from neptune_lab.pytorch.mods import Reading, read
 from neptune_lab.pytorch.packed import Places, packed_mods, places_of
+from neptune_lab.pytorch.quantized import NONE, has_quantized, quantized
 from neptune_lab.pytorch.traced import traced
 
 if TYPE_CHECKING:
@@ -58,6 +59,10 @@ def attention(
     cu_seqlens_q: torch.Tensor | None = ...,
     cu_seqlens_k: torch.Tensor | None = ...,
     dynamic: bool | None = ...,
+    q_scale: float | torch.Tensor | None = ...,
+    k_scale: float | torch.Tensor | None = ...,
+    v_scale: float | torch.Tensor | None = ...,
+    weights_dtype: torch.dtype | None = ...,
     **others: Any,
 ) -> torch.Tensor: ...
 
@@ -79,6 +84,10 @@ def attention(
     cu_seqlens_q: torch.Tensor | None = ...,
     cu_seqlens_k: torch.Tensor | None = ...,
     dynamic: bool | None = ...,
+    q_scale: float | torch.Tensor | None = ...,
+    k_scale: float | torch.Tensor | None = ...,
+    v_scale: float | torch.Tensor | None = ...,
+    weights_dtype: torch.dtype | None = ...,
     **others: Any,
 ) -> Any: ...
 
@@ -99,6 +108,10 @@ def attention(
     cu_seqlens_q: torch.Tensor | None = None,
     cu_seqlens_k: torch.Tensor | None = None,
     dynamic: bool | None = None,
+    q_scale: float | torch.Tensor | None = None,
+    k_scale: float | torch.Tensor | None = None,
+    v_scale: float | torch.Tensor | None = None,
+    weights_dtype: torch.dtype | None = None,
     **others: Any,
 ) -> Any:
     """Attention with FlexAttention's arguments, in one kernel compiled for these shapes and mods.
@@ -110,8 +123,8 @@ def attention(
     The first call for new shapes or new mods compiles, and so does the second length of them (see `dynamic`); later
     calls, also in later processes, reuse the kernel.  If there is a tuning record for the problem on this GPU, its
     choice is compiled.  Works inside torch.compile without a graph break (except for a mod over a tensor that the
-    compiled function takes or makes: define such mods outside the function; and with block_mask) and under CUDA-graph
-    capture (after one call outside the capture).
+    compiled function takes or makes: define such mods outside the function; and with block_mask or tensors of 8 bits)
+    and under CUDA-graph capture (after one call outside the capture).
 
     The kernel reads the tensors that a mod captures at each call: their values may change, and a new shape or dtype
     recompiles.  They must be on q's device; a tensor without axes may be on the CPU, which costs a copy per call.
@@ -121,10 +134,11 @@ def attention(
     traced at every call, since what it reads may have changed; that takes milliseconds.
 
     Args:
-        q: queries (batch, heads, q_len, head_dim), float16, bfloat16 or float32.
+        q: queries (batch, heads, q_len, head_dim), float16, bfloat16 or float32, or float8_e4m3fn or float8_e5m2.
         k: keys (batch or 1, kv_heads, kv_len, head_dim).  With 1, all samples of the batch share k and v.
         v: values, of k's batch, heads and length: (batch or 1, kv_heads, kv_len, v_head_dim).  If the dtypes of q, k
-            and v differ, the ones that are narrower are converted at each call, with a warning once.
+            and v differ, the ones that are narrower are converted at each call, with a warning once.  k and v may
+            also be float8_e4m3fn, float8_e5m2 or int8, whatever q is: the kernel converts tiles of them.
         score_mod: `score_mod(score, b, h, q, kv)` returns the new score for a float32 score; None: unchanged.
         block_mask: a torch BlockMask for these lengths: the mask is its mask_mod and its lists of blocks.  For a new
             mask, or new values of tensors that its mask_mod reads, the lists are compared with mask_mod on the device,
@@ -153,15 +167,20 @@ def attention(
             has a kernel of its own, which may be faster; None: from the second length on.  Lengths for which the
             compiler has no such kernel, such as those of causal attention whose two lengths vary apart, have kernels of
             their own.
+        q_scale, k_scale, v_scale: what q, k and v were divided by when they were quantized: a number, or a tensor (),
+            (heads,) or (batch, heads), with k's heads for k and v.  The kernel reads them at each call.  None: 1.
+        weights_dtype: dtype to which the softmax's weights are rounded before they are multiplied by v.  None: v's, or
+            float16 if v has 8 bits.  torch.float8_e4m3fn, for a v of that dtype, is less exact
+            (docs/concepts/numbers.md); v is then transposed at each call, unless v.transpose(2, 3) is contiguous.
         others: query, key and value are other names of q, k and v.  Arguments of SDPA are refused, with an
             alternative.
 
     Returns:
-        (batch, heads, q_len, v_head_dim), of q's dtype, its dimensions in the order in which q has them in memory:
-        as torch.empty_like(q), and contiguous if q is.  The kernel is compiled for the strides of q, k and v, and reads
-        them where they are: x.view(batch, length, heads, head_dim).transpose(1, 2), parts of a packed projection or of
-        a cache, expanded batches and heads.  Only a tensor whose last dimension is strided is copied, at each call and
-        with a warning once for each of q, k and v.
+        (batch, heads, q_len, v_head_dim), of q's dtype (bfloat16 if q has 8 bits, which holds what float32 does), its
+        dimensions in the order in which q has them in memory: as torch.empty_like(q), and contiguous if q is.  The
+        kernel is compiled for the strides of q, k and v, and reads them where they are: x.view(batch, length, heads,
+        head_dim).transpose(1, 2), parts of a packed projection or of a cache, expanded batches and heads.  Only a
+        tensor whose last dimension is strided is copied, at each call and with a warning once for each of q, k and v.
 
         With return_lse, (out, lse): lse is (batch, heads, q_len), float32, the natural logarithm of the sum over j of
         exp(score), and -inf for a query that attends to no key.
@@ -183,11 +202,13 @@ def attention(
     places = None
     if packed:
         places = places_of(q, k, v, cu_seqlens_q, cu_seqlens_k, score_mod is not None or mask_mod is not None)
-    plain = return_lse is False and return_aux is None and dynamic is None
+    formats = q_scale, k_scale, v_scale, weights_dtype
+    eight = has_quantized(q, k, v, formats)
+    plain = return_lse is False and return_aux is None and dynamic is None and not eight
     if block_mask is None and plain and not kernel_options:
         return _attend(q, k, v, score_mod, mask_mod, enable_gqa, scale, PLAIN, places)
-    more = block_mask, return_lse, return_aux, kernel_options, dynamic
-    whole = _whole if block_mask is None else _outside_graphs
+    more = block_mask, return_lse, return_aux, kernel_options, dynamic, formats if eight else None
+    whole = _whole if block_mask is None and not eight else _outside_graphs
     return whole(q, k, v, score_mod, mask_mod, enable_gqa, scale, places, *more)
 
 
@@ -201,6 +222,7 @@ def _attend(
     scale: float | None,
     extras: Extras,
     places: Places | None = None,
+    scales: tuple[torch.Tensor, ...] = (),
 ) -> Any:
     """The kernel's outputs: a tensor, or a tuple of `out` and those that `extras` asks for."""
     if torch.compiler.is_dynamo_compiling():
@@ -215,7 +237,7 @@ def _attend(
     refuse_transforms(q, k, v)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         refuse_gradients(q, k, v)
-    if not q.dtype == k.dtype == v.dtype:
+    if not q.dtype == k.dtype == v.dtype and not extras.formats:
         common = common_dtype(q.dtype, k.dtype, v.dtype)
         if common is not None:
             warn_of_conversions(q, k, v, common)
@@ -236,8 +258,8 @@ def _attend(
         compiled = _compiled(problem, score_mod, mask_mod, reading)
     extra = captured_inputs(compiled.captured, reading.tensors, device) if compiled.captured else ()
     if type(q) is type(k) is type(v) is torch.Tensor and not torch._C._len_torch_dispatch_stack():
-        return compiled.kernel.launch(q, k, v, *extra)
-    return compiled.op(q, k, v, *extra)  # for fake tensors, and for modes that only see operators
+        return compiled.kernel.launch(q, k, v, *scales, *extra)
+    return compiled.op(q, k, v, *scales, *extra)  # for fake tensors, and for modes that only see operators
 
 
 def _first_as(found: Any, dtype: torch.dtype) -> Any:
@@ -259,9 +281,13 @@ def _whole(
     return_aux: Any,
     kernel_options: Any,
     dynamic: Any,
+    formats: tuple[Any, Any, Any, Any] | None,
 ) -> Any:
     """`attention` with the arguments that few calls have."""
-    extras = extras_of(return_lse, return_aux, kernel_options, dynamic)
+    of_eight = NONE if formats is None else quantized(q, k, v, *formats)
+    extras = extras_of(return_lse, return_aux, kernel_options, dynamic)._replace(formats=of_eight.formats)
+    if ("v_transposed", True) in extras.formats:
+        v = v.transpose(2, 3).contiguous()
     if block_mask is not None:
         if mask_mod is not None:
             raise LaunchError(
@@ -278,7 +304,7 @@ def _whole(
         for name, tensor in (("q", q), ("k", k)):
             check_shape(name, tensor.shape)
         mask_mod = mask_of(block_mask, q, k)
-    found = _attend(q, k, v, score_mod, mask_mod, enable_gqa, scale, extras, places)
+    found = _attend(q, k, v, score_mod, mask_mod, enable_gqa, scale, extras, places, of_eight.scales)
     if return_aux is None:
         return found
     from torch.nn.attention.flex_attention import AuxOutput
@@ -296,7 +322,7 @@ def forget() -> None:
 
 _outside_graphs: Any = torch.compiler.disable(  # torch.compile breaks the graph here
     _whole,
-    reason="attention with block_mask",  # pyright: ignore[reportCallIssue]
+    reason="attention with block_mask or tensors of 8 bits",  # pyright: ignore[reportCallIssue]
 )
 
 

@@ -10,7 +10,7 @@ for every length.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -33,6 +33,10 @@ LONG = 1024
 # The lengths that template and tiles are chosen for.
 _SHORT_HINT, _LONG_HINT = LONG // 2, 4 * LONG
 _MOST = 256
+# What a kernel for all lengths is made from: dtypes, and fields of `Problem` and `Extras`.
+_DTYPES = frozenset({"float16", "bfloat16", "float32"})
+_OF_PROBLEM = frozenset({"q", "k", "v", "dtype", "scale", "extras", "strides"})
+_OF_EXTRAS = frozenset({"lse", "max_scores", "dynamic"})
 
 
 @dataclass(slots=True)
@@ -94,7 +98,7 @@ class _Plan:
 def for_lengths(problem: Problem, score_mod: Any, mask_mod: Any, reading: Reading) -> stored.StoredKernel | None:
     """The kernel for all lengths that serves a call; None if the call gets a kernel of its own lengths."""
     dynamic = problem.extras.dynamic
-    if dynamic is False or not reading.exact or problem.extras.options or problem.k[0] != problem.q[0]:
+    if dynamic is False or not reading.exact or not _is_known(problem):
         return None
     lengths = problem.q[2], problem.k[2]
     shapes = _shapes_of(reading)
@@ -112,6 +116,22 @@ def for_lengths(problem: Problem, score_mod: Any, mask_mod: Any, reading: Readin
         return None
     given = problem.q, problem.k, problem.v, *(shapes[index] or (1,) for index in entry.captured)
     return None if sizes_in(entry.spec, given) is None else entry
+
+
+def _is_known(problem: Problem) -> bool:
+    """Whether everything that `problem` says is in the kernel that `_operator` makes.
+
+    Fields that this module does not read must have their defaults, so that a call with a new field gets a kernel of its
+    own lengths until this module reads the field.
+    """
+    extras = problem.extras
+    others = [(getattr(problem, f.name), f.default) for f in fields(problem) if f.name not in _OF_PROBLEM]
+    others += [
+        (value, extras._field_defaults.get(name, MISSING))
+        for name, value in extras._asdict().items()
+        if name not in _OF_EXTRAS
+    ]
+    return problem.dtype in _DTYPES and problem.k[0] == problem.q[0] and all(value == usual for value, usual in others)
 
 
 def family_of(problem: Problem, reading: Reading) -> tuple[Any, _Family]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +21,7 @@ from neptune_lab.strict.emitted import check_emitted
 from neptune_lab.strict.files import MIB
 from neptune_lab.strict.json_text import check_schema, read_json
 from neptune_lab.strict.typed import Count, Line, pack, unpack
+from neptune_lab.tensor_spec import TensorSpec
 
 # Raised whenever the meaning of an entry changes; entries of another schema are compiled again.
 SCHEMA = 2
@@ -34,7 +35,7 @@ class StoredKernel:
 
     Args:
         spec: the emitted module and its arguments.
-        captured: for each input after q, k and v, its tensor's index in `Reading.tensors`.
+        captured: for each input after q, k, v and their scales, its tensor's index in `Reading.tensors`.
         workloads: `records.workload_key` of the definitions whose tuning records apply to it.
         records: digest of the tuning records for these when it was compiled.
     """
@@ -60,10 +61,15 @@ class StoredKernel:
         if not isinstance(data.get("entry"), dict) or data.get("digest") != _digest(key, data["entry"]):
             raise MeasureError("an entry whose digest is not that of what it holds")
         entry = unpack(data["entry"], cls, "entry", MeasureError)
-        if len(entry.captured) != len(entry.spec.inputs) - 3:
+        if len(entry.captured) != len(captured_inputs(entry.spec.inputs)):
             raise MeasureError("an entry whose captured tensors are not its inputs")
         check_emitted(entry.spec.text, MeasureError)
         return entry
+
+
+def captured_inputs(inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """The inputs that mods capture: all but those of these names, which no captured tensor has."""
+    return tuple(tensor for tensor in inputs if tensor.name not in ("q", "k", "v", "q_scale", "k_scale", "v_scale"))
 
 
 def find(key: str) -> StoredKernel | None:

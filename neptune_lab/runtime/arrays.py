@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
 
 def to_tensor(array: np.ndarray, device: Any = "cpu") -> torch.Tensor:
-    """A torch tensor of the array's values and dtype (bfloat16 of ml_dtypes too) on `device`."""
+    """A torch tensor of the array's values and dtype (those of ml_dtypes too) on `device`."""
     import torch
 
     own = np.ascontiguousarray(array).reshape(np.shape(array))  # it gives a number a dimension
-    if own.dtype.name == "bfloat16":  # torch does not support NumPy's extension dtypes; the bits are the same
-        return torch.from_numpy(own.view(np.int16)).view(torch.bfloat16).to(device)
+    bits = {"bfloat16": np.int16, "float8_e4m3fn": np.int8, "float8_e5m2": np.int8}.get(own.dtype.name)
+    if bits is not None:  # torch does not support NumPy's extension dtypes; the bits are the same
+        return torch.from_numpy(own.view(bits)).view(getattr(torch, own.dtype.name)).to(device)
     return torch.from_numpy(own).to(device)
 
 

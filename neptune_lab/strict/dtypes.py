@@ -1,10 +1,24 @@
 """Names of the dtypes that programs, kernels and files may have."""
 
-FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
+# Floats of 8 bits, which tensors hold and a matrix unit multiplies; nothing else is computed in them.
+EIGHTS = ("float8_e4m3fn", "float8_e5m2")
 # Floats of 16 bits, which a matrix unit multiplies.
 HALVES = ("float16", "bfloat16")
+FLOATS = frozenset({*EIGHTS, *HALVES, "float32", "float64"})
 INTEGERS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
 DTYPES = FLOATS | INTEGERS | {"bool"}
+# What values may be computed in.
+COMPUTED = DTYPES - frozenset(EIGHTS)
+
+
+def itemsize(dtype: str) -> int:
+    """Bytes per element.
+
+    >>> itemsize("bfloat16"), itemsize("float8_e4m3fn"), itemsize("bool")
+    (2, 1, 1)
+    """
+    bits = "".join(c for c in dtype.partition("_")[0] if c.isdigit())
+    return int(bits) // 8 if bits else 1
 
 
 def usual(value: float | int | bool) -> str:

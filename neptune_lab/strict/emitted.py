@@ -37,7 +37,7 @@ _CHAINS = frozenset(
 )
 # The names that emitted modules use of torch and Triton, which can do far more than compute.
 _TORCH = frozenset(
-    {"empty", "empty_strided", "bool", "float16", "bfloat16", "float32", "float64"}
+    {"empty", "empty_strided", "bool", "float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32", "float64"}
     | {f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64)}
 )
 _TRITON = frozenset({"jit", "set_allocator"})

@@ -11,7 +11,7 @@ import torch
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.input_specs import Value
-from neptune_lab.strict.dtypes import DTYPES
+from neptune_lab.strict.dtypes import COMPUTED
 from neptune_lab.tensor_spec import TensorSpec
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -96,7 +96,7 @@ def named_arguments(function: Callable[..., Any], given: Sequence[Any]) -> dict[
     for name, value in zip(names, given, strict=False):
         if isinstance(value, torch.Tensor):
             dtype = str(value.dtype).removeprefix("torch.")
-            if dtype not in DTYPES:
+            if dtype not in COMPUTED:
                 return None
             found[name] = TensorSpec(name, tuple(value.shape), dtype)
         elif value is None or isinstance(value, bool | int | float):

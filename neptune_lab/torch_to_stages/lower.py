@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from neptune_lab.errors import DefinitionError
 from neptune_lab.loop_ir.names import unique
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Var, walk
-from neptune_lab.strict.dtypes import DTYPES
+from neptune_lab.strict.dtypes import COMPUTED
 from neptune_lab.torch_to_stages.graph import Graph
 from neptune_lab.torch_to_stages.known import MOST, Known, known
 from neptune_lab.torch_to_stages.lines import line_of_node, lines_of_node
@@ -136,7 +136,7 @@ class _State:
 
     def _read(self, node: torch.fx.Node) -> Value | Complex:
         tensor = self.known.value(node) if _size(node) <= MOST else None
-        plain = isinstance(tensor, torch.Tensor) and dtype_name(tensor.dtype) in (*DTYPES, *_PARTS)
+        plain = isinstance(tensor, torch.Tensor) and dtype_name(tensor.dtype) in (*COMPUTED, *_PARTS)
         if tensor is None or not plain or not tensor.numel():
             if node in self.untaken:
                 raise self.untaken[node]
@@ -247,7 +247,7 @@ def _hint(node: torch.fx.Node, name: str) -> str:
 def _dtype(node: torch.fx.Node, tensor: torch.Tensor) -> str:
     name = dtype_name(tensor.dtype)
     name = _PARTS.get(name, name) if node.op != "placeholder" else name
-    if name not in DTYPES:
+    if name not in COMPUTED:
         help = "use floats, integers or conditions"
         if tensor.is_complex():
             help = "give torch.view_as_real(x), and take torch.view_as_complex of it in the function"

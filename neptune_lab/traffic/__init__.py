@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from neptune_lab.traffic.loops import of_loops, operations
-from neptune_lab.traffic.record import Roofline, StageTraffic, TensorTraffic, Traffic, itemsize
+from neptune_lab.traffic.record import Roofline, StageTraffic, TensorTraffic, Traffic
 from neptune_lab.traffic.steps import TrafficRecord, traffic_of
 from neptune_lab.traffic.tiles import Chip, of_tiles
 
@@ -14,7 +14,6 @@ __all__ = [
     "TensorTraffic",
     "Traffic",
     "TrafficRecord",
-    "itemsize",
     "of_loops",
     "of_tiles",
     "operations",

@@ -25,7 +25,8 @@ from neptune_lab.loop_ir.nodes import (
     variables,
     walk,
 )
-from neptune_lab.traffic.record import StageTraffic, TensorTraffic, Traffic, itemsize
+from neptune_lab.strict.dtypes import itemsize
+from neptune_lab.traffic.record import StageTraffic, TensorTraffic, Traffic
 from neptune_lab.traffic.regions import Formula, Region, Span, TooMany, constant, distinct, touched
 
 

@@ -130,13 +130,3 @@ class Traffic:
         totals = {"read": self.read, "written": self.written, "moved": self.moved, "exact": self.exact}
         bound = {} if self.roofline is None else {"bound": self.roofline.bound, "us": self.roofline.us}
         return asdict(self) | totals | bound
-
-
-def itemsize(dtype: str) -> int:
-    """Bytes per element.
-
-    >>> itemsize("bfloat16"), itemsize("bool")
-    (2, 1)
-    """
-    bits = "".join(c for c in dtype if c.isdigit())
-    return int(bits) // 8 if bits else 1

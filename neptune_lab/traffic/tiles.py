@@ -32,8 +32,9 @@ from neptune_lab.htile.nodes import (
 )
 from neptune_lab.htile.shapes import shape_of
 from neptune_lab.htile.walk import names_of_index, region, subexpressions
+from neptune_lab.strict.dtypes import itemsize
 from neptune_lab.traffic.cache import Cache, CachedAccess, cell_sizes
-from neptune_lab.traffic.record import StageTraffic, TensorTraffic, Traffic, itemsize
+from neptune_lab.traffic.record import StageTraffic, TensorTraffic, Traffic
 from neptune_lab.traffic.regions import Formula, Region, Span, TooMany, Values, constant, distinct, touched
 
 

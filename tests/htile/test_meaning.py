@@ -8,8 +8,8 @@ from htile_programs import CASES, F16, F32, at, lit, op, softmax, tile
 
 from neptune_lab.errors import TileError
 from neptune_lab.htile import interpret, verify
-from neptune_lab.htile.interpret import round_to_bfloat16
 from neptune_lab.htile.nodes import Cast, GridAxis, Kernel, Program, Reduce, Store, Tensor
+from neptune_lab.htile.rounding import round_to_bfloat16
 from neptune_lab.htile_passes import PASSES, apply
 
 

@@ -13,7 +13,7 @@ import torch
 from neptune_lab.errors import DefinitionError
 from neptune_lab.loop_ir.nodes import Block, Loop, Program
 from neptune_lab.loop_ir.tvm_compat import run_native
-from neptune_lab.operators import OPERATORS, attention, attention_definition, find, math, softmax
+from neptune_lab.operators import OPERATORS, attention, attention_reference, find, math, softmax
 from neptune_lab.operators.base import Operator
 
 SIZES = {"batch": 2, "heads": 2, "q_len": 3, "kv_len": 5, "head_dim": 4}
@@ -101,7 +101,7 @@ def test_reference_is_the_same_in_chunks(monkeypatch: pytest.MonkeyPatch) -> Non
     op = attention.general(1, 2, 7, 5, 4, score_mod=lambda s, b, h, q, kv: s + h * q - kv, mask_mod=window)
     inputs = list(op.random_inputs(0).values())
     whole = op.reference(*inputs)
-    monkeypatch.setattr(attention_definition, "_REFERENCE_VALUES", 12)
+    monkeypatch.setattr(attention_reference, "_REFERENCE_VALUES", 12)
     np.testing.assert_array_equal(op.reference(*inputs), whole)
 
 

@@ -180,7 +180,7 @@ def test_an_object_whose_changes_cannot_be_seen(compilations):
         (lambda q, k, v: (q.to("meta"), k.to("meta"), v.to("meta")), {}, "argument q is on meta; expected a CUDA"),
         (lambda q, k, v: (q[0], k, v), {}, r"argument q has shape \(2, 32, 16\); expected \(batch, heads, length"),
         (lambda q, k, v: (q, k[:, :, :0], v), {}, r"argument k has shape \(1, 2, 0, 16\); .*none of them 0"),
-        (lambda q, k, v: (q, k, v.to(torch.int8)), {}, "argument v has dtype torch.int8; expected torch.float16"),
+        (lambda q, k, v: (q, k, v.to(torch.int16)), {}, "argument v has dtype torch.int16; expected torch.float16"),
         (lambda q, k, v: (q, k, v.repeat(3, 1, 1, 1)), {}, r"argument v has batch 3; expected 1, which k has"),
         (lambda q, k, v: (q.double(), k, v), {}, "argument q has dtype torch.float64; expected torch.float16"),
         (lambda q, k, v: (q.repeat(3, 1, 1, 1), k.repeat(2, 1, 1, 1), v), {}, r"k has batch 2; expected 3"),

@@ -82,6 +82,10 @@ def computes_in_int8(x):
     return whole + whole  # here
 
 
+def rounds_to_8_bits(x):
+    return x.to(torch.float8_e5m2).float() * 2  # here
+
+
 def leaves_a_remainder(x):
     return x % 0.1  # here
 
@@ -100,6 +104,6 @@ def returns_a_number(x):
 
 FUNCTIONS = (
     sorts, takes_the_best, selects_by_mask, finds_nonzero, branches, makes_a_number, writes_to_its_input, drops_out,
-    draws, accumulates, convolves, inverts, scatters, drops_nan, takes_complex, computes_in_int8,
+    draws, accumulates, convolves, inverts, scatters, drops_nan, takes_complex, computes_in_int8, rounds_to_8_bits,
     measures_distances_of_order_three, leaves_a_remainder, rounds_a_quotient, shapes_do_not_fit, returns_a_number,
 )  # fmt: skip

@@ -14,9 +14,9 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.iteration_domain import evaluate
 from neptune_lab.loop_ir.nodes import Block, loads, substitute
 from neptune_lab.operators import attention, norms, softmax
+from neptune_lab.strict.dtypes import itemsize
 from neptune_lab.target import Target
 from neptune_lab.traffic import Chip, of_loops, of_tiles
-from neptune_lab.traffic.record import itemsize
 
 
 def elements(program):

@@ -12,8 +12,8 @@ from neptune_lab.htile import from_text
 from neptune_lab.htile.interpret import _Machine
 from neptune_lab.htile.nodes import Access
 from neptune_lab.operators import attention, norms, softmax
+from neptune_lab.strict.dtypes import itemsize
 from neptune_lab.traffic import Chip, of_tiles
-from neptune_lab.traffic.record import itemsize
 
 LARGE = Chip(resident=4, cache=1e9)
 

@@ -130,6 +130,18 @@ def test_what_a_gpu_cannot_do_is_refused(target, options):
     assert "Target('cuda', (9, 0))" in str(caught.value)
 
 
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_e4m3_by_capability(dtype):
+    """Triton has no conversion of e4m3 before Ada, and says so with an internal error."""
+    op = attention.general(1, 1, 32, 64, 16, None, None, "float16", k_dtype=dtype)
+    assert dtype in compiled(op, target=HOPPER).source
+    if dtype == "float8_e5m2":
+        assert dtype in compiled(op, target=A100).source
+        return
+    with pytest.raises(EmitError, match="tensor k has dtype float8_e4m3fn, which is not available on target cuda 8"):
+        compiled(op, target=A100)
+
+
 def test_tanh_of_the_hardware_by_capability():
     assert EmitOptions(tanh="hardware", target=A100).tanh == "hardware"
     with pytest.raises(EmitError, match="tanh='hardware' is not available on target hip"):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from neptune_lab.errors import DefinitionError, NeptuneError
 from neptune_lab.input_specs import parse_inputs
 from neptune_lab.strict.console import shown
-from neptune_lab.strict.dtypes import FLOATS
+from neptune_lab.strict.dtypes import COMPUTED, FLOATS
 from neptune_lab.tensor_spec import TensorSpec
 from neptune_widgets.sizes import again, function_name
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from neptune_lab.operators.recipe import Argument, Recipe
 
 # Of arguments that are text, what a page may choose. Another text stays as it is: it could be a path.
-_DTYPES = tuple(sorted(FLOATS))
+_DTYPES = tuple(sorted(FLOATS & COMPUTED))
 _CHOICES = {"empty_rows": ("nan", "zero")}
 # Parameters of the library's functions that are no sizes or options of what is computed.
 _NO_FIELDS = ("score_mod", "mask_mod", "live")

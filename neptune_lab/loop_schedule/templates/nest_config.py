@@ -12,7 +12,7 @@ from neptune_lab.loop_ir.nodes import Block, Program
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_schedule.plan import COLUMN_TILE, SMALLEST_ROWS, NestPlan, factors_of, is_product, parallelism
 from neptune_lab.loop_schedule.templates.config import TileConfig
-from neptune_lab.strict.dtypes import HALVES
+from neptune_lab.strict.dtypes import EIGHTS, HALVES
 from neptune_lab.target import DEFAULT
 
 # The default rows and columns of a tile.
@@ -271,7 +271,7 @@ def has_product(program: Program, nest: NestPlan) -> bool:
 def multiplies_float32(program: Program, nest: NestPlan) -> bool:
     """Whether a matrix product of the nest has factors of float32 or wider."""
     return any(
-        dtype_of(as_multiplied(*factors, program)[0], program) not in HALVES
+        dtype_of(as_multiplied(*factors, program)[0], program) not in (*EIGHTS, *HALVES)
         for b in _products(program, nest)
         if (factors := factors_of(b)) is not None
     )

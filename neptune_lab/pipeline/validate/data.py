@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from neptune_lab.htile.rounding import AS_FLOAT32, round_to
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Program, Var, loads, variables
 from neptune_lab.loop_ir.positions import positions_below
+from neptune_lab.strict.dtypes import EIGHTS
 
 Arrays = dict[str, np.ndarray]
 
@@ -41,14 +43,20 @@ def data_sets(definition: Program, captured: Mapping[str, np.ndarray], most: int
             others = {**base, **positive} if name in factors else base
             special = _special(base[name], columns[name], kinds[first:] + kinds[:first])
             sets.append((f"special rows in {name}" + f", set {turn + 1}" * (turn > 0), {**others, name: special}))
-    return sets
+    return [(kind, {name: _held(definition, name, array) for name, array in made.items()}) for kind, made in sets]
+
+
+def _held(definition: Program, name: str, array: np.ndarray) -> np.ndarray:
+    """What a tensor of 8-bit floats holds of the values: they are too coarse for a reference that does not round."""
+    dtype = definition.buffer(name).dtype
+    return round_to(array, dtype) if dtype in EIGHTS else array
 
 
 def _ordinary(definition: Program, name: str, captured: Mapping[str, np.ndarray], seed: int) -> np.ndarray:
     buffer = definition.buffer(name)
     rng = np.random.default_rng(seed)
     if "float" in buffer.dtype:
-        dtype = "float32" if buffer.dtype == "bfloat16" else buffer.dtype
+        dtype = "float32" if buffer.dtype in AS_FLOAT32 else buffer.dtype
         return rng.standard_normal(buffer.shape).astype(dtype)
     if name in captured and np.shape(captured[name]) == buffer.shape:
         return np.asarray(captured[name])

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from neptune_lab.htile.interpret import round_to_bfloat16
+from neptune_lab.htile.rounding import AS_FLOAT32, round_to
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Op, Program, Var, variables
 from neptune_lab.loop_ir.reduction import match_reduction
@@ -89,8 +89,8 @@ class _Machine:
     def convert(self, value: Any, dtype: str) -> Array:
         if "float" in dtype and self.wide:
             return np.asarray(value, np.float64)
-        if dtype == "bfloat16":
-            return round_to_bfloat16(np.asarray(value, np.float32))
+        if dtype in AS_FLOAT32:
+            return round_to(np.asarray(value, np.float32), dtype)
         array = np.asarray(value)
         if array.dtype.kind == "f" and "int" in dtype:  # what NaN is as a whole number is not stated: two that differ
             array = np.where(np.isfinite(array), array, 3.0 if self.wide else 5.0)

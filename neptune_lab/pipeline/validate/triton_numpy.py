@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 from types import CodeType, MappingProxyType, SimpleNamespace
 from typing import Any
@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from neptune_lab.errors import EmitError
-from neptune_lab.htile.interpret import round_to_bfloat16
+from neptune_lab.htile.rounding import AS_FLOAT32, round_to
 from neptune_lab.htile_to_triton import EmittedModule
+from neptune_lab.htile_to_triton.expression_text import TRITON_NAMES
 from neptune_lab.operators.strided import with_strides
 from neptune_lab.scalar_ops import NUMPY, rows
 from neptune_lab.tensor_spec import Strides
@@ -34,11 +35,11 @@ class _Dtype:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.numpy = np.dtype({"bfloat16": "float32", "int1": "bool"}.get(name, name))
+        self.numpy = np.dtype("float32" if name in AS_FLOAT32 else {"int1": "bool"}.get(name, name))
 
     def convert(self, value: Any) -> np.ndarray:
         array = np.asarray(value).astype(self.numpy)
-        return round_to_bfloat16(array) if self.name == "bfloat16" else array
+        return round_to(array, self.name) if self.name in AS_FLOAT32 else array
 
 
 class _Memory:
@@ -276,6 +277,8 @@ class _Language:
         self.instance: tuple[int, ...] = (0, 0, 0)
         for name in ("float16", "bfloat16", "float32", "float64", "int1", "int8", "int16", "int32", "int64", "uint8"):
             setattr(self, name, _Dtype(name))
+        for dtype, name in TRITON_NAMES.items():
+            setattr(self, name.removeprefix("tl."), _Dtype(dtype))
         self.load, self.store, self.dot, self.where, self.full, self.reduce = (
             _load,
             _store,
@@ -306,6 +309,18 @@ class _Language:
             if row.triton == f"tl.{name}":
                 return _elementwise(NUMPY[row.name])
         raise UnknownSpelling(f"tl.{name} is not known to the NumPy form of Triton")
+
+
+# Helpers that handle floats of 8 bits as bits in Triton's interpreter; here, tiles have their values in float32.
+_WITHOUT_BITS: dict[str, Callable[..., Any]] = {
+    f"_{what}_{name}": function
+    for name, dtype in (("e4m3", "float8_e4m3fn"), ("e5m2", "float8_e5m2"))
+    for what, function in (
+        ("from", lambda x, wide: _tile(wide.convert(x))),
+        ("to", partial(lambda kind, x: _tile(_Dtype(kind).convert(x)), dtype)),
+        ("dot_of", lambda a, b: _dot(a, b)),
+    )
+}
 
 
 class _Function:
@@ -371,7 +386,7 @@ def run_sets(
     """
     language = _Language()
     kinds = {
-        name: _Dtype(name) for name in ("float16", "bfloat16", "float32", "float64", "int8", "int32", "int64", "bool")
+        name: _Dtype(name) for name in (*AS_FLOAT32, "float16", "float32", "float64", "int8", "int32", "int64", "bool")
     }
 
     def empty(shape: tuple[int, ...], dtype: _Dtype, device: Any) -> _Memory:
@@ -382,7 +397,9 @@ def run_sets(
         return _Memory(empty(shape, dtype, device).array, dtype, strides)
 
     def jit(function: Callable[..., Any] | None = None, do_not_specialize: Sequence[str] = ()) -> Any:
-        return jit if function is None else _Function(function, language)
+        if function is None:
+            return jit
+        return _Function(_WITHOUT_BITS.get(function.__name__) or function, language)
 
     scope: dict[str, Any] = {
         "__name__": source.name,
