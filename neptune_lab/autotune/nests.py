@@ -17,7 +17,8 @@ from neptune_lab.loop_ir.nodes import Block, Load, Program, Var, loads, variable
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_schedule.plan import NestPlan, is_product, plan
 from neptune_lab.loop_schedule.templates.config import PerNest
-from neptune_lab.loop_schedule.templates.nest_config import COLUMNS, LONGEST_CONTRACTION, ROWS, contraction_tile
+from neptune_lab.loop_schedule.templates.nest_config import LONGEST_CONTRACTION, contraction_tile
+from neptune_lab.loop_schedule.templates.nest_shape import COLUMNS, ROWS
 from neptune_lab.pipeline import Choice, TileConfig
 from neptune_lab.strict.dtypes import itemsize
 

@@ -142,16 +142,17 @@ def _range(ctx: Context, loop: For, start: str, stop: str) -> str:
     """`range`, or `tl.range` with the arguments that the options require."""
     bounds = stop if start == "0" else f"{start}, {stop}"
     extra: list[str] = []
-    if ctx.options.loop_stages is not None and not _has_dot(loop):
+    stages = ctx.options.loop_stages or (None if _has_dot(ctx.kernel) else ctx.kernel.num_stages)
+    if stages is not None and not _has_dot(loop):
         # Triton pipelines loads automatically only if a product uses them.
-        extra.append(f"num_stages={ctx.options.loop_stages}")
+        extra.append(f"num_stages={stages}")
     if not extra:
         return f"range({bounds})"
     return f"tl.range({', '.join([bounds if start != '0' else f'0, {stop}', *extra])})"
 
 
-def _has_dot(loop: For) -> bool:
-    return any(isinstance(expr, Dot) for stmt in stores(loop.body) for expr in subexpressions(stmt.value))
+def _has_dot(part: For | Kernel) -> bool:
+    return any(isinstance(expr, Dot) for stmt in stores(part.body) for expr in subexpressions(stmt.value))
 
 
 def _store(ctx: Context, stmt: Store) -> None:

@@ -25,7 +25,8 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, children
 from neptune_lab.loop_schedule.plan import plan
 from neptune_lab.loop_schedule.templates import SplitKConfig, TileConfig, choose_template
-from neptune_lab.loop_schedule.templates.nest_config import NestConfig, columns_of, nest_configs, splits_of
+from neptune_lab.loop_schedule.templates.nest_config import nest_configs, splits_of
+from neptune_lab.loop_schedule.templates.nest_shape import NestConfig, columns_of
 from neptune_lab.operators import Operator
 from neptune_lab.pipeline.compile import candidates
 from neptune_lab.pipeline.kernel import Kernel

@@ -5,7 +5,14 @@ from __future__ import annotations
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_schedule.plan import NestPlan, parallelism, plan
 from neptune_lab.loop_schedule.templates.config import TileConfig
-from neptune_lab.loop_schedule.templates.nest_config import NestConfig, columns_of, has_product, nest_configs
+from neptune_lab.loop_schedule.templates.nest_config import UNEVEN_PROGRAMS, nest_configs
+from neptune_lab.loop_schedule.templates.nest_shape import (
+    NestConfig,
+    columns_of,
+    has_product,
+    has_uneven_work,
+    is_vector_product,
+)
 from neptune_lab.target import DEFAULT
 
 # With fewer tiles, splits save less time than the kernel that combines them takes. The second number is for rows
@@ -40,7 +47,7 @@ def choose_template(program: Program, multiprocessors: int = DEFAULT.sm_count) -
     hold, leave = ("holds", "leaves") if programs == 1 else ("hold", "leave")
     if config.one_tile:
         return "rolling_update", f"{rows} {hold} all {columns_of(program, nest)} elements of {axis} in one tile"
-    if 4 * programs >= 3 * multiprocessors:
+    if programs >= _filling(program, nest) * multiprocessors:
         return "rolling_update", f"{rows} are enough to fill a GPU of {multiprocessors} multiprocessors"
     if tiles < (TILES_TO_SPLIT if has_product(program, nest) or config.block_q > 1 else LONG_TILES_TO_SPLIT):
         few = f"{axis} has {tiles} tile{'s' if tiles > 1 else ''} of {config.block_kv}"
@@ -49,6 +56,14 @@ def choose_template(program: Program, multiprocessors: int = DEFAULT.sm_count) -
         f"{rows} {leave} most of a GPU of {multiprocessors} multiprocessors idle, and {axis} has {tiles} tiles of "
         f"{config.block_kv} that can be split among more programs"
     )
+
+
+def _filling(program: Program, nest: NestPlan) -> float:
+    """Programs per multiprocessor that fill a GPU: two share one if each multiplies single rows, and more are wanted if
+    some have less work than others."""
+    if has_uneven_work(program, nest):
+        return UNEVEN_PROGRAMS
+    return 1.5 if is_vector_product(program, nest) else 0.75
 
 
 def _tiles(program: Program, nest: NestPlan, config: NestConfig) -> int:

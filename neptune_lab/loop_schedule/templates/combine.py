@@ -23,7 +23,7 @@ from neptune_lab.loop_schedule.templates.fusing import (
     second_pass_in_order,
     second_pass_on_grid,
 )
-from neptune_lab.loop_schedule.templates.nest_config import NestConfig
+from neptune_lab.loop_schedule.templates.nest_shape import NestConfig
 
 # Elements, of all splits together, that a program combines at a time: 64 per lane of four warps.
 ELEMENTS = 8192

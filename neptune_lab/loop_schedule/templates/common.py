@@ -13,13 +13,8 @@ from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.plan import NestPlan
 from neptune_lab.loop_schedule.schedule import Schedule
-from neptune_lab.loop_schedule.templates.nest_config import (
-    COLUMNS,
-    LONGEST_CONTRACTION,
-    ROWS,
-    NestConfig,
-    contraction_tile,
-)
+from neptune_lab.loop_schedule.templates.nest_config import LONGEST_CONTRACTION, contraction_tile
+from neptune_lab.loop_schedule.templates.nest_shape import COLUMNS, ROWS, NestConfig
 
 P = ParamSpec("P")
 

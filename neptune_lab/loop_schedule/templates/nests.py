@@ -47,7 +47,8 @@ from neptune_lab.loop_schedule.templates.fusing import (
     own_loops,
     second_pass_in_order,
 )
-from neptune_lab.loop_schedule.templates.nest_config import NestConfig, nest_configs, splits_of
+from neptune_lab.loop_schedule.templates.nest_config import nest_configs, splits_of
+from neptune_lab.loop_schedule.templates.nest_shape import NestConfig
 
 # The most elements that every program of a nest folds again instead of reading the result of another kernel.
 LARGEST_REPEATED = 1 << 15

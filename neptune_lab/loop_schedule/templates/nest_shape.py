@@ -1,0 +1,278 @@
+"""What a nest looks like: its products, the extents of its axes, and the elements of one of its tiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import ml_dtypes  # noqa: F401  (teaches NumPy the name "bfloat16")
+import numpy as np
+
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.dimensions import dimensions
+from neptune_lab.loop_ir.dtypes import as_multiplied, dtype_of
+from neptune_lab.loop_ir.nodes import Block, Load, Op, Program, walk
+from neptune_lab.loop_ir.reduction import reducer_of
+from neptune_lab.loop_schedule.plan import NestPlan, factors_of, is_product
+from neptune_lab.strict.dtypes import EIGHTS, HALVES, INTEGERS
+
+# The default rows and columns of a tile.
+ROWS, COLUMNS = 64, 64
+# A program whose product has a tile of this many elements takes 8 warps and a whole multiprocessor. Of smaller
+# programs, two share a multiprocessor.
+LARGE_TILE = 8192
+_COMPARISONS = frozenset({"lt", "le", "gt", "ge"})
+
+
+@dataclass(frozen=True, slots=True)
+class NestConfig:
+    """The tile sizes and launch hints of one nest.
+
+    Args:
+        block_q: rows per program.
+        block_kv: columns per tile.
+        block_out: columns of the output per program, if only the last product has them; None: all.
+        splits: parts that the reduce axis is split into; 1: the nest rolls; None: chosen when the nest is split.
+        num_warps, num_stages: launch hints; None: the emitter's defaults.
+        one_tile: one tile holds the whole reduce axis, so that nothing rolls and nothing needs a repair.
+    """
+
+    block_q: int
+    block_kv: int
+    block_out: int | None = None
+    splits: int | None = None
+    num_warps: int | None = None
+    num_stages: int | None = None
+    one_tile: bool = False
+
+
+def has_product(program: Program, nest: NestPlan) -> bool:
+    """Whether a matrix product is among the nest's blocks.
+
+    Args:
+        program: the definition, before any step.
+        nest: from `plan`.
+
+    Returns:
+        True if there is one.
+    """
+    return bool(products(program, nest))
+
+
+def multiplies_float32(program: Program, nest: NestPlan) -> bool:
+    """Whether a matrix product of the nest has factors of float32 or wider."""
+    return any(
+        dtype_of(as_multiplied(*factors, program)[0], program) not in (*EIGHTS, *HALVES)
+        for b in products(program, nest)
+        if (factors := factors_of(b)) is not None
+    )
+
+
+def products(program: Program, nest: NestPlan) -> list[Block]:
+    names = {nest.first, *nest.auxiliary_reductions, *nest.reductions}
+    return [b for b in tree.blocks(program) if b.name in names and reducer_of(b) == "sum" and is_product(b)]
+
+
+def columns_of(program: Program, nest: NestPlan) -> int:
+    """The extent of the nest's reduce axis.
+
+    Args:
+        program: the definition, before any step.
+        nest: from `plan`.
+
+    Returns:
+        The number of columns.
+    """
+    return tree.find_block(program, nest.first)[1].iter(nest.reduce_axis).extent
+
+
+def rows_of(program: Program, nest: NestPlan, config: NestConfig) -> int:
+    """Rows of one tile of the nest."""
+    if nest.row_axis is None:
+        return 1
+    return nest.row_size or min(config.block_q, tree.find_block(program, nest.first)[1].iter(nest.row_axis).extent)
+
+
+def tile_elements(program: Program, nest: NestPlan, config: NestConfig) -> int:
+    """Elements of one tile of the nest's first block: rows x columns x the extents of its other axes.
+
+    Args:
+        program: the definition, before any step.
+        nest: from `plan`.
+        config: the nest's tile sizes.
+
+    Returns:
+        The number of elements.
+    """
+    first = tree.find_block(program, nest.first)[1]
+    columns = min(config.block_kv, first.iter(nest.reduce_axis).extent)
+    return columns * rows_of(program, nest, config) * others(program, nest)
+
+
+def others(program: Program, nest: NestPlan) -> int:
+    """Elements of the nest's first block per row and column: the product of the extents of its other axes."""
+    first = tree.find_block(program, nest.first)[1]
+    kept = {nest.reduce_axis, *nest.parallel_axes}
+    return prod(it.extent for it in first.iters if it.kind == "spatial" and it.name not in kept)
+
+
+def is_vector_product(program: Program, nest: NestPlan) -> bool:
+    """Whether each product of the nest has a vector as one factor: a single row, as in decoding.
+
+    Args:
+        program: the definition, before any step.
+        nest: from `plan`.
+
+    Returns:
+        True if it has products, and none with rows and columns for a matrix unit.
+    """
+    if nest.row_axis is not None or nest.column_axis is not None or not has_product(program, nest):
+        return False
+    dims = dimensions(program)
+    first = tree.find_block(program, nest.first)[1]
+    parallel = {dims.of(first, name) for name in nest.parallel_axes}
+    return all(
+        sum(block.iter(own).extent > 1 for dim, own in dims.all_of(block, "spatial").items() if dim not in parallel) < 2
+        for block in products(program, nest)
+    )
+
+
+def has_few_rows(nest: NestPlan) -> bool:
+    """Whether a program has a single row, or the few of a group of heads, and cannot have more.
+
+    Args:
+        nest: from `plan`.
+
+    Returns:
+        True if its number of rows is fixed.
+    """
+    return nest.column_axis is None and (nest.row_axis is None or nest.row_size is not None)
+
+
+def has_uneven_work(program: Program, nest: NestPlan) -> bool:
+    """Whether the values of an input decide how much of its work a program of few rows has: beside a product, a block
+    compares positions with integers of an input, such as the lengths of sequences.
+
+    Args:
+        program: the definition, before any step.
+        nest: from `plan`.
+
+    Returns:
+        True if such a comparison is found.
+    """
+    dtypes = {buffer.name: buffer.dtype for buffer in program.buffers if buffer.name in program.params}
+    return (has_product(program, nest) and has_few_rows(nest)) and any(
+        isinstance(side, Load) and dtypes.get(side.buffer) in INTEGERS
+        for block in _own(program, nest)
+        for part in walk(block.body.value)
+        if isinstance(part, Op) and part.name in _COMPARISONS
+        for side in part.args
+    )
+
+
+def writes_rows(program: Program, nest: NestPlan) -> bool:
+    """Whether an output has the nest's reduce axis, so that its columns are read again after the reductions.
+
+    Args:
+        program: the definition, before any step.
+        nest: from `plan`.
+
+    Returns:
+        True for a softmax, False for a sum.
+    """
+    dims = dimensions(program)
+    column = dims.of(tree.find_block(program, nest.first)[1], nest.reduce_axis)
+    return any(
+        column in dims.all_of(block, "spatial")
+        for block in tree.blocks(program)
+        if block.body.buffer in program.outputs
+    )
+
+
+def element_bytes(program: Program, nest: NestPlan) -> int:
+    """Bytes of an element of the widest input that the nest reads.
+
+    Args:
+        program: the definition, before any step.
+        nest: from `plan`.
+
+    Returns:
+        The number of bytes.
+    """
+    dtypes = {buffer.name: buffer.dtype for buffer in program.buffers if buffer.name in program.params}
+    parts = (part for block in _own(program, nest) for part in walk(block.body.value))
+    read = {dtypes[part.buffer] for part in parts if isinstance(part, Load) and part.buffer in dtypes}
+    return max((np.dtype(dtype).itemsize for dtype in read - INTEGERS), default=4)
+
+
+def _own(program: Program, nest: NestPlan) -> list[Block]:
+    """The nest's blocks."""
+    names = {nest.first, *nest.maps, *nest.independent_maps, *nest.auxiliary_reductions, *nest.reductions}
+    return [block for block in tree.blocks(program) if block.name in names]
+
+
+def folded(program: Program, nest: NestPlan) -> int:
+    """How many elements the nest's first block folds into one value.
+
+    Args:
+        program: the definition, before any step.
+        nest: from `plan`.
+
+    Returns:
+        The number of elements.
+    """
+    first = tree.find_block(program, nest.first)[1]
+    return prod(it.extent for it in first.iters if it.kind == "reduce")
+
+
+def accumulated(program: Program, nest: NestPlan) -> int:
+    """Elements that the nest's products keep for each row over the loop.
+
+    Args:
+        program: the definition, before any step.
+        nest: from `plan`.
+
+    Returns:
+        The number of elements.
+    """
+    rows = prod(tree.find_block(program, nest.first)[1].iter(name).extent for name in nest.parallel_axes)
+    kept = [b for b in products(program, nest) if b.name != nest.first]
+    return sum(prod(it.extent for it in b.iters if it.kind == "spatial") for b in kept) // rows
+
+
+def power_of_two(n: int) -> int:
+    """The least power of two that is `n` or more.
+
+    Args:
+        n: a positive integer.
+
+    Returns:
+        The power of two.
+
+    >>> [power_of_two(n) for n in (1, 5, 8)]
+    [1, 8, 8]
+    """
+    return 1 << (n - 1).bit_length()
+
+
+__all__ = [
+    "COLUMNS",
+    "LARGE_TILE",
+    "ROWS",
+    "NestConfig",
+    "accumulated",
+    "columns_of",
+    "element_bytes",
+    "folded",
+    "has_few_rows",
+    "has_product",
+    "has_uneven_work",
+    "is_vector_product",
+    "multiplies_float32",
+    "others",
+    "power_of_two",
+    "products",
+    "rows_of",
+    "tile_elements",
+    "writes_rows",
+]
