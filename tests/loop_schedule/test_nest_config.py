@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import by_name
+import numpy as np
 import pytest
 import torch
 from torch_to_stages import patterns
@@ -13,7 +14,8 @@ import neptune_lab as nl
 from neptune_lab.loop_schedule.plan import plan
 from neptune_lab.loop_schedule.templates import choose_template
 from neptune_lab.loop_schedule.templates.nest_config import balanced_splits, default_config, nest_configs
-from neptune_lab.operators import attention, gemm_chain, norms, performer
+from neptune_lab.loop_schedule.templates.nest_shape import has_uneven_work, is_vector_product
+from neptune_lab.operators import attention, gemm_chain, norms, performer, rows
 
 
 def launches(kernel: nl.Kernel) -> list[tuple[tuple[int, ...], int | None]]:
@@ -243,3 +245,94 @@ def test_a_single_query_in_padded_rows(template: str, options: dict):
     assert "tl.dot(" in padded.source
     assert padded.relative_error() < 1e-3
     assert padded.schedule.check()
+
+
+# -- warps, stages and splits ------------------------------------------------------------------------------
+
+
+def _decoding(batch: int, heads: int, kv_heads: int, keys: int, width: int) -> nl.operators.Operator:
+    return attention.gqa(batch, heads, q_len=1, kv_len=keys, head_dim=width, kv_heads=kv_heads, causal=False)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "grid", "keys"),
+    [
+        ((4, 32, 32, 3000, 64), (2, 1, 128), 64),  # 128 programs leave room for two on a multiprocessor
+        ((16, 16, 16, 6325, 128), (1, 16, 16), 64),  # 256 do not
+        ((8, 32, 32, 1451, 256), (1, 32, 8), 32),  # 16 KiB of keys
+    ],
+)
+def test_decoding_loads_small_tiles_ahead(sizes: tuple[int, ...], grid: tuple[int, ...], keys: int):
+    """A single row is multiplied lane by lane: few warps, and a loop that is pipelined on request only."""
+    kernel = nl.compile(_decoding(*sizes), validate="none")
+    first = kernel.triton.kernels[0]
+    assert (first.grid, first.num_warps, first.num_stages) == (grid, 2, 3)
+    assert re.search(rf"for j0 in tl\.range\(.*, num_stages=3\).*\n.*tl\.arange\(0, {keys}\)", kernel.source)
+    other = nl.compile(_decoding(*sizes), code=nl.CodeOptions(loop_stages=2), validate="none")
+    assert "num_stages=2):" in other.source
+    assert "num_stages=3):" not in other.source
+
+
+def test_groups_of_heads_are_pipelined_by_triton():
+    """Their products go to the matrix unit: Triton's own stages apply, and the tile is of at most 16 KiB too."""
+    kernel = nl.compile(_decoding(1, 8, 2, 30000, 256), validate="none")
+    assert kernel.triton.kernels[0].num_stages is None
+    assert "tl.range" not in kernel.source
+    assert "tl.arange(0, 32)" in kernel.source
+
+
+def _paged(lengths: int) -> nl.operators.Operator:
+    table = np.arange(lengths * 128).reshape(lengths, 128)
+    return attention.paged(table, np.full(lengths, 5000), 32, 128, 64, kv_heads=8, causal=False)
+
+
+def test_sequences_of_unequal_lengths_are_shared_among_many_programs():
+    """32 x 8 programs fill the GPU, but those of short sequences would wait for those of long ones."""
+    uneven, even = _paged(32), _decoding(32, 32, 8, 8192, 128)
+    assert [has_uneven_work(op.program, plan(op.program)[0]) for op in (uneven, even)] == [True, False]
+    assert choose_template(even.program)[0] == "rolling_update"
+    kernel = nl.compile(uneven, validate="none")
+    assert kernel.triton.kernels[0].grid[0] == 9  # 16 programs a multiprocessor
+    assert kernel.triton.kernels[0].num_stages == 2
+    prefill = attention.document(np.zeros((1, 4096), int), 32, 64)
+    assert not has_uneven_work(prefill.program, plan(prefill.program)[0])
+
+
+def test_an_outer_product_is_not_a_product_of_vectors():
+    keys = plan(small_performer().program)[0]
+    assert keys.row_axis is None
+    assert not is_vector_product(small_performer().program, keys)
+    decoding = _decoding(1, 2, 2, 100, 16).program
+    assert is_vector_product(decoding, plan(decoding)[0])
+
+
+@pytest.mark.parametrize(
+    ("make", "rows", "cols", "dtype", "launch"),
+    [
+        (rows.softmax, 12000, 500, "float16", (3000, 1)),
+        (rows.softmax, 12000, 1000, "float16", (6000, 1)),
+        (rows.softmax, 100, 1000, "float16", (100, None)),
+        (rows.softmax, 12000, 2047, "float16", (6000, 2)),
+        (rows.softmax, 12000, 4096, "float16", (6000, 4)),
+        (rows.softmax, 12000, 13001, "float16", (12000, 8)),
+        (rows.softmax, 12000, 17208, "float16", (12000, 8)),
+        (rows.softmax, 12000, 17208, "float32", (12000, 16)),
+        (rows.softmax, 4000, 50257, "float16", (4000, 4)),
+        (rows.log_sum_exp, 4000, 50257, "float16", (4000, 4)),
+    ],
+)
+def test_rows_of_all_lengths(make, rows: int, cols: int, dtype: str, launch: tuple[int, int | None]):
+    kernel = nl.compile(make(rows=rows, cols=cols, dtype=dtype), validate="none")
+    assert launches(kernel) == [((launch[0],), launch[1])]
+
+
+@pytest.mark.parametrize("make", [rows.softmax, rows.log_sum_exp])
+def test_many_long_rows_are_right(make):
+    """Eight rows are many for a GPU of two multiprocessors; the tiles of a softmax load ahead (tl.range)."""
+    op = make(rows=8, cols=40000, dtype="float16")
+    kernel = nl.compile(op, config=nl.TileConfig(multiprocessors=2))
+    assert kernel.triton.kernels[0].num_warps == 4
+    x = torch.randn(8, 40000).half()
+    out = kernel(x).double()
+    exact = x.double().softmax(-1) if make is rows.softmax else x.double().logsumexp(-1)
+    assert ((out - exact).norm() / exact.norm()).item() < 1e-3
