@@ -1,169 +1,212 @@
-"""Times attention on tensors of 8 bits against our own float16.
+"""Times `nl.attention` on tensors of 8 bits on a GPU: prefill, and decoding from a cache of 8 bits.
 
-    python scripts/fp8_speed.py [--size 1x16x8192x128] [--configs all] [--out FILE]
+    python scripts/fp8_speed.py [--only large,prefill,decode] [--prefill 4x8x8192x128] [--lengths 4096,8192,16384,32768]
+        [--kv-heads 8] [--seconds 110] [--out FILE]
 
-A size is batch x heads x length x head_dim. Prefill, causal and plain: float16, e4m3 with weights of 16 bits, and e4m3
-with weights of e4m3 (v stored transposed, so that no call transposes it; and as it is, with the transposition). Every
-contestant is checked against float64 of its own inputs on random rows before it is timed, and is left out if it is
-wrong. With --configs all, e4m3 is also timed with the tile sizes below; the best is shown. Needs a GPU and TVM.
+- large: rows with scores up to 1e35, whose weights of e4m3 must not saturate; no time.
+- prefill (batch x heads x length x head_dim), causal and plain: float16; e4m3 with weights of 16 bits; e4m3 with
+  weights of e4m3, v stored transposed, so that no call transposes it.
+- decode: a bfloat16 query of 32 heads per sequence against bfloat16, e4m3 and int8 caches, with a scale per head;
+  caches in the GPU's memory, not in its L2 cache. The rate counts the bytes of k and v.
+
+Every contestant is checked against float64 of its own inputs, in prefill on random rows; one that is wrong is not
+timed. What does not start within --seconds is left out, and listed. With TRITON_INTERPRET=1 it runs on the CPU, slowly
+and without times: give small sizes.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-ROWS = 64  # checked rows of queries
-LIMITS = {"float16": 2e-3, "e4m3": 5e-3, "e4m3, weights of e4m3": 3e-2, "e4m3, weights of e4m3, v transposed": 3e-2}
-ROUNDS, LAUNCHES = 20, 10
-CONFIGS: tuple[Mapping[str, Any], ...] = tuple(
-    {"block_q": q, "block_kv": kv, "num_warps": warps, "num_stages": stages, "loads": loads}
-    for q, kv, warps, stages, loads in itertools.product(
-        (64, 128), (64, 128), (4, 8), (2, 3, 4), ("pointers", "descriptors")
-    )
-    if (q, warps) != (64, 8)
-)
+import torch
+
+import neptune_lab as nl
+from neptune_lab.bench.clock import GpuTimer
+from neptune_lab.errors import NeptuneError
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+E4M3, ROWS, WIDTH, HEADS = torch.float8_e4m3fn, 16, 128, 32
+# Largest relative errors (docs/concepts/numbers.md) with weights of float16, of bfloat16 and of e4m3.
+EXACT, OF_BFLOAT16, OF_EIGHTS = 5e-3, 1e-2, 3e-2
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One contestant: microseconds (the median), relative error, its configuration, or why there is none."""
+    """One contestant: relative error, microseconds (the median; None: wrong, or on a CPU), TFLOP/s or GB/s."""
 
-    mask: str
+    what: str
     name: str
+    error: float
     us: float | None = None
-    error: float | None = None
-    tflops: float | None = None
-    config: Mapping[str, Any] | None = None
+    rate: float | None = None
     note: str = ""
 
 
-def reference(tensors: tuple[Any, ...], scales: tuple[float, ...], rows: Any, causal: bool) -> Any:
-    """The rows of the result in float64, one head at a time."""
-    import torch
+@dataclass(frozen=True)
+class Contestant:
+    """A call, its result's rows in float64, and the largest error."""
 
-    q, k, v = tensors
-    q_scale, k_scale, v_scale = scales
-    out = torch.empty((*q.shape[:2], len(rows), v.shape[3]), dtype=torch.float64, device=q.device)
-    hidden = rows[:, None] < torch.arange(k.shape[2], device=q.device)
-    for b, h in itertools.product(range(q.shape[0]), range(q.shape[1])):
-        score = q[b, h, rows].double() @ k[b, h].double().T * (q_scale * k_scale * q.shape[3] ** -0.5)
-        if causal:
-            score = score.masked_fill(hidden, -torch.inf)
-        out[b, h] = score.softmax(-1) @ (v[b, h].double() * v_scale)
-    return out
+    name: str
+    call: Callable[[], torch.Tensor]
+    expected: Callable[[torch.Tensor], torch.Tensor]
+    limit: float
 
 
-def timed(call: Callable[[], Any]) -> float:
-    """Microseconds of one launch: the median of rounds, each of several launches between two events."""
-    import torch
-
-    for _ in range(3):
-        call()
-    times = []
-    for _ in range(ROUNDS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        for _ in range(LAUNCHES):
-            call()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(1e3 * start.elapsed_time(end) / LAUNCHES)
-    return median(times)
+def causal(b: Any, h: Any, q: Any, kv: Any) -> Any:
+    """A query attends to the keys up to its own."""
+    return q >= kv
 
 
-def contestants(size: tuple[int, ...], causal: bool) -> Iterator[tuple[str, tuple[Any, ...], tuple[float, ...], Any]]:
-    """(name, tensors, scales, call with kernel_options) of each."""
-    import torch
+def quantized(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """x in 8 bits, and its scale per head."""
+    largest = 127 if dtype == torch.int8 else 448
+    scale = x.float().abs().amax((0, 2, 3)) / largest
+    values = x.float() / scale[:, None, None]
+    return (values.round() if dtype == torch.int8 else values).to(dtype), scale
 
-    import neptune_lab as nl
 
-    def causal_mask(b: Any, h: Any, q: Any, kv: Any) -> Any:
-        return q >= kv
+def meant(x: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
+    """What a tensor of one sample and head, or of more, stands for in float64."""
+    return x.double() if scale is None else x.double() * scale.double()[:, None, None]
 
-    torch.manual_seed(0)
-    mask = causal_mask if causal else None
-    half = tuple(torch.randn(size, device="cuda", dtype=torch.float16) for _ in range(3))
-    yield "float16", half, (1.0, 1.0, 1.0), lambda o: nl.attention(*half, mask_mod=mask, kernel_options=o)
-    scales = tuple(float(t.abs().max()) / 448 for t in half)
-    q, k, v = eights = tuple((t / s).to(torch.float8_e4m3fn) for t, s in zip(half, scales, strict=True))
-    named = dict(zip(("q_scale", "k_scale", "v_scale"), scales, strict=True))
+
+def reference(tensors: Any, scales: Any, rows: torch.Tensor, ordered: bool) -> torch.Tensor:
+    """The rows of the result in float64, one sample at a time."""
+    group, made = tensors[0].shape[1] // tensors[1].shape[1], []
+    hidden = torch.arange(tensors[1].shape[2], device=DEVICE) > rows[:, None]
+    for b in range(tensors[0].shape[0]):
+        q, k, v = (meant(t[b], s) for t, s in zip(tensors, scales, strict=True))
+        score = q[:, rows] @ k.repeat_interleave(group, 0).mT / q.shape[-1] ** 0.5
+        score = score.masked_fill(hidden, -torch.inf) if ordered else score
+        made.append(score.softmax(-1) @ v.repeat_interleave(group, 0))
+    return torch.stack(made)
+
+
+def contestant(name: str, tensors: Any, scales: Any, ordered: bool, limit: float = EXACT, weights: Any = None) -> Any:
+    """The call of `nl.attention` on these tensors, with its reference."""
+    named = {n: s for n, s in zip(("q_scale", "k_scale", "v_scale"), scales, strict=True) if s is not None}
+    mask = causal if ordered else None
+
+    def call() -> torch.Tensor:
+        return nl.attention(*tensors, mask_mod=mask, enable_gqa=True, weights_dtype=weights, dynamic=False, **named)
+
+    return Contestant(name, call, lambda rows: reference(tensors, scales, rows, ordered), limit)
+
+
+def prefill(size: tuple[int, ...], ordered: bool) -> Iterator[Contestant]:
+    """float16 and e4m3, with weights of both."""
+    half = tuple(torch.randn(size, device=DEVICE, dtype=torch.float16) for _ in range(3))
+    yield contestant("float16", half, (None,) * 3, ordered)
+    (q, k, v), scales = zip(*(quantized(t, E4M3) for t in half), strict=True)
+    yield contestant("e4m3", (q, k, v), scales, ordered)
     turned = v.transpose(2, 3).contiguous().transpose(2, 3)
-    e4m3 = torch.float8_e4m3fn
-
-    def call(values: Any, weights: Any) -> Callable[[Any], Any]:
-        return lambda o: nl.attention(q, k, values, mask_mod=mask, kernel_options=o, weights_dtype=weights, **named)
-
-    yield "e4m3", eights, scales, call(v, None)
-    yield "e4m3, weights of e4m3", eights, scales, call(v, e4m3)
-    yield "e4m3, weights of e4m3, v transposed", eights, scales, call(turned, e4m3)
+    yield contestant("e4m3, weights of e4m3", (q, k, turned), scales, ordered, OF_EIGHTS, E4M3)
 
 
-def measured(size: tuple[int, ...], causal: bool, configs: tuple[Mapping[str, Any], ...]) -> Iterator[Measured]:
-    """Every contestant, checked and timed."""
-    import torch
-    from triton.runtime.errors import OutOfResources
+def decode(length: int, kv_heads: int) -> Iterator[Contestant]:
+    """A bfloat16 query against caches of bfloat16, e4m3 and int8."""
+    q = torch.randn(1, HEADS, 1, WIDTH, device=DEVICE, dtype=torch.bfloat16)
+    k, v = (torch.randn(1, kv_heads, length, WIDTH, device=DEVICE, dtype=torch.bfloat16) for _ in range(2))
+    yield contestant("bfloat16", (q, k, v), (None,) * 3, ordered=False, limit=OF_BFLOAT16)
+    for name, dtype in (("e4m3", E4M3), ("int8", torch.int8)):
+        (k8, k_scale), (v8, v_scale) = quantized(k, dtype), quantized(v, dtype)
+        yield contestant(name, (q, k8, v8), (None, k_scale, v_scale), ordered=False)
 
-    from neptune_lab.errors import NeptuneError
 
-    mask = "causal" if causal else "plain"
-    batch, heads, length, width = size
-    operations = 4 * batch * heads * length * length * width / (2 if causal else 1)
-    for name, tensors, scales, call in contestants(size, causal):
-        rows = torch.randperm(length, device="cuda")[:ROWS].sort().values
-        expected = reference(tensors, scales, rows, causal)
-        best = Measured(mask, name, note="nothing ran")
-        for config in (None, *(() if name == "float16" else configs)):
-            try:
-                found = call(config)[:, :, rows].double()
-            except (NeptuneError, OutOfResources, torch.OutOfMemoryError) as refused:
-                if config is None:
-                    best = Measured(mask, name, note=f"{type(refused).__name__}: {refused}".splitlines()[0])
-                continue
-            error = float((found - expected).norm() / expected.norm())
-            if not error <= LIMITS[name]:
-                print(f"WRONG {mask} {name} {config}: {error:.1e}, at most {LIMITS[name]:.0e}", flush=True)
-                continue
-            us = timed(partial(call, config))
-            if best.us is None or us < best.us:
-                best = Measured(mask, name, us, error, operations / us / 1e6, config)
-        yield best
+def measured(what: str, one: Contestant, amount: float, cold: bool) -> Measured:
+    """The contestant, checked, then timed; `amount` is what its rate counts."""
+    try:
+        found = one.call()
+    except NeptuneError as refused:
+        return Measured(what, one.name, float("nan"), note=f"{type(refused).__name__}: {refused}".splitlines()[0])
+    rows = torch.randperm(found.shape[2], device=DEVICE)[:ROWS].sort().values
+    expected = one.expected(rows)
+    error = float((found[:, :, rows].double() - expected).norm() / expected.norm())
+    if not error <= one.limit:
+        return Measured(what, one.name, error, note=f"WRONG: at most {one.limit:.0e}")
+    if DEVICE == "cpu":
+        return Measured(what, one.name, error, note="right; no times on a CPU")
+    samples = GpuTimer(seconds=0.3, most=30).times({one.name: one.call}, cold=cold)[one.name]
+    if not samples.us:
+        return Measured(what, one.name, error, note="no time: it failed while it was timed")
+    us = median(samples.us)
+    return Measured(what, one.name, error, us, amount / us)
+
+
+def large_scores() -> Measured:
+    """Rows whose largest scores, which 4 keys in 10 share, have magnitudes up to 1e35."""
+    largest = torch.tensor([0.0, 1e3, 4e6, 1.7e7, 6.8e7, -6.8e7, 1.1e9, -3e9, 3e20, -1e35], device=DEVICE)[:, None]
+    chosen = torch.rand(len(largest), 96, device=DEVICE) < 0.4
+    table = torch.where(chosen, largest, largest - largest.abs() * 1e-3 - 100.0)
+    q = torch.zeros(1, 1, len(largest), 16, device=DEVICE).to(E4M3)
+    k, v = (torch.randn(1, 1, 96, 16, device=DEVICE).to(E4M3) for _ in range(2))
+    share = chosen.double() / chosen.sum(1, keepdim=True)
+    call = Contestant(
+        "e4m3, weights of e4m3",
+        lambda: nl.attention(q, k, v, score_mod=lambda s, b, h, i, j: s + table[i, j], weights_dtype=E4M3),
+        lambda rows: (share[rows] @ v[0, 0].double())[None, None],
+        EXACT,
+    )
+    one = measured("large scores", call, 1.0, cold=False)
+    return Measured(one.what, one.name, one.error, note=one.note or "right")
+
+
+def everything(given: argparse.Namespace) -> Iterator[tuple[str, Any]]:
+    """Groups of contestants: (what, what is measured); the first of a group is what the others are compared with."""
+    kinds = given.only.split(",")
+    if "large" in kinds:
+        yield "large scores", [large_scores]
+    batch, heads, length, width = size = tuple(map(int, given.prefill.split("x")))
+    for ordered in (True, False) if "prefill" in kinds else ():
+        what = f"prefill {given.prefill} {'causal' if ordered else 'plain'}"
+        operations = 4 * batch * heads * length * length * width / (2 if ordered else 1)
+        made = prefill(size, ordered)
+        yield what, (lambda one=one, what=what, n=operations: measured(what, one, n / 1e6, cold=False) for one in made)
+    for length in map(int, given.lengths.split(",")) if "decode" in kinds else ():
+        what = f"decode {HEADS} heads, {given.kv_heads} of keys, {length} keys"
+
+        def of(one: Contestant, what: str = what, length: int = length) -> Callable[[], Measured]:
+            bytes_each = 2 if one.name == "bfloat16" else 1
+            amount = 2 * given.kv_heads * length * WIDTH * bytes_each
+            return lambda: measured(what, one, amount / 1e3, cold=True)
+
+        yield what, map(of, decode(length, given.kv_heads))
 
 
 def main() -> None:
     """Measures, prints a table, and writes it with --out."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", default="1x16x8192x128")
-    parser.add_argument("--configs", choices=("none", "all"), default="none")
+    parser.add_argument("--only", default="large,prefill,decode")
+    parser.add_argument("--prefill", default="4x8x8192x128")
+    parser.add_argument("--lengths", default="4096,8192,16384,32768")
+    parser.add_argument("--kv-heads", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=110.0)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    import torch
-
-    batch, heads, length, width = map(int, given.size.split("x"))
-    print(torch.cuda.get_device_name(), given.size, time.strftime("%Y-%m-%dT%H:%M:%S%z"), flush=True)
-    results = []
-    for causal in (True, False):
+    torch.manual_seed(0)
+    begin, results = time.monotonic(), []
+    name = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU, Triton's interpreter"
+    print(name, time.strftime("%Y-%m-%dT%H:%M:%S%z"), flush=True)
+    for what, calls in everything(given):
         base = None
-        for found in measured((batch, heads, length, width), causal, CONFIGS if given.configs == "all" else ()):
+        for measure in calls:
+            if time.monotonic() - begin > given.seconds:
+                print(f"{what}: the rest was left out after {given.seconds:.0f} s", flush=True)
+                break
+            found = measure()
             results.append(found)
-            if found.us is None:
-                print(f"{found.mask:7} {found.name:36} -  {found.note}", flush=True)
-                continue
-            base = found.us if found.name == "float16" else base
-            ratio = "" if base is None else f"{base / found.us:5.2f} of float16"
-            print(
-                f"{found.mask:7} {found.name:36} {found.us:8.1f} us {found.tflops:6.0f} TFLOP/s  "
-                f"error {found.error:.1e}  {ratio} {dict(found.config or {}) or ''}",
-                flush=True,
-            )
+            base = base or found.us
+            unit = "GB/s" if what.startswith("decode") else "TFLOP/s"
+            timed = "" if found.us is None else f"{found.us:9.1f} us {found.rate:7.0f} {unit} {base / found.us:5.2f}"  # type: ignore[operator]
+            print(f"{what:44} {found.name:22} error {found.error:.1e} {timed} {found.note}", flush=True)
+    print(f"{time.monotonic() - begin:.0f} s")
     if given.out is not None:
         given.out.write_text(json.dumps([asdict(r) for r in results], indent=1) + "\n", encoding="utf-8")
 
