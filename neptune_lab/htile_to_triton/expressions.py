@@ -22,6 +22,9 @@ from neptune_lab.htile_to_triton.memory import Condition, conjunction, load_once
 from neptune_lab.strict.dtypes import EIGHTS, FLOATS, INTEGERS
 from neptune_lab.wrapping import Doc, call, flat, seq
 
+# The fewest elements that a product of floats of 8 bits sums over: one instruction takes 32 bytes.
+LEAST_OF_EIGHTS = 32
+
 
 def emit(ctx: Context, expr: ir.TileExpr, order: tuple[int, ...] | None = None) -> ExpressionText:
     """`expr` in Triton, its dimensions in `order` (None: as they are).
@@ -219,7 +222,9 @@ def _dot(ctx: Context, expr: ir.Dot) -> ExpressionText:
     if 1 in (m, k, n):
         left, right = (converted(ctx, side, dtype, "float32") for side in (left, right))
         return _small_dot(left, right, rank, k, acc)
-    if dtype in EIGHTS:
+    if dtype in EIGHTS and k < LEAST_OF_EIGHTS:
+        left, right = (converted(ctx, side, dtype, "float16") for side in (left, right))
+    elif dtype in EIGHTS:
         # The GPU adds products of 8 bits to an accumulator of fewer digits than float32: only one tile's are.
         name = ctx.helper("_from_e4m3" if dtype == "float8_e4m3fn" else "_from_e5m2").removeprefix("_from_")
         product = ExpressionText(call(ctx.helper(f"_dot_of_{name}"), left.doc, right.doc))

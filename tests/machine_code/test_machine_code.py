@@ -171,21 +171,29 @@ def test_what_the_assembler_refuses_names_it():
         machine_code(bad(text))
 
 
-def of_eights(**formats: object):
+PRODUCTS = re.compile(r"wgmma\.mma_async\S*\.(\w+)\.(\w+)\b")
+
+
+def of_eights(head_dim: int = 64, **formats: object):
     """PTX of attention on e4m3 for Hopper."""
     own = dict.fromkeys(("q_dtype", "k_dtype", "v_dtype"), "float8_e4m3fn")
-    op = attention.general(1, 2, 128, 128, 64, None, None, "bfloat16", v_scale=(1, 2), **own, **formats)  # type: ignore[arg-type]
+    op = attention.general(1, 2, 128, 128, head_dim, None, None, "bfloat16", v_scale=(1, 2), **own, **formats)  # type: ignore[arg-type]
     kernel = nl.compile(op, block_q=64, block_kv=64, validate="none", target="h200")
     return kernel.machine_code("sm_90").text("ptx")
 
 
 def test_e4m3_is_multiplied_by_instructions_of_its_own():
     """Weights of 16 bits: the product of q and k alone; weights of e4m3: both."""
-    products = re.compile(r"wgmma\.mma_async\S*\.(\w+)\.(\w+)\b")
-    assert set(products.findall(of_eights())) == {("e4m3", "e4m3"), ("f16", "f16")}
+    assert set(PRODUCTS.findall(of_eights())) == {("e4m3", "e4m3"), ("f16", "f16")}
     ptx = of_eights(weights_dtype="float8_e4m3fn", v_transposed=True)
-    assert set(products.findall(ptx)) == {("e4m3", "e4m3")}
+    assert set(PRODUCTS.findall(ptx)) == {("e4m3", "e4m3")}
     assert "cvt.rn.satfinite.e4m3x2.f32" in ptx
+
+
+def test_a_short_product_of_e4m3_is_one_of_float16():
+    """One instruction sums 32 bytes: Triton refuses a product of e4m3 over 16 elements."""
+    ptx = of_eights(16, weights_dtype="float8_e4m3fn", v_transposed=True)
+    assert set(PRODUCTS.findall(ptx)) == {("f16", "f16"), ("e4m3", "e4m3")}
 
 
 def test_weights_of_8_bits_cannot_exceed_the_largest():
