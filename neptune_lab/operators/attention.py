@@ -50,6 +50,7 @@ from neptune_lab.operators.attention_sizes import EmptyRows, KeyPlace, MaskMod, 
 from neptune_lab.operators.base import Operator, Params, name_of, positive
 from neptune_lab.operators.paging import paged_mods
 from neptune_lab.operators.presets import PRESETS
+from neptune_lab.strict.dtypes import EIGHTS
 from neptune_lab.strict.values import check_choice, check_number, check_switch
 
 __all__ = [
@@ -125,10 +126,10 @@ def general(
     if unknown:
         names = ", ".join(FormatOptions.__annotations__)
         raise DefinitionError(f"there is no argument {unknown[0]!r}", help=f"dtypes and scales: {names}")
-    if pages is not None and formats:
+    if pages is not None and (formats.get("v_transposed") or formats.get("weights_dtype") in EIGHTS):
         raise DefinitionError(
-            f"a cache of pages has dtype={dtype}, and no {next(iter(formats))}",
-            help="quantized keys and values are taken without pages",
+            "a cache of pages is not transposed, and its values are multiplied with weights of at least 16 bits",
+            help="leave out v_transposed, and weights_dtype of 8 bits",
         )
     mods |= {name: value for name, value in formats.items() if value is not None and value is not False}
     more = AttentionOptions(

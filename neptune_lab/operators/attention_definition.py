@@ -74,7 +74,7 @@ def _elements(
             at = (d, j) if transposed else (j, d)
             return _factor(tensor[(sizes.kv_sample(b), sizes.kv_head(h), *at)], dtype)
         page, slot, held = (part.value for part in place(Scalar(b), Scalar(j)))
-        value = te.if_then_else(held, tensor[page, slot, sizes.kv_head(h), d], te.const(0.0, tensor.dtype))
+        value = te.if_then_else(held, tensor[page, slot, sizes.kv_head(h), d], te.const(0, tensor.dtype))
         return _factor(value, dtype)
 
     return element
@@ -237,7 +237,7 @@ def attention_operator(
     scale = params["scale"]
     return_lse, return_max = params.get("return_lse", False), params.get("return_max", False)
     empty_rows = params.get("empty_rows", "nan")
-    formats = formats_of(params, sizes.shapes)
+    formats = formats_of(params, sizes.samples_and_heads)
     specs = input_specs(sizes, formats)
     check_switch("return_lse", return_lse, DefinitionError)
     check_choice("empty_rows", empty_rows, get_args(EmptyRows), DefinitionError)
@@ -255,7 +255,7 @@ def attention_operator(
 
     def compute(q: np.ndarray, k: np.ndarray, v: np.ndarray, *extra: np.ndarray) -> Arrays:
         scales = dict(zip((t.name for t in formats.scale_specs), extra, strict=False))
-        q, k, v = formats.values(q, k, v, scales)
+        q, k, v = formats.values(q, k, v, scales, paged=sizes.pages is not None)
         values = dict(zip(captures.arrays, extra[len(scales) :], strict=True))
         score, mask, own = (captures.bind(argument, values) for argument in _MODS)
         every = zip(

@@ -66,12 +66,14 @@ class Formats:
         return None
 
     def values(
-        self, q: np.ndarray, k: np.ndarray, v: np.ndarray, scales: Mapping[str, np.ndarray]
+        self, q: np.ndarray, k: np.ndarray, v: np.ndarray, scales: Mapping[str, np.ndarray], paged: bool = False
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """What q, k and v stand for, in float64 and without a transposed v."""
+        """What q, k and v stand for, in float64 and without a transposed v; `paged`: k and v are caches of pages."""
         stored = {"q": q, "k": k, "v": v.swapaxes(2, 3) if self.v_transposed else v}
         for name, _ in self.scales:
-            stored[name] = stored[name] * scales[f"{name}_scale"][:, :, None, None]
+            scale = scales[f"{name}_scale"]
+            in_pages = paged and name != "q"
+            stored[name] = stored[name] * (scale[:, None, :, None] if in_pages else scale[:, :, None, None])
         return stored["q"], stored["k"], stored["v"]
 
 
@@ -107,9 +109,11 @@ def widest(*dtypes: str) -> str:
     return wide.pop() if wide else "float16"
 
 
-def formats_of(params: Mapping[str, Any], shapes: Mapping[str, Shape]) -> Formats:
+def formats_of(params: Mapping[str, Any], extents: Mapping[str, tuple[int, int]]) -> Formats:
     """The formats that an operator's params state: "dtype", and some of "q_dtype", "k_dtype", "v_dtype",
     "weights_dtype", "q_scale", "k_scale", "v_scale" (shapes) and "v_transposed".
+
+    `extents` says how many samples and heads of q, k and v may have scales of their own.
 
     Raises:
         DefinitionError: a dtype or a shape is not supported.
@@ -138,7 +142,7 @@ def formats_of(params: Mapping[str, Any], shapes: Mapping[str, Shape]) -> Format
     for name in "qkv":
         shape = params.get(f"{name}_scale")
         if shape is not None:
-            scales.append((name, _scale_shape(name, shape, shapes[name])))
+            scales.append((name, _scale_shape(name, shape, extents[name])))
     return Formats(
         **own, out=out, weights=weights, scales=tuple(scales), v_transposed=params.get("v_transposed", False)
     )
@@ -150,16 +154,16 @@ def _weights(q: str, k: str, v: str) -> str:
     return "float16" if v in QUANTIZED and wide != "float32" else wide
 
 
-def _scale_shape(name: str, shape: Any, tensor: Shape) -> tuple[int, int]:
-    allowed = [{1, extent} for extent in tensor[:2]]
+def _scale_shape(name: str, shape: Any, most: tuple[int, int]) -> tuple[int, int]:
+    allowed = [{1, extent} for extent in most]
     if (
         not isinstance(shape, tuple | list)
         or len(shape) != 2
         or any(n not in many for n, many in zip(shape, allowed, strict=True))
     ):
         raise DefinitionError(
-            f"{name}_scale={shown(shape)}: expected a shape (1 or {tensor[0]}, 1 or {tensor[1]})",
-            help=f"such as (1, {tensor[1]}), one scale per head",
+            f"{name}_scale={shown(shape)}: expected a shape (1 or {most[0]}, 1 or {most[1]})",
+            help=f"such as (1, {most[1]}), one scale per head",
         )
     return int(shape[0]), int(shape[1])
 

@@ -48,6 +48,12 @@ class AttentionSizes:
         return sample if self.kv_batch == self.batch else 0
 
     @property
+    def samples_and_heads(self) -> dict[str, tuple[int, int]]:
+        """How many samples and heads of q, k and v may have scales of their own; a page belongs to no sample."""
+        keys = (self.kv_batch if self.pages is None else 1, self.kv_heads)
+        return {"q": (self.batch, self.heads), "k": keys, "v": keys}
+
+    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of q, k, v, out, lse and max_scores."""
         b, h, n = self.batch, self.heads, self.q_len

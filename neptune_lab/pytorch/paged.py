@@ -23,6 +23,7 @@ from neptune_lab.pytorch.arguments import (
 )
 from neptune_lab.pytorch.compiled import Compiled, compiled_for
 from neptune_lab.pytorch.mods import read
+from neptune_lab.pytorch.quantized import NONE, has_quantized, quantized
 
 # Kernels by everything that they depend on; the oldest are dropped first.
 _kernels: OrderedDict[Any, Compiled] = OrderedDict()
@@ -41,6 +42,9 @@ def paged_attention(
     scale: float | None = None,
     return_lse: bool = False,
     kernel_options: Mapping[str, Any] | None = None,
+    q_scale: float | torch.Tensor | None = None,
+    k_scale: float | torch.Tensor | None = None,
+    v_scale: float | torch.Tensor | None = None,
 ) -> Any:
     """Attention over keys and values in a cache of pages, without copying them.
 
@@ -56,8 +60,9 @@ def paged_attention(
     and nothing outside of the cache is read.  Under torch.compile the graph breaks at the call.
 
     Args:
-        q: queries (batch, heads, q_len, head_dim), float16, bfloat16 or float32.
-        k_cache: keys (pages, page_size, kv_heads, head_dim), of q's dtype, contiguous; kv_heads is a divisor of heads.
+        q: queries (batch, heads, q_len, head_dim), float16, bfloat16 or float32, or float8_e4m3fn or float8_e5m2.
+        k_cache: keys (pages, page_size, kv_heads, head_dim), contiguous; kv_heads is a divisor of heads.  Of q's dtype,
+            or float8_e4m3fn, float8_e5m2 or int8, whatever q is.
         v_cache: values (pages, page_size, kv_heads, v_head_dim), likewise.
         page_table: the pages of each sequence in order, int32 or int64 (batch, most pages of a sequence).
         lengths: keys of each sequence, int32 or int64 (batch,), from 0 to the number of keys that its pages hold.
@@ -65,10 +70,11 @@ def paged_attention(
         scale: factor of the scores; 1/sqrt(head_dim) if None.
         return_lse: also return the log-sum-exp of the scores, as `attention` does.
         kernel_options: as for `attention`.
+        q_scale, k_scale, v_scale: as for `attention`, those of the caches a number, or a tensor () or (kv_heads,).
 
     Returns:
-        (batch, heads, q_len, v_head_dim), of q's dtype; a query that attends to no key gives 0.  With return_lse, this
-        and (batch, heads, q_len) in float32.
+        (batch, heads, q_len, v_head_dim), of q's dtype (bfloat16 if q has 8 bits); a query that attends to no key gives
+        0.  With return_lse, this and (batch, heads, q_len) in float32.
 
     Raises:
         LaunchError: a tensor has a shape, dtype, device or strides that are not supported, or records gradients.
@@ -76,8 +82,9 @@ def paged_attention(
         ScheduleError, TileError, EmitError: a stage of the compiler refused.
     """
     return _outside_graphs(
-        q, k_cache, v_cache, page_table, lengths, score_mod, mask_mod, scale, return_lse, kernel_options
-    )
+        q, k_cache, v_cache, page_table, lengths, score_mod, mask_mod, scale, return_lse, kernel_options,
+        (q_scale, k_scale, v_scale),
+    )  # fmt: skip
 
 
 def _paged(
@@ -91,6 +98,7 @@ def _paged(
     scale: float | None,
     return_lse: bool,
     kernel_options: Mapping[str, Any] | None,
+    scales: tuple[Any, Any, Any],
 ) -> Any:
     device = device_of(q, k_cache, v_cache)
     refuse_options(True, scale)
@@ -100,6 +108,10 @@ def _paged(
     extras = extras_of(return_lse, None, kernel_options)
     _check_caches(q, k_cache, v_cache)
     _check_tables(q, k_cache, page_table, lengths, device)
+    of_eight = NONE
+    if has_quantized(q, k_cache, v_cache, (*scales, None)):
+        of_eight = quantized(q, k_cache, v_cache, *scales, None, paged=True)
+        extras = extras._replace(formats=of_eight.formats)
     pages, page_size, kv_heads, _ = k_cache.shape
     keys = q.shape[0], kv_heads, page_table.shape[1] * page_size
     sizes = q.shape, (*keys, k_cache.shape[3]), (*keys, v_cache.shape[3])
@@ -116,7 +128,11 @@ def _paged(
             if len(_kernels) > _MOST:
                 _kernels.popitem(last=False)
     return compiled.kernel.launch(
-        q.contiguous(), k_cache, v_cache, *captured_inputs(compiled.captured, reading.tensors, device)
+        q.contiguous(),
+        k_cache,
+        v_cache,
+        *of_eight.scales,
+        *captured_inputs(compiled.captured, reading.tensors, device),
     )
 
 

@@ -41,9 +41,16 @@ def has_quantized(q: Any, k: Any, v: Any, formats: tuple[Any, Any, Any, Any]) ->
 
 
 def quantized(
-    q: Any, k: Any, v: Any, q_scale: Any, k_scale: Any, v_scale: Any, weights_dtype: torch.dtype | None
+    q: Any,
+    k: Any,
+    v: Any,
+    q_scale: Any,
+    k_scale: Any,
+    v_scale: Any,
+    weights_dtype: torch.dtype | None,
+    paged: bool = False,
 ) -> Quantized:
-    """The formats and scales of a call.
+    """The formats and scales of a call; `paged`: k and v are caches (pages, page_size, kv_heads, head_dim).
 
     Raises:
         LaunchError: a dtype, or the shape, dtype or device of a scale, is not supported.
@@ -63,7 +70,8 @@ def quantized(
     scales = []
     for name, scale, tensor in (("q", q_scale, q), ("k", k_scale, k), ("v", v_scale, v)):
         if scale is not None:
-            made = _scale(f"{name}_scale", scale, tensor)
+            extents = (1, tensor.shape[2]) if paged and name != "q" else tuple(tensor.shape[:2])
+            made = _scale(f"{name}_scale", scale, tensor.device, extents)
             formats[f"{name}_scale"] = tuple(made.shape)
             scales.append(made)
     return Quantized(tuple(sorted(formats.items())), tuple(scales))
@@ -99,16 +107,16 @@ def _check_weights(dtype: Any, v_dtype: torch.dtype) -> None:
         )
 
 
-def _scale(name: str, scale: Any, tensor: torch.Tensor) -> torch.Tensor:
-    """A scale as a contiguous float32 tensor (batch or 1, heads or 1) where `tensor` is."""
+def _scale(name: str, scale: Any, device: torch.device, extents: tuple[int, int]) -> torch.Tensor:
+    """A scale as a contiguous float32 tensor (batch or 1, heads or 1) on `device`; `extents`: batch and heads."""
     if not isinstance(scale, torch.Tensor):
         check_number(name, scale, LaunchError)
-        value, device = float(scale), tensor.device
+        value = float(scale)
         capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
         if capturing or torch._C._len_torch_dispatch_stack():  # a tensor of a graph's, or a fake one, is not kept
             return torch.full((1, 1), value, device=device, dtype=torch.float32)
         return _kept(value, device)
-    batch, heads = tensor.shape[:2]
+    batch, heads = extents
     shape = tuple(scale.shape)
     if len(shape) > 2 or any(n not in (1, most) for n, most in zip(shape[::-1], (heads, batch), strict=False)):
         raise LaunchError(
@@ -120,9 +128,9 @@ def _scale(name: str, scale: Any, tensor: torch.Tensor) -> torch.Tensor:
         raise LaunchError(
             f"argument {name} has dtype {scale.dtype}; expected torch.float32", help=f"convert it: {name}.float()"
         )
-    if scale.device != tensor.device and not (scale.ndim == 0 and scale.device.type == "cpu"):
+    if scale.device != device and not (scale.ndim == 0 and scale.device.type == "cpu"):
         raise LaunchError(
-            f"argument {name} is on {scale.device}; expected {tensor.device}, where {name[0]} is",
+            f"argument {name} is on {scale.device}; expected {device}, where {name[0]} is",
             help=f"move it with {name}.to({name[0]}.device)",
         )
     if torch.is_grad_enabled() and scale.requires_grad:
@@ -131,7 +139,7 @@ def _scale(name: str, scale: Any, tensor: torch.Tensor) -> torch.Tensor:
             help=f"call it under torch.no_grad(), or with {name}.detach()",
         )
     whole = scale.reshape((1,) * (2 - len(shape)) + shape)
-    return whole.to(device=tensor.device, dtype=torch.float32).contiguous()
+    return whole.to(device=device, dtype=torch.float32).contiguous()
 
 
 @lru_cache(maxsize=256)

@@ -181,3 +181,44 @@ def test_the_operator(q_len, template):
 def test_what_the_operator_refuses(make, match):
     with pytest.raises(DefinitionError, match=match):
         make()
+
+
+E4 = torch.float8_e4m3fn
+# Dtypes of q and of both caches.
+EIGHTS = {
+    "bf16, e4m3": (torch.bfloat16, E4),
+    "bf16, int8": (torch.bfloat16, torch.int8),
+    "fp16, e5m2": (torch.float16, torch.float8_e5m2),
+    "fp32, int8": (torch.float32, torch.int8),
+    "e4m3": (E4, E4),
+}
+
+
+@pytest.mark.parametrize("q_len", [1, 5])
+@pytest.mark.parametrize("per_head", [False, True])
+@pytest.mark.parametrize("dtypes", EIGHTS)
+def test_caches_of_8_bits(dtypes, per_head, q_len):
+    own, stored = EIGHTS[dtypes]
+    q, k, v, table, lengths = problem(q_len)
+    q = q.to(own)
+    if stored == torch.int8:  # which has no NaN
+        k, v = ((t.nan_to_num(4.0) * 30).clamp(-127, 127) for t in (k, v))
+    k, v = k.to(stored), v.to(stored)
+    unit = 1 / 30 if stored == torch.int8 else 1.0
+    k_scale, v_scale = (unit * torch.tensor([a, b], device=DEVICE) for a, b in ((0.5, 1.5), (2.0, 0.25)))
+    k_scale, v_scale = (k_scale, v_scale) if per_head else (k_scale[0], float(v_scale[1]))
+    options = {"q_scale": 0.5} if own == E4 else {}
+    found = nl.paged_attention(q, k, v, table, lengths, None, causal, k_scale=k_scale, v_scale=v_scale, **options)
+    meant = q.double() * options.get("q_scale", 1.0)
+    scales = (torch.as_tensor(s, device=DEVICE).double().reshape(-1, 1) for s in (k_scale, v_scale))
+    keys, values = (t.double() * s for t, s in zip((k, v), scales, strict=True))
+    expected, _ = reference(meant, keys, values, table, lengths, None, causal)
+    assert found.dtype == (torch.bfloat16 if own == E4 else own)
+    assert float((found.double() - expected).norm() / expected.norm()) < 5e-3
+
+
+def test_scales_of_samples_are_refused_for_pages():
+    q, k, v, table, lengths = problem(1)
+    k8, v8 = k.nan_to_num(0.0).to(E4), v.nan_to_num(0.0).to(E4)
+    with pytest.raises(LaunchError, match=r"argument k_scale has shape \(3, 2\); expected \(\), \(2,\) or \(1, 2\)"):
+        nl.paged_attention(q, k8, v8, table, lengths, k_scale=torch.ones(BATCH, 2, device=DEVICE))
