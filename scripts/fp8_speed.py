@@ -30,6 +30,7 @@ import torch
 import neptune_lab as nl
 from neptune_lab.bench.clock import GpuTimer
 from neptune_lab.errors import NeptuneError
+from neptune_lab.files import write_text
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 E4M3, ROWS, WIDTH, HEADS = torch.float8_e4m3fn, 16, 128, 32
@@ -208,7 +209,7 @@ def main() -> None:
             print(f"{what:44} {found.name:22} error {found.error:.1e} {timed} {found.note}", flush=True)
     print(f"{time.monotonic() - begin:.0f} s")
     if given.out is not None:
-        given.out.write_text(json.dumps([asdict(r) for r in results], indent=1) + "\n", encoding="utf-8")
+        write_text(given.out, json.dumps([asdict(r) for r in results], indent=1) + "\n")
 
 
 if __name__ == "__main__":
