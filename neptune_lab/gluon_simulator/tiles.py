@@ -48,6 +48,10 @@ class Memory:
         got = self.array[int(slot)]
         return got[0] if isinstance(got, list) else Memory(got)
 
+    def reshape(self, shape: list[int]) -> Memory:
+        """The same elements in another shape."""
+        return Memory(self.array.reshape(shape))
+
     def permute(self, order: tuple[int, ...]) -> Memory:
         """A view with dimensions in another order."""
         return Memory(self.array.transpose(order))
@@ -83,11 +87,12 @@ def step(kind: Kind) -> Stamp:
 
 
 class Descriptor:
-    """A tensor descriptor: rows and columns of a whole tensor, moved in blocks."""
+    """A tensor descriptor: rows and columns of a whole tensor, or of several matrices in it, moved in blocks."""
 
     def __init__(self, tensor: Any, shape: list[int], strides: list[int], block: list[int], layout: Any) -> None:
         memory = memory_of(tensor)
-        assert (shape[0] - 1) * strides[0] + (shape[1] - 1) * strides[1] < len(memory), "it leaves the tensor's memory"
+        last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+        assert last < len(memory), "it leaves the tensor's memory"
         self.array = np.lib.stride_tricks.as_strided(memory, shape, [stride * memory.itemsize for stride in strides])
         self.block = block
         self.layout = layout
@@ -95,8 +100,10 @@ class Descriptor:
 
     def at(self, place: Sequence[int]) -> Any:
         """The block there."""
-        row, column = (int(n) for n in place)
-        got = self.array[row : row + self.block[0], column : column + self.block[1]]
+        got = self.array[tuple(slice(int(n), int(n) + size) for n, size in zip(place, self.block, strict=True))]
+        if len(self.block) == 3 and got.shape[1] < self.block[1]:
+            # Rows past the end of a matrix are read as 0.
+            got = np.pad(got, [(0, 0), (0, self.block[1] - got.shape[1]), (0, 0)])
         assert list(got.shape) == self.block, "a block leaves its tensor"
         return got
 

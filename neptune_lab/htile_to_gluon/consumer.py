@@ -190,7 +190,7 @@ class Consumer:
             self._at(product.store)
             resident = self.shared.resident_tile(left_access(self.structure, product))
             zeros = self.zeros[ctx.shape(product.store.target)[1]]
-            left = f"{resident.buffer}.index({self._slot()})"
+            left = resident.tile(self._slot())
             product_of = call("warpgroup_mma", left, _right(ring, product), zeros, "use_acc=False", "is_async=True")
             ctx.line(seq(f"{self._pending(product)} = ", product_of))
 
@@ -328,7 +328,7 @@ class Consumer:
 
 
 def _right(ring: RingBuffer, product: Product) -> str:
-    return f"{ring.slots}.index({ring.slot}){'.permute((1, 0))' if product.transposed else ''}"
+    return ring.tile + (".permute((1, 0))" if product.transposed else "")
 
 
 def _carried(parts: tuple[LoopPart, ...], after: tuple[Store, ...]) -> frozenset[str]:

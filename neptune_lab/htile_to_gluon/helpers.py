@@ -34,6 +34,15 @@ def _fill(rows, slots, full, empty, slot, phase, row, column, STAGES: gl.constex
     return _next(slot, phase, STAGES)
 '''
 
+_FILL_OF = '''@gluon.jit
+def _fill_of(rows, slots, full, empty, slot, phase, matrix, row, column, STAGES: gl.constexpr):
+    """As `_fill`, from one of several matrices; rows past its end are 0."""
+    mbarrier.wait(empty.index(slot), phase ^ 1)
+    mbarrier.expect(full.index(slot), rows.block_type.nbytes)
+    _copy_in(rows, [matrix, row, column], full.index(slot), slots.index(slot))
+    return _next(slot, phase, STAGES)
+'''
+
 _LOCATE = '''@gluon.jit
 def _locate(tile, BLOCKS: gl.constexpr, HEADS: gl.constexpr):
     """Row block and head of a tile: HEADS heads side by side share the cache, row blocks in order among them."""
@@ -153,6 +162,7 @@ HELPERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "_copy_in": (_COPY_IN, ()),
         "_copy_out": (_COPY_OUT, ()),
         "_fill": (_FILL, ("_next", "_copy_in")),
+        "_fill_of": (_FILL_OF, ("_next", "_copy_in")),
         "_locate": (_LOCATE, ()),
         "_turn": (_TURN, ()),
         "_barriers": (_BARRIERS, ()),

@@ -225,18 +225,21 @@ def _entry(
     described = {(d.tensor, d.block): d.parameter for d in descriptors}
     body: list[str] = []
 
-    def allocate(buffer: str, slots: int, tensor: str, shape: tuple[int, ...], dtype: str) -> None:
-        extents = ", ".join(map(str, (slots, *shape)))
+    def allocate(
+        buffer: str, slots: int, tensor: str, shape: tuple[int, ...], dtype: str, of_matrix: bool = False
+    ) -> None:
+        extents = ", ".join(map(str, (slots, 1, *shape) if of_matrix else (slots, *shape)))
         rows, columns = shape
         layout = f"{described[(tensor, (rows, columns))]}.layout"
         body.append(f"{buffer} = gl.allocate_shared_memory(gl.{dtype}, [{extents}], {layout})")
 
     for resident in shared.resident:
-        allocate(resident.buffer, shared.resident_slots, resident.access.tensor, resident.shape, resident.dtype)
+        tensor, of_matrix = resident.access.tensor, resident.of_matrix
+        allocate(resident.buffer, shared.resident_slots, tensor, resident.shape, resident.dtype, of_matrix)
         for barriers in (resident.ready, resident.spent) if shared.persistent else (resident.ready,):
             body.append(f"{barriers} = _barriers({shared.resident_slots}, 1)")
     for ring in shared.rings:
-        allocate(ring.slots, shared.stages, ring.tensor, ring.shape, ring.dtype)
+        allocate(ring.slots, shared.stages, ring.tensor, ring.shape, ring.dtype, ring.of_matrix)
         body.append(f"{ring.full} = _barriers({shared.stages}, 1)")
         body.append(f"{ring.empty} = _barriers({shared.stages}, {number})")
     for buffer, (tensor, shape, dtype) in warps.consumer.buffers.items():

@@ -191,14 +191,14 @@ def _write_launcher(
     names = UniqueNames({entry, "PlainDescriptor", *MODULE_NAMES, *(source.name for source in sources)})
     arguments = {name: names.fresh(name) for name in program.inputs}
     blocks = dict.fromkeys(
-        (d.block, program.tensor(d.tensor).dtype)
+        (_block(d), program.tensor(d.tensor).dtype)
         for kernel in emitted
         if isinstance(kernel, GluonKernel)
         for d in kernel.descriptors
     )
-    layouts = {(block, dtype): f"_SHARED_{block[0]}_{block[1]}_{dtype.upper()}" for block, dtype in blocks}
+    layouts = {(block, dtype): f"_SHARED_{'_'.join(map(str, block))}_{dtype.upper()}" for block, dtype in blocks}
     for (block, dtype), name in layouts.items():
-        out.plain(f"{name} = gl.NVMMASharedLayout.get_default_for([{block[0]}, {block[1]}], gl.{dtype})")
+        out.plain(f"{name} = gl.NVMMASharedLayout.get_default_for({[*block]}, gl.{dtype})")
     out.plain("", "", f"def {entry}({', '.join(arguments.values())}):", *signature(program))
     device = f"{arguments[program.inputs[0]]}.device"
     for kernel, source, done in zip(program.kernels, sources, emitted, strict=True):
@@ -207,7 +207,7 @@ def _write_launcher(
         grid = grid_text(source.grid)
         if isinstance(done, GluonKernel):
             args += [
-                _descriptor(d, arguments[d.tensor], layouts[(d.block, program.tensor(d.tensor).dtype)])
+                _descriptor(d, arguments[d.tensor], layouts[(_block(d), program.tensor(d.tensor).dtype)])
                 for d in source.descriptors
             ]
             args += ["num_warps=4", f"maxnreg={done.registers}"]
@@ -221,6 +221,11 @@ def _write_launcher(
             out.linked(source.name, f"        {arg},", (kernel.node_id,), kernel.name)
         out.linked(source.name, "    )", (kernel.node_id,), kernel.name)
     out.plain(f"    return {', '.join(arguments[name] for name in program.outputs)}")
+
+
+def _block(made: HostDescriptor) -> tuple[int, ...]:
+    """The shape of a tile, as the descriptor counts dimensions."""
+    return made.block if made.matrices is None else (1, *made.block)
 
 
 def _descriptor(made: HostDescriptor, tensor: str, layout: str) -> str:

@@ -12,7 +12,7 @@ from neptune_lab.htile_to_gluon.rows import CONSUMER, part_of_access
 from neptune_lab.htile_to_gluon.shared_memory import ResidentTile, RingBuffer, SharedMemory, by_ring
 from neptune_lab.htile_to_gluon.structure import LoopPart, UnsupportedKernel
 from neptune_lab.htile_to_gluon.tile_schedule import bind_program, for_each_tile, tiles, tiles_side_by_side
-from neptune_lab.htile_to_triton.descriptors import descriptor
+from neptune_lab.htile_to_triton.descriptors import host_descriptor
 from neptune_lab.htile_to_triton.scope import Draft, Scope
 from neptune_lab.wrapping import call, seq
 
@@ -87,11 +87,16 @@ def _walk(ctx: GluonContext, shared: SharedMemory) -> None:
 
 @dataclass(slots=True)
 class _Saved:
-    """Where in its tensor a tile of a trailing product is: the variable of its row, and its column, which is the same
-    in all iterations; "" before the first one."""
+    """Where in its tensor a tile of a trailing product is: the variable of its row, and its matrix, if there are
+    several, and its column, which are the same in all iterations; () before the first one."""
 
     row: str
-    column: str = ""
+    others: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """The position."""
+        return (*self.others[:-1], self.row, self.others[-1])
 
 
 def _load_leading(ctx: GluonContext, shared: SharedMemory, part: LoopPart) -> None:
@@ -104,24 +109,24 @@ def _load_leading(ctx: GluonContext, shared: SharedMemory, part: LoopPart) -> No
 def _save_positions(ctx: GluonContext, shared: SharedMemory, part: LoopPart, at: dict[RingBuffer, _Saved]) -> None:
     for ring, product in by_ring(shared.trailing, part.trailing).items():
         ctx.node, ctx.origin = product.store.node_id, product.store.origin
-        row, column = _place(ctx, product.b)[1]
+        *matrix, row, column = _place(ctx, product.b)[1]
+        others = (*matrix, column)
         in_loop = set() if part.loop is None else {ctx.variables[part.loop.var][0]}
-        if at[ring].column not in ("", column) or in_loop & set(re.findall(r"\w+", column)):
+        if at[ring].others not in ((), others) or in_loop & set(re.findall(r"\w+", " ".join(others))):
             raise UnsupportedKernel(f"tiles of {product.b.tensor} do not all start at one column")
-        at[ring].column = column
+        at[ring].others = others
         ctx.line(f"{at[ring].row} = {row}")
 
 
 def _load_trailing(ctx: GluonContext, shared: SharedMemory, at: dict[RingBuffer, _Saved]) -> None:
     for ring, product in by_ring(shared.trailing, ctx.structure.parts[0].trailing).items():
         ctx.node, ctx.origin = product.store.node_id, product.store.origin
-        _fill(ctx, ring, _described(ctx, product.b), (at[ring].row, at[ring].column))
+        _fill(ctx, ring, _described(ctx, product.b), at[ring].place)
 
 
-def _fill(ctx: GluonContext, ring: RingBuffer, rows: str, at: tuple[str, str]) -> None:
-    copied = call(
-        ctx.helper("_fill"), rows, ring.slots, ring.full, ring.empty, ring.slot, ring.phase, *at, str(ctx.gluon.stages)
-    )
+def _fill(ctx: GluonContext, ring: RingBuffer, rows: str, at: tuple[str, ...]) -> None:
+    helper = ctx.helper("_fill" if len(at) == 2 else "_fill_of")
+    copied = call(helper, rows, ring.slots, ring.full, ring.empty, ring.slot, ring.phase, *at, str(ctx.gluon.stages))
     ctx.line(seq(f"{ring.slot}, {ring.phase} = ", copied))
 
 
@@ -142,22 +147,21 @@ def _load_resident_tile(ctx: GluonContext, shared: SharedMemory, resident: Resid
     if shared.persistent:
         ctx.line(f"mbarrier.wait({resident.spent}.index({slot}), ({shared.resident_parity}) ^ 1)")
     ctx.line(f"mbarrier.expect({resident.ready}.index({slot}), {rows}.block_type.nbytes)")
-    place = f"[{at[0]}, {at[1]}]"
+    place = f"[{', '.join(at)}]"
     buffers = (f"{resident.ready}.index({slot})", f"{resident.buffer}.index({slot})")
     ctx.line(call(ctx.helper("_copy_in"), rows, place, *buffers))
 
 
-def _place(ctx: GluonContext, access: Access) -> tuple[str, tuple[str, str]]:
-    """A tile's descriptor, and its row and column there."""
-    described = descriptor(ctx, access)
-    if described is None:
+def _place(ctx: GluonContext, access: Access) -> tuple[str, tuple[str, ...]]:
+    """A tile's descriptor, and its row and column there, after the matrix if there are several."""
+    found = host_descriptor(ctx, access)
+    if found is None:
         raise UnsupportedKernel(
             f"the copy engine cannot load tiles of {access.tensor}: it loads tiles of contiguous rows that stay inside "
             "their tensor"
         )
-    name, place = described
-    row, _, column = place.removeprefix("[").removesuffix("]").rpartition(", ")
-    return name, (row, column)
+    made, place = found
+    return made.parameter, place
 
 
 def _described(ctx: GluonContext, access: Access) -> str:

@@ -10,7 +10,7 @@ from neptune_lab.htile.shapes import dtype_of, shape_of
 from neptune_lab.htile_to_gluon.options import GluonOptions
 from neptune_lab.htile_to_gluon.rows import ROWS
 from neptune_lab.htile_to_gluon.structure import Product, Structure
-from neptune_lab.htile_to_triton.descriptors import BYTES
+from neptune_lab.htile_to_triton.descriptors import BYTES, leaves_matrix
 from neptune_lab.htile_to_triton.scope import UniqueNames
 
 
@@ -23,6 +23,7 @@ class RingBuffer:
         shape, dtype: of a tile.
         slots, full, empty: names of the buffer and its barriers.
         slot, phase: names of the variables with the current slot and the parity of its barriers.
+        of_matrix: a tile is copied from one of several matrices, past whose end rows are 0.
     """
 
     tensor: str
@@ -33,6 +34,12 @@ class RingBuffer:
     empty: str
     slot: str
     phase: str
+    of_matrix: bool
+
+    @property
+    def tile(self) -> str:
+        """The current slot."""
+        return _slot(self.slots, self.slot, self.shape, self.of_matrix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,7 @@ class ResidentTile:
         access: the tile of all consumers.
         shape, dtype: of one consumer's part.
         buffer, ready, spent: names of the buffer and its barriers.
+        of_matrix: as in `RingBuffer`.
     """
 
     access: Access
@@ -54,6 +62,16 @@ class ResidentTile:
     buffer: str
     ready: str
     spent: str
+    of_matrix: bool
+
+    def tile(self, slot: str) -> str:
+        """What is in a slot."""
+        return _slot(self.buffer, slot, self.shape, self.of_matrix)
+
+
+def _slot(buffer: str, slot: str, shape: tuple[int, ...], of_matrix: bool) -> str:
+    """A slot as a tile: the copy engine fills it as a part of one of several matrices, if it is of one."""
+    return f"{buffer}.index({slot})" + (f".reshape({[*shape]})" if of_matrix else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +171,7 @@ def plan_shared_memory(
             (ROWS, shape_of(access, program)[1]),
             dtype_of(access, program),
             *(names.fresh(f"{access.tensor}_{what}") for what in ("tile", "ready", "spent")),
+            of_matrix=leaves_matrix(program.tensor(access.tensor), ROWS),
         )
 
     def rings(products: list[tuple[Product, ...]]) -> tuple[RingBuffer, ...]:
@@ -163,7 +182,9 @@ def plan_shared_memory(
             if loaded not in made:
                 b = loaded[0]
                 named = (names.fresh(f"{b.tensor}_{what}") for what in ("ring", "full", "empty", "slot", "phase"))
-                made[loaded] = RingBuffer(b.tensor, shape_of(b, program), dtype_of(b, program), *named)
+                shape = shape_of(b, program)
+                of_matrix = leaves_matrix(program.tensor(b.tensor), shape[0])
+                made[loaded] = RingBuffer(b.tensor, shape, dtype_of(b, program), *named, of_matrix=of_matrix)
         return tuple(made[tuple(product.b for product in of_parts)] for of_parts in products)
 
     return SharedMemory(

@@ -44,10 +44,12 @@ class HostDescriptor:
 
     Args:
         parameter: the kernel's parameter.
-        tensor: the tensor, seen as a matrix.
-        shape: rows and columns of the matrix.
-        stride: elements from one row of the matrix to the next.
+        tensor: the tensor, seen as a matrix, or as several.
+        shape: rows and columns of a matrix.
+        stride: elements from one row of a matrix to the next.
         block: rows and columns of a tile.
+        matrices: how many matrices, and the elements from one to the next; rows of a tile past the end of its matrix
+            are 0. None: one.
     """
 
     parameter: str
@@ -55,6 +57,7 @@ class HostDescriptor:
     shape: tuple[int, int]
     stride: int
     block: tuple[int, int]
+    matrices: tuple[int, int] | None = None
 
 
 class Context:

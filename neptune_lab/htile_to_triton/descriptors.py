@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neptune_lab.htile.nodes import Access, Arith, IndexExpr, Int, NewAxis, Slice
+from neptune_lab.htile.nodes import Access, Arith, IndexExpr, Int, NewAxis, Slice, Tensor
 from neptune_lab.htile.walk import names_of_index, simplify
 from neptune_lab.htile_to_triton.addresses import base, numbered, steps, weighted_sum
 from neptune_lab.htile_to_triton.context import Context, HostDescriptor
@@ -84,8 +84,28 @@ def _in_kernel(ctx: Context, access: Access, tile: _Rows) -> tuple[str, str] | N
 
 
 def _on_host(ctx: Context, access: Access, tile: _Rows) -> tuple[str, str] | None:
-    """A descriptor of the whole tensor as one matrix; None if the tile may reach past the end of a dimension, since
-    it would read the rows of the next index there.
+    """A descriptor of the tensor as one matrix; None if the tile may reach past the end of a dimension."""
+    placed = _placed(ctx, access, tile, several=False)
+    return None if placed is None else (placed[0].parameter, f"[{', '.join(placed[1])}]")
+
+
+def host_descriptor(ctx: Context, access: Access) -> tuple[HostDescriptor, tuple[str, ...]] | None:
+    """A descriptor that the launcher makes, and the tile's position in it: row and column, or matrix, row and column
+    if tiles do not divide the rows; None if pointers must be used."""
+    tile = _rows(ctx, access)
+    return None if tile is None else _placed(ctx, access, tile, several=True)
+
+
+def leaves_matrix(tensor: Tensor, rows: int) -> bool:
+    """Whether tiles of `rows` rows do not divide the tensor's rows, its last dimension but one."""
+    return tensor.shape[-2] % rows != 0
+
+
+def _placed(
+    ctx: Context, access: Access, tile: _Rows, *, several: bool
+) -> tuple[HostDescriptor, tuple[str, ...]] | None:
+    """A descriptor of the whole tensor as one matrix, of which each tile must stay inside its own rows: past them are
+    those of the next index. With `several`, one of a matrix for each index, if tiles do not divide the rows.
 
     An index of a dimension whose stride is a multiple of the rows' moves the tile by rows, one of a smaller stride by
     columns: in (batch, heads, length, head_dim) with the strides of (batch, length, heads, head_dim), heads are
@@ -94,18 +114,25 @@ def _on_host(ctx: Context, access: Access, tile: _Rows) -> tuple[str, str] | Non
     tensor = ctx.program.tensor(access.tensor)
     if tile.dimension != len(tensor.shape) - 2 or ctx.program.tensor(access.tensor).space == "chip":
         return None
-    for part, size in ((tile.rows, tensor.shape[-2]), (tile.columns, tensor.shape[-1])):
+    several = several and leaves_matrix(tensor, tile.rows.extent)
+    for part, size, inside in ((tile.rows, tensor.shape[-2], not several), (tile.columns, tensor.shape[-1], True)):
         at = ctx.interval(part.start)
-        if at.lo < 0 or at.hi + part.extent > size:
+        if at.lo < 0 or (inside and at.hi + part.extent > size):
             return None
+    outer: list[tuple[IndexExpr, int]] = []
     row: list[tuple[IndexExpr, int]] = []
     column: list[tuple[IndexExpr, int]] = []
+    sizes: list[int] = []  # of the outer dimensions
     ends = [1, 1]
-    for index, size, step in zip(access.index, tensor.shape, steps(tensor), strict=True):
+    for n, (index, size, step) in enumerate(zip(access.index, tensor.shape, steps(tensor), strict=True)):
         start = index.start if isinstance(index, Slice) else index
         assert not isinstance(start, NewAxis)
         by_rows = step % tile.stride == 0
         if step == 0 or (size == 1 and not by_rows):  # the only index is 0
+            continue
+        if several and n < tile.dimension and step > tile.stride:
+            outer.append((start, step))
+            sizes.append(size)
             continue
         if not by_rows and step > tile.stride:
             return None
@@ -114,13 +141,19 @@ def _on_host(ctx: Context, access: Access, tile: _Rows) -> tuple[str, str] | Non
     if ends[1] > tile.stride:
         return None
     block = (tile.rows.extent, tile.columns.extent)
+    at = [simplify(_whole(*weighted_sum(terms))) for terms in (row, column)]
+    matrices = None
+    if several:
+        matrix, unit = weighted_sum(outer)
+        last = sum((size - 1) * (step // unit) for size, (_, step) in zip(sizes, outer, strict=True))
+        matrices = (last + 1, unit or tile.stride)
+        at = [simplify(matrix), *at]
     made = ctx.host_descriptors.get((access.tensor, block))
     if made is None:
         name = ctx.names.fresh(f"{access.tensor}_rows")
-        made = HostDescriptor(name, access.tensor, (ends[0], ends[1]), tile.stride, block)
+        made = HostDescriptor(name, access.tensor, (ends[0], ends[1]), tile.stride, block, matrices)
         ctx.host_descriptors[(access.tensor, block)] = made
-    at = (simplify(_whole(*weighted_sum(terms))) for terms in (row, column))
-    return made.parameter, f"[{', '.join(map(ctx.index, at))}]"
+    return made, tuple(map(ctx.index, at))
 
 
 def _whole(offset: IndexExpr, unit: int) -> IndexExpr:

@@ -216,8 +216,11 @@ def descriptor_text(made: HostDescriptor, tensor: str, maker: str = "TensorDescr
 
 def described(made: HostDescriptor) -> str:
     """The arguments of a descriptor after its tensor: shape, strides and block."""
-    (rows, columns), (height, width) = made.shape, made.block
-    return f"[{rows}, {columns}], [{made.stride}, 1], [{height}, {width}]"
+    shape, strides, block = [*made.shape], [made.stride, 1], [*made.block]
+    if made.matrices is not None:
+        count, stride = made.matrices
+        shape, strides, block = [count, *shape], [stride, *strides], [1, *block]
+    return f"{shape}, {strides}, {block}"
 
 
 def write_allocations(

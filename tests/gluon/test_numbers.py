@@ -51,6 +51,41 @@ def test_attention(name):
     assert simulate(OPERATORS[name]()) < 2e-3
 
 
+ODD = {"batch": 2, "heads": 2, "seq": 301, "head_dim": 64}
+OF_ODD_LENGTHS = {
+    "global": lambda: attention.full(**ODD),
+    "causal": lambda: attention.causal(**ODD),
+    "one head": lambda: attention.causal(**{**ODD, "batch": 1, "heads": 1}),
+    "chunk": lambda: attention.causal(2, 2, q_len=131, kv_len=300, head_dim=64),
+    "keys that divide": lambda: attention.full(2, 2, q_len=131, kv_len=256, head_dim=64),
+    "queries that divide": lambda: attention.full(2, 2, q_len=256, kv_len=261, head_dim=64),
+    "window": lambda: attention.window(**ODD, window=200),
+    "alibi": lambda: attention.alibi(**ODD),
+    "lse": lambda: attention.causal(**ODD, return_lse=True),
+    "gqa": lambda: attention.gqa(**{**ODD, "heads": 4}, kv_heads=2),
+}
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("name", OF_ODD_LENGTHS)
+def test_lengths_that_tiles_do_not_divide(name: str, persistent: bool):
+    """The copy engine reads each (batch, head) as a matrix of its own, past whose end are zeros."""
+    operator = OF_ODD_LENGTHS[name]()
+    assert simulate(operator, persistent=persistent) < 2e-3
+
+
+def test_values_past_the_end_are_not_of_the_next_head():
+    """A product with a weight of 0 is NaN if the value is: those of another head must not be read."""
+    operator = attention.causal(1, 2, 150, 64)
+    kernel = by_name.compile(operator, code="gluon", block_q=128, block_kv=64)
+    q, k, v = (torch.from_numpy(array) for array in operator.random_inputs(0).values())
+    k[:, 1], v[:, 1] = float("nan"), float("nan")
+    out = Simulator(kernel.source, 5)(kernel.triton.entry, q, k, v)
+    wanted = operator.reference(q.numpy(), k.numpy(), v.numpy())
+    assert np.isnan(out[:, 1].numpy()).all()
+    assert np.linalg.norm(out[:, 0].double().numpy() - wanted[:, 0]) < 2e-3 * np.linalg.norm(wanted[:, 0])
+
+
 @pytest.mark.parametrize(
     "options",
     [
