@@ -8,6 +8,6 @@ from __future__ import annotations
 
 from neptune_lab.htile_to_gluon.module import emit, why_unsupported
 from neptune_lab.htile_to_gluon.options import GluonOptions
-from neptune_lab.htile_to_gluon.untuned import fits_registers, suits_persistence
+from neptune_lab.htile_to_gluon.untuned import fits_registers, suits_persistence, suits_tie
 
-__all__ = ["GluonOptions", "emit", "fits_registers", "suits_persistence", "why_unsupported"]
+__all__ = ["GluonOptions", "emit", "fits_registers", "suits_persistence", "suits_tie", "why_unsupported"]

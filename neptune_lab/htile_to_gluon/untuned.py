@@ -13,7 +13,7 @@ from neptune_lab.htile_to_gluon.kernel import REGISTERS
 from neptune_lab.htile_to_gluon.match import bound_points, match_structure
 from neptune_lab.htile_to_gluon.rows import ROWS
 from neptune_lab.htile_to_gluon.structure import LoopPart, Structure, UnsupportedKernel
-from neptune_lab.htile_to_triton.descriptors import BYTES
+from neptune_lab.htile_to_triton.descriptors import BYTES, leaves_matrix
 
 THREADS = 128  # of a consumer
 # A vector beside the columns of a product is held by every group of four threads.
@@ -46,6 +46,20 @@ def suits_persistence(program: Program) -> bool:
     """Whether persistent programs are faster, as far as measured on an H200: up to 33% if programs have few tiles, 28%
     slower for 48 tiles, and 10% slower if the row work computes tanh."""
     return all(_is_short(kernel) and not _computes_tanh(kernel) for kernel in program.kernels)
+
+
+def suits_tie(program: Program) -> bool:
+    """Whether `tie` makes the loop faster: 1.3 to 1.6 times on an H200 if tiles do not divide the keys."""
+    return any(_leaves_matrix(program, kernel) for kernel in program.kernels)
+
+
+def _leaves_matrix(program: Program, kernel: Kernel) -> bool:
+    try:
+        parts = match_structure(program, kernel).parts
+    except UnsupportedKernel:
+        return False
+    loaded = (product.b for part in parts for product in (*part.leading, *part.trailing))
+    return any(leaves_matrix(program.tensor(b.tensor), shape_of(b, program)[0]) for b in loaded)
 
 
 def _is_short(kernel: Kernel) -> bool:
@@ -91,4 +105,4 @@ def _of_access(program: Program, access: Access) -> int:
     return max(1, prod(shape) // VECTOR_THREADS)
 
 
-__all__ = ["fits_registers", "registers_of", "suits_persistence"]
+__all__ = ["fits_registers", "registers_of", "suits_persistence", "suits_tie"]

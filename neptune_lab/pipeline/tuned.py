@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from neptune_lab.errors import NeptuneError, ValidationError
 from neptune_lab.htile_passes import PASSES, apply
-from neptune_lab.htile_to_gluon import fits_registers, suits_persistence
+from neptune_lab.htile_to_gluon import fits_registers, suits_persistence, suits_tie
 from neptune_lab.loop_schedule.templates import TileConfig, choose_template
 from neptune_lab.pipeline.choice import Choice
 from neptune_lab.pipeline.fallback import REFUSALS
@@ -112,8 +112,10 @@ def tuned_kernel(
                 if _widest_output(kernel) > WIDE_COLUMNS:
                     continue  # with half of the scores, there is room for them
                 return None
-            short = CodeOptions(code="gluon", persistent=True, tie=True)
-            return make(Choice(rolls, config, short)) if suits_persistence(kernel.htile) else kernel
+            persistent = suits_persistence(kernel.htile)
+            if not persistent and not suits_tie(kernel.htile):
+                return kernel
+            return make(Choice(rolls, config, CodeOptions(code="gluon", persistent=persistent, tie=True)))
     return None
 
 
