@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from neptune_lab import errors, operators, repair, trace
     from neptune_lab.autotune.tune import tune
     from neptune_lab.loop_schedule import Schedule, templates
+    from neptune_lab.operators.dims import dim
     from neptune_lab.pipeline import CodeOptions, Kernel, SplitKConfig, TileConfig, compile
     from neptune_lab.pipeline.bisect import bisect
     from neptune_lab.pytorch import attention, paged_attention, register_attention, scaled_dot_product_attention
@@ -43,6 +44,7 @@ __all__ = [
     "bisect",
     "compile",
     "course",
+    "dim",
     "errors",
     "explain",
     "explore",
@@ -73,6 +75,7 @@ _HOMES = {
     "bisect": "neptune_lab.pipeline.bisect:bisect",
     "compile": "neptune_lab.pipeline:compile",
     "course": "neptune_widgets.course",
+    "dim": "neptune_lab.operators.dims:dim",
     "errors": "neptune_lab.errors",
     "explain": "neptune_widgets.explanation:explain",
     "explore": "neptune_widgets.explorer:explore",

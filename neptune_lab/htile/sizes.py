@@ -18,11 +18,10 @@ from typing import Any
 from neptune_lab.errors import TileError
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.walk import evaluate, names_of_index, simplify
+from neptune_lab.operators.dims import LARGEST
 
 Sample = Mapping[str, int]
 
-# The largest size of a launch, for which 65,535 programs of 16 rows are enough, the most along the second grid axis.
-LARGEST = (1 << 20) - 16
 
 
 def generalized(programs: Sequence[ir.Program], samples: Sequence[Sample], divisors: Collection[int]) -> ir.Program:

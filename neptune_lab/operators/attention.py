@@ -48,6 +48,7 @@ from neptune_lab.operators.attention_formats import FormatOptions
 from neptune_lab.operators.attention_options import DEFAULTS, AttentionOptions, documented, with_options
 from neptune_lab.operators.attention_sizes import EmptyRows, KeyPlace, MaskMod, ScoreMod, sizes_of
 from neptune_lab.operators.base import Operator, Params, name_of, positive
+from neptune_lab.operators.dims import takes_dims
 from neptune_lab.operators.paging import paged_mods
 from neptune_lab.operators.presets import PRESETS
 from neptune_lab.strict.dtypes import EIGHTS
@@ -69,6 +70,7 @@ __all__ = [
 ]  # fmt: skip
 
 
+@takes_dims
 @documented
 def general(
     batch: int,
@@ -138,6 +140,7 @@ def general(
     return _operator("attention_general", "Attention", params, mods, more, score_mod, mask_mod, live, place)
 
 
+@takes_dims
 @with_options
 def full(
     batch: int = 1, heads: int = 1, seq: int | None = None, head_dim: int = 64, **options: Unpack[AttentionOptions]
@@ -147,6 +150,7 @@ def full(
     return _operator("attention_full", "Full attention", params, {}, options, None, None)
 
 
+@takes_dims
 @with_options
 def causal(
     batch: int = 1, heads: int = 1, seq: int | None = None, head_dim: int = 64, **options: Unpack[AttentionOptions]
@@ -159,6 +163,7 @@ def causal(
     return _operator("attention_causal", "Causal attention", params, {}, options, None, _causal_mask(params))
 
 
+@takes_dims
 @with_options
 def gqa(
     batch: int = 1,
@@ -181,6 +186,7 @@ def gqa(
     return _operator("attention_gqa", title, params, {"causal": causal}, options, None, mask)
 
 
+@takes_dims
 @with_options
 def alibi(
     batch: int = 1,
@@ -209,6 +215,7 @@ def alibi(
     return _operator("attention_alibi", title, params, {"causal": causal}, options, alibi_bias, mask)
 
 
+@takes_dims
 @with_options
 def softcap(
     batch: int = 1,
@@ -236,6 +243,7 @@ def softcap(
     return _operator("attention_softcap", "Attention with soft capping", params, own, options, softcapped, mask)
 
 
+@takes_dims
 @with_options
 def window(
     batch: int = 1,
@@ -261,6 +269,7 @@ def window(
     return _operator("attention_window", title, params, {"window": int(window)}, options, None, window_mask)
 
 
+@takes_dims
 @with_options
 def prefix(
     batch: int = 1,
@@ -286,6 +295,7 @@ def prefix(
     return _operator("attention_prefix", title, params, {"prefix": int(prefix)}, options, None, prefix_mask)
 
 
+@takes_dims
 @with_options
 def document(
     doc: Any, heads: int = 1, head_dim: int = 64, causal: bool = True, **options: Unpack[AttentionOptions]
@@ -318,6 +328,7 @@ def document(
     return _operator("attention_document", "Attention within documents", params, own, options, None, document_mask)
 
 
+@takes_dims
 @with_options
 def paged(
     page_table: Any,

@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.operators.dims import Family
 from neptune_lab.operators.python_source import PythonFunction
 from neptune_lab.operators.recipe import Recipe
 from neptune_lab.operators.strided import sharing
@@ -67,6 +68,8 @@ class Operator:
             (`torch_to_stages.lines.SourceLine`); empty if the stages were not traced.
         python: the user's functions that it was traced from, with the stages of each line.
         recipe: how it can be made again with other arguments; None if that is not known.
+        family: the sizes that are known at the launch only, and how the operator is made at others
+            (`operators.dims`); its own are those of the hints.  None: all are numbers.
     """
 
     name: str
@@ -84,6 +87,7 @@ class Operator:
     lines: Mapping[str, Any] = field(repr=False, default_factory=dict)
     python: tuple[PythonFunction, ...] = field(repr=False, default=())
     recipe: Recipe | None = field(repr=False, default=None)
+    family: Family | None = field(repr=False, default=None)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.isidentifier():
@@ -102,6 +106,20 @@ class Operator:
     def program(self) -> Program:
         """The definition as a loop-scalar program, a block a stage."""
         return self.build()
+
+    def at(self, **sizes: int) -> Operator:
+        """The operator at numbers in place of the sizes with a name (`nl.dim`).
+
+        Args:
+            sizes: values by name; those that are left out have their hints.
+
+        Returns:
+            An operator whose sizes are all numbers.
+
+        Raises:
+            DefinitionError: there is no such size, or a value that it does not take.
+        """
+        return (self.family or Family({}, lambda _: self)).at(sizes)
 
     def reference(self, *arrays: Any) -> np.ndarray | Arrays:
         """The outputs in float64, computed in NumPy from the inputs.
@@ -172,6 +190,11 @@ class Operator:
             DefinitionError: there is no such tensor, it has another number of dimensions, a stride is negative, or two
                 elements of an output would share memory.
         """
+        if self.family is not None:
+            raise DefinitionError(
+                f"{self.name} has sizes with a name, and strides are numbers",
+                help="give strides to the operator at numbers: op.at(n=128).with_strides(...)",
+            )
         tensors = {t.name: t for t in (*self.inputs, *self.outputs)}
         written = {t.name for t in self.outputs}
         for name, given in strides.items():

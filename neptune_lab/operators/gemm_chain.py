@@ -12,6 +12,7 @@ import numpy as np
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.base import Operator, TensorSpec, positive, source_of, supported, tensor_expressions
+from neptune_lab.operators.dims import takes_dims
 from neptune_lab.operators.stages import builder
 
 # MCFuser's Table II, G1 to G12: batch, m, n, k, h.
@@ -58,6 +59,7 @@ def define_gemm_chain(batch: int, m: int, n: int, k: int, h: int, dtype: str) ->
     return [a, b, d], [out]
 
 
+@takes_dims
 def gemm_chain(batch: int = 1, m: int = 16, n: int = 16, k: int = 16, h: int = 16, dtype: str = "float16") -> Operator:
     """`a` (batch, m, k), `b` (batch, k, n) and `d` (batch, n, h) to `out` (batch, m, h): (a @ b) @ d.
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.base import Arrays, Operator, TensorSpec, positive, source_of, supported, tensor_expressions
+from neptune_lab.operators.dims import takes_dims
 from neptune_lab.operators.stages import builder
 from neptune_lab.strict.values import check_number
 
@@ -32,6 +33,7 @@ def define_l2_norm(rows: int, cols: int, dtype: str) -> Definition:
     return [x], [out]
 
 
+@takes_dims
 def l2_norm(rows: int = 2, cols: int = 4, dtype: str = "float32") -> Operator:
     """`x` (rows, cols) to `out` (rows,): the L2 norm of each row, without overflow of the squares.
 
@@ -76,6 +78,7 @@ def define_rms_norm_max(rows: int, cols: int, dtype: str, eps: float) -> Definit
     return [x], [y_max]
 
 
+@takes_dims
 def rms_norm_max(rows: int = 2, cols: int = 4, eps: float = 1e-6, dtype: str = "float32") -> Operator:
     """`x` (rows, cols) to `y_max` (rows,): the largest element of each row after RMSNorm.
 
@@ -131,6 +134,7 @@ def define_rms_norm_quantize(rows: int, cols: int, dtype: str, eps: float) -> De
     return [x], [q, scale]
 
 
+@takes_dims
 def rms_norm_quantize(rows: int = 2, cols: int = 4, eps: float = 1e-6, dtype: str = "float32") -> Operator:
     """`x` (rows, cols) to `q` (rows, cols) in int8 and `scale` (rows,) in float32: RMSNorm, quantized row by row.
 
@@ -180,6 +184,7 @@ def define_layer_norm_statistics(rows: int, cols: int, dtype: str) -> Definition
     return [x], [mean, variance]
 
 
+@takes_dims
 def layer_norm_statistics(rows: int = 2, cols: int = 4, dtype: str = "float32") -> Operator:
     """`x` (rows, cols) to `mean` and `variance`, both (rows,): the mean of a row, and the mean of (x - mean)**2.
 
@@ -224,6 +229,7 @@ def define_layer_norm(rows: int, cols: int, dtype: str, eps: float) -> Definitio
     return [x, gamma, beta], [te.compute((rows, cols), normalized, name="out")]
 
 
+@takes_dims
 def layer_norm(rows: int = 2, cols: int = 4, eps: float = 1e-5, dtype: str = "float32") -> Operator:
     """`x` (rows, cols), `gamma` and `beta` (cols,) to `out` (rows, cols), all of one dtype: LayerNorm.
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.base import Arrays, Operator, TensorSpec, positive, source_of, supported, tensor_expressions
+from neptune_lab.operators.dims import takes_dims
 from neptune_lab.operators.stages import builder
 from neptune_lab.strict.values import check_number
 
@@ -134,6 +135,7 @@ _STAGES = (
 )
 
 
+@takes_dims
 def performer(
     batch: int = 1,
     heads: int = 1,

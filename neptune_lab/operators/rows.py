@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from neptune_lab.operators.base import Arrays, Operator, TensorSpec, positive, source_of, supported, tensor_expressions
+from neptune_lab.operators.dims import takes_dims
 from neptune_lab.operators.stages import builder
 
 Definition = tuple[list[Any], list[Any]]
@@ -25,6 +26,7 @@ def define_softmax(rows: int, cols: int, dtype: str) -> Definition:
     return [x], [out]
 
 
+@takes_dims
 def softmax(rows: int = 2, cols: int = 4, dtype: str = "float32") -> Operator:
     """`x` (rows, cols) to `out` (rows, cols): exp(x - max), divided by its sum along the row.
 
@@ -59,6 +61,7 @@ def define_log_sum_exp(rows: int, cols: int, dtype: str) -> Definition:
     return [x], [te.compute((rows,), lambda i: _log_of_sum(te, s_max[i], s_sum[i]), name="out")]
 
 
+@takes_dims
 def log_sum_exp(rows: int = 2, cols: int = 4, dtype: str = "float32") -> Operator:
     """`x` (rows, cols) to `out` (rows,): log(sum(exp(x))) of each row, with the natural logarithm.
 
@@ -99,6 +102,7 @@ def define_cross_entropy(rows: int, cols: int, dtype: str) -> Definition:
     return [logits, labels], [loss]
 
 
+@takes_dims
 def cross_entropy(rows: int = 2, cols: int = 4, dtype: str = "float32") -> Operator:
     """`logits` (rows, cols), `labels` (rows,) in int32 to `loss` (rows,): log-sum-exp minus the label's logit.
 

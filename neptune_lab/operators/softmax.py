@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neptune_lab.operators.base import Arrays, Operator, TensorSpec, positive, source_of, supported, tensor_expressions
+from neptune_lab.operators.dims import takes_dims
 
 if TYPE_CHECKING:
     from neptune_lab.loop_ir.nodes import Program, Stmt
@@ -28,6 +29,7 @@ def define_figure1(rows: int, cols: int, dtype: str) -> tuple[list[Any], list[An
 _BLOCKS = {"xmax": "s_max", "xexp": "s_exp", "xsum": "s_sum"}
 
 
+@takes_dims
 def figure1(rows: int = 2, cols: int = 4, dtype: str = "float32") -> Operator:
     """`inp` (rows, cols) to `xsum` (rows,): the sum over each row of exp(inp - the row's max) (Neptune, Figure 1).
 

@@ -63,6 +63,7 @@ def schedule(
         ScheduleError: no such template or size, or one that cannot be applied.
     """
     _check_operator(operator)
+    check_numbers(operator, "a schedule")
     config = with_sizes(config, block_q, block_kv)
     try:
         return next(candidates(operator, template, config))
@@ -80,6 +81,16 @@ def _check_operator(operator: object) -> None:
         raise ScheduleError(
             f"expected an Operator or a Schedule, got {shown(operator)}",
             help="make an operator first, for example operators.attention.causal(seq=128)",
+        )
+
+
+def check_numbers(operator: Operator, what: str) -> None:
+    """Raise ScheduleError if the operator has sizes with a name."""
+    if operator.family is not None:
+        hints = ", ".join(f"{name}={value}" for name, value in operator.family.hint.items())
+        raise ScheduleError(
+            f"{operator.name} has sizes with a name, and {what} is for numbers",
+            help=f"use the operator at numbers: op.at({hints}); nl.compile(op) makes the kernel for every size",
         )
 
 
@@ -175,7 +186,8 @@ def compile(
     """Compiles an operator (through a template), or a schedule without changing it.
 
     Args:
-        op: an Operator, or a Schedule.
+        op: an Operator, or a Schedule.  Of an operator whose sizes have names (`nl.dim`), the kernel takes every
+            size; its code is Triton with loads by pointers, and it is always checked at small sizes of every kind.
         template: "rolling_update" or "split_k_update"; default: the operator's own, else chosen by shape.
         config: tile sizes and launch hints, such as TileConfig(num_warps=8); for "split_k_update", a SplitKConfig
             also has the number of splits.  What is left out is chosen by shape.
@@ -202,7 +214,13 @@ def compile(
     if target is not None:
         target = as_target(target)
     check_code(code)
+    if isinstance(op, Schedule):
+        check_numbers(op.operator, "a schedule")
     sized, chosen = with_sizes(config, block_q, block_kv), with_disabled(code or CodeOptions(), disable_passes)
+    if not isinstance(op, Schedule) and getattr(op, "family", None) is not None:
+        from neptune_lab.pipeline.for_sizes import compile_family
+
+        return compile_family(op, template, sized, code and chosen, target)
     if tuned and not isinstance(op, Schedule):
         from neptune_lab import records
 

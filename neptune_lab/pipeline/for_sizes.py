@@ -22,8 +22,8 @@ from neptune_lab.htile import sizes as htile_sizes
 from neptune_lab.htile.printer import index_text
 from neptune_lab.htile.sizes import Sample
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, children
-from neptune_lab.loop_schedule.plan import plan
+from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, Program, children
+from neptune_lab.loop_schedule.plan import NestPlan, plan
 from neptune_lab.loop_schedule.templates import SplitKConfig, TileConfig, choose_template
 from neptune_lab.loop_schedule.templates.nest_config import nest_configs, splits_of
 from neptune_lab.loop_schedule.templates.nest_shape import NestConfig, columns_of
@@ -43,6 +43,12 @@ _TILES = (7, 9, 12, 17, 23)
 _DECIDED = frozenset(
     {"lt", "le", "gt", "ge", "eq", "ne", "min", "max", "floordiv", "floormod", "floor", "ceil", "round", "trunc"}
 )
+# The farthest that a definition may tell positions from each other: the samples are larger, and it is run there.
+_FARTHEST = 8192
+# The samples of a size that no tile cuts, such as a number of sequences, are larger than this.
+_UNCUT = min(_TILES) - 1
+# Columns of a tile of rows that one tile could hold at the hint.
+_ROLLED = 1024
 # Splits that are not there at the samples, in tiles: the last split is shorter by so many.
 _MISSING = (1, 2, 1, 4, 3)
 
@@ -55,15 +61,18 @@ class _Tiling:
     part: int
     splits: int
 
-    def lengths(self, turn: int) -> tuple[int, ...]:
-        """A length for each sample, larger the larger `turn`; none is whole tiles, and the last split is shorter in
-        each."""
+    def lengths(self, turn: int, above: int) -> tuple[int, ...]:
+        """A length for each sample, larger than `above` and the larger the larger `turn`; none is whole tiles, and the
+        last split is shorter in each."""
+        shift = -(-above // self.tile)
         inside = (1 + self.part // 8, self.part - 3, self.part // 2 + 5, self.part * 3 // 4 + 1, self.part // 3 | 1)
         tiles = _TILES if turn == 1 else tuple(3 * turn + count + count // 2 for count in reversed(_TILES))
         missing = (
             tuple(less + (less % self.splits == 0) for less in _MISSING) if self.splits > 1 else (0,) * len(_TILES)
         )
-        whole = (self.tile * (count * self.splits - less) for count, less in zip(tiles, missing, strict=True))
+        whole = (
+            self.tile * ((count + shift) * self.splits - less) for count, less in zip(tiles, missing, strict=True)
+        )
         return tuple(
             end - (self.tile - self.part) - min(max(1, left), self.part - 1)
             for end, left in zip(whole, inside, strict=True)
@@ -81,9 +90,11 @@ class _Tiling:
 
 def compile_for_sizes(
     make: Callable[[Sample], Operator],
-    roles: Mapping[str, str],
+    roles: Mapping[str, str] | None,
     hint: Sample,
     *,
+    template: str | None = None,
+    config: TileConfig | None = None,
     small: Callable[[Sample], Operator] | None = None,
     code: CodeOptions | None = None,
     target: Target | None = None,
@@ -94,8 +105,10 @@ def compile_for_sizes(
 
     Args:
         make: the operator at given sizes, by name.
-        roles: "rows", "columns" or "both" for each size: whether it is a nest's parallel or reduced dimension.
+        roles: "rows", "columns" or "both" for each size: whether it is a nest's parallel or reduced dimension; "" if
+            no tile cuts it.  None: as the nests of the definition have it.
         hint: sizes for which template and tiles are chosen.
+        template, config: as in `compile`.
         small: as `make`, with few samples and heads, on which the kernel is checked; None: `make`.
         code: options of code generation; pointers are used for loads, whatever it says.
         target: as in `compile`.
@@ -112,14 +125,35 @@ def compile_for_sizes(
     """
     code = replace(code or CodeOptions(), code="triton", loads="pointers")
     op = make(hint)
-    template, config, nests = _choice(op)
+    if roles is None:
+        roles = _roles(make, hint, template, config)
+    chosen = _choice(op, roles, template, config)
     try:
-        return _of_choice(op, make, roles, small, template, config, nests, code, target, limits, shown=shown)
+        return _of_choice(op, make, roles, small, *chosen, code, target, limits, shown=shown)
     except TileError:
-        if template == "rolling_update":
+        if template is not None or chosen[0] == "rolling_update":
             raise
-    template, config, nests = _choice(op, "rolling_update")  # (fewer bounds depend on the sizes)
-    return _of_choice(op, make, roles, small, template, config, nests, code, target, limits, shown=shown)
+    chosen = _choice(op, roles, "rolling_update", config)  # (fewer bounds depend on the sizes)
+    return _of_choice(op, make, roles, small, *chosen, code, target, limits, shown=shown)
+
+
+def compile_family(
+    op: Operator, template: str | None, config: TileConfig | None, code: CodeOptions | None, target: Target | None
+) -> Kernel:
+    """`compile` for an operator whose sizes have names.
+
+    Raises:
+        ScheduleError: options of code that a kernel for all sizes does not have.
+        ScheduleError, TileError, EmitError: as `compile_for_sizes`.
+    """
+    assert op.family is not None
+    if code is not None and (code.code, code.loads) != ("triton", "pointers"):
+        raise ScheduleError(
+            f"code={code.code!r} with loads={code.loads!r}: a kernel for all sizes is Triton with loads by pointers",
+            help="leave code out, or compile the operator at numbers: op.at(...)",
+        )
+    made = op.family
+    return compile_for_sizes(made.make, None, made.hint, template=template, config=config, code=code, target=target)
 
 
 def _of_choice(
@@ -138,10 +172,10 @@ def _of_choice(
 ) -> Kernel:
     """`compile_for_sizes` by one template and config."""
     tilings = {name: _tiling(nests, role) for name, role in roles.items()}
-    _check_constants(op, limits, 2 * min(tiling.part for tiling in tilings.values()))
+    farthest = _farthest(make, roles, tilings, limits)
     divisors = {size for nest in nests for size in (nest.block_q, nest.block_kv, nest.block_kv * (nest.splits or 1))}
     refusal: TileError | None = None
-    for samples in _sample_sets(tilings):
+    for samples in _sample_sets(tilings, farthest):
 
         def lowered(make: Callable[[Sample], Operator], samples: list[Sample] = samples) -> list[Kernel]:
             return [lower(next(candidates(make(s), template, config)), code, target, each=False) for s in samples]
@@ -159,12 +193,13 @@ def _of_choice(
                 alike = joined([kernel.htile for kernel in lowered(small)])
                 if _sized(alike) == _sized(tiles):
                     checked, twin = htile_to_triton.emit(alike, code.emitter(target)), small
-            least, validated = _checked(checked, twin, tilings)
+            least, validated = _checked(checked, twin, tilings, farthest)
         except TileError as error:
             refusal = refusal or error
             continue
         first = kernels[0]
         translated, passes = first.translated, first.passes
+        schedule = next(candidates(op, template, config)) if shown else first.schedule
         if shown:
             translated = _joined_or_first([kernel.translated for kernel in kernels], joined)
             passes = tuple(
@@ -172,7 +207,7 @@ def _of_choice(
                 for n, applied in enumerate(first.passes)
             )
         passes = (*passes[:-1], _with_program(passes[-1], tiles))
-        return Kernel(first.schedule, translated, passes, module, validated, code, target, least)
+        return Kernel(schedule, translated, passes, module, validated, code, target, least)
     assert refusal is not None, "there is a set of samples"
     raise refusal
 
@@ -194,19 +229,43 @@ def _numbers(expr: Expr) -> Iterator[float]:
         yield from _numbers(child)
 
 
-def _check_constants(op: Operator, limits: Collection[int], most: int) -> None:
-    """Raise TileError if the definition tells positions from each other that are far apart against the samples.
+def _farthest(
+    make: Callable[[Sample], Operator],
+    roles: Mapping[str, str],
+    tilings: Mapping[str, _Tiling],
+    limits: Collection[int],
+) -> int:
+    """How far apart the positions are that the definition tells from each other by numbers of its own; 0 if they are
+    in two tiles of any sample.
 
-    At sizes below the width of a window, no tile is outside of it: the programs of the samples would not have its edge,
-    and neither would the kernel, at sizes above.
+    At sizes below the width of a window, no tile is outside of it: programs of such samples would not have its edge,
+    and neither would the kernel, at sizes above.  So the samples are larger.  A number that grows with the sizes, such
+    as the position of the last key, is not one of the definition's own.
+
+    Raises:
+        TileError: they are too far apart for samples of that size.
     """
-    farthest = max(reach(block.body.value) for block in tree.blocks(op.program)) * max(limits, default=1)
-    if farthest > most:
+    large = [{name: sizes[n] for name, sizes in _lengths(tilings).items()} for n in (0, -1)]
+    found = [_reach_of(make(sample)) for sample in (dict.fromkeys(tilings, 2), *large)]
+    own = max(found[0], found[1] if found[1] == found[2] else 0.0) * max(limits, default=1)
+    most = {name: 2 * tiling.part if roles[name] else _UNCUT for name, tiling in tilings.items()}
+    if own <= min(most.values()):
+        return 0
+    if own > _FARTHEST or not all(roles.values()):
         raise TileError(
-            f"{op.name} compares positions with {farthest:g}, or with a product that makes it; at sizes on both sides "
-            "of such a number the programs differ",
+            f"{make(large[0]).name} compares positions with {own:g}, or with a product that makes it; at sizes on "
+            "both sides of such a number the programs differ",
             help="compile it for one size",
         )
+    return math.ceil(own)
+
+
+def _lengths(tilings: Mapping[str, _Tiling]) -> dict[str, tuple[int, ...]]:
+    return {name: tiling.lengths(1, 0) for name, tiling in tilings.items()}
+
+
+def _reach_of(op: Operator) -> float:
+    return max(reach(block.body.value) for block in tree.blocks(op.program))
 
 
 def _check_arguments(program: ir.Program) -> None:
@@ -225,21 +284,45 @@ def _with_program(applied: AppliedPass, program: ir.Program) -> AppliedPass:
     return AppliedPass(applied.name, program, applied.notes)
 
 
-def _choice(op: Operator, template: str | None = None) -> tuple[str, TileConfig, tuple[NestConfig, ...]]:
+def _roles(
+    make: Callable[[Sample], Operator], hint: Sample, template: str | None, config: TileConfig | None
+) -> dict[str, str]:
+    """The role of each size in `compile_for_sizes`, from the extents of rows and columns at the hint and beside it."""
+
+    def extents(sample: Sample) -> tuple[list[int], list[int]]:
+        base = next(candidates(make(sample), template, config)).base
+        nests = plan(base)
+        return [_row_extent(base, nest) for nest in nests], [columns_of(base, nest) for nest in nests]
+
+    own = extents(hint)
+    roles: dict[str, str] = {}
+    for name, value in hint.items():
+        rows, columns = (a != b for a, b in zip(own, extents({**hint, name: 2 * value}), strict=True))
+        roles[name] = "both" if rows and columns else "rows" if rows else "columns" if columns else ""
+    return roles
+
+
+def _row_extent(base: Program, nest: NestPlan) -> int:
+    """Rows of a nest that tiles cut; 1 if it has none."""
+    if nest.row_axis is None or nest.row_size:
+        return 1
+    return tree.find_block(base, nest.first)[1].iter(nest.row_axis).extent
+
+
+def _choice(
+    op: Operator, roles: Mapping[str, str], template: str | None, config: TileConfig | None
+) -> tuple[str, TileConfig, tuple[NestConfig, ...]]:
     """The template and the config that `compile` chooses for an operator, with all sizes written out."""
-    scheduled = next(candidates(op, template, None))
+    scheduled = next(candidates(op, template, config))
     base = scheduled.base
     nests = plan(base)
     template = template or op.template or choose_template(base)[0]
-    config = TileConfig()
+    config = config or TileConfig()
     configs = nest_configs(base, nests, config)
+    if "columns" in roles.values() or "both" in roles.values():
+        configs = _rolling(base, nests, config, configs)
     made: list[NestConfig] = []
     for nest, chosen in zip(nests, configs, strict=True):
-        if chosen.one_tile or chosen.block_kv >= columns_of(base, nest):
-            raise ScheduleError(
-                f"one tile holds all {columns_of(base, nest)} elements of {nest.reduce_axis}, whatever their number",
-                help="compile it for each size",
-            )
         splits = splits_of(base, nest, chosen, config.multiprocessors)[0] if template == "split_k_update" else 1
         made.append(replace(chosen, splits=splits))
     fields = ("block_q", "block_kv", "block_out", "num_warps", "num_stages")
@@ -249,7 +332,30 @@ def _choice(op: Operator, template: str | None = None) -> tuple[str, TileConfig,
     return template, TileConfig(**sizes), tuple(made)
 
 
+def _rolling(
+    base: Program, nests: tuple[NestPlan, ...], config: TileConfig, configs: tuple[NestConfig, ...]
+) -> tuple[NestConfig, ...]:
+    """The configs with shorter tiles where one tile would hold all columns: of other sizes it would not.
+
+    Raises:
+        ScheduleError: there are too few columns for several tiles, or the caller chose one.
+    """
+    held = [c.one_tile or c.block_kv >= columns_of(base, n) for n, c in zip(nests, configs, strict=True)]
+    if not any(held):
+        return configs
+    shorter = tuple(_ROLLED if one else chosen.block_kv for one, chosen in zip(held, configs, strict=True))
+    for nest, one in zip(nests, held, strict=True):
+        if one and (config.block_kv is not None or columns_of(base, nest) <= _ROLLED):
+            raise ScheduleError(
+                f"one tile holds all {columns_of(base, nest)} elements of {nest.reduce_axis}, whatever their number",
+                help="give a larger hint or a smaller block_kv, or compile it for each size",
+            )
+    return nest_configs(base, nests, replace(config, block_kv=shorter))
+
+
 def _tiling(nests: tuple[NestConfig, ...], role: str) -> _Tiling:
+    if not role:
+        return _Tiling(1, 1, 1)
     rows = {nest.block_q for nest in nests if nest.block_q > 1}
     columns = {nest.block_kv for nest in nests}
     along = (rows if role != "columns" else set()) | (columns if role != "rows" else set())
@@ -258,7 +364,7 @@ def _tiling(nests: tuple[NestConfig, ...], role: str) -> _Tiling:
     return _Tiling(tile, min((extent for extent in along), default=tile), splits)
 
 
-def _sample_sets(tilings: Mapping[str, _Tiling]) -> Iterator[list[Sample]]:
+def _sample_sets(tilings: Mapping[str, _Tiling], above: int) -> Iterator[list[Sample]]:
     """Sets of samples: of two sizes, the one is larger in all samples of a set, or the other is.
 
     A bound that is the smaller one of two sizes is a minimum in the program of one set, and one of the sizes in that of
@@ -266,8 +372,15 @@ def _sample_sets(tilings: Mapping[str, _Tiling]) -> Iterator[list[Sample]]:
     """
     names = list(tilings)
     for order in ((8, 1), (1, 8), (1, 2)) if len(names) > 1 else ((1,),):
-        lengths = {name: tilings[name].lengths(turn) for name, turn in zip(names, order, strict=True)}
+        lengths = {name: tilings[name].lengths(turn, 2 * above) for name, turn in zip(names, order, strict=True)}
         yield [{name: values[n] for name, values in lengths.items()} for n in range(len(_TILES))]
+
+
+def _around(tilings: Mapping[str, _Tiling], farthest: int) -> Iterator[Sample]:
+    """Samples of about `farthest` positions, if it is not 0."""
+    widest = max((tiling.tile for tiling in tilings.values()), default=1)
+    for value in (farthest - 1, farthest, farthest + 1, farthest + widest + 1, 2 * farthest + 3) if farthest else ():
+        yield dict.fromkeys(tilings, value)
 
 
 def _joined_or_first(programs: list[ir.Program], joined: Callable[[list[ir.Program]], ir.Program]) -> ir.Program:
@@ -285,7 +398,10 @@ def _sized(program: ir.Program) -> list[ir.IndexExpr]:
 
 
 def _checked(
-    module: htile_to_triton.EmittedModule, make: Callable[[Sample], Operator], tilings: Mapping[str, _Tiling]
+    module: htile_to_triton.EmittedModule,
+    make: Callable[[Sample], Operator],
+    tilings: Mapping[str, _Tiling],
+    farthest: int,
 ) -> tuple[dict[str, int], Validated]:
     """The smallest sizes at which the module is right, and what was run.
 
@@ -294,7 +410,7 @@ def _checked(
     """
     least = dict.fromkeys(tilings, 1)
     tried = 0
-    for sample in _small_samples(tilings):
+    for sample in (*_small_samples(tilings), *_around(tilings, farthest)):
         if any(sample[name] < least[name] for name in least):
             continue
         try:
@@ -333,4 +449,4 @@ def _small_samples(tilings: Mapping[str, _Tiling]) -> Iterator[Sample]:
         yield {name: count * tiling.tile + end for name, tiling, count, end in sizes}
 
 
-__all__ = ["compile_for_sizes"]
+__all__ = ["compile_family", "compile_for_sizes"]

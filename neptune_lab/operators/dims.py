@@ -1,0 +1,168 @@
+"""Sizes with a name in place of a number: one kernel runs at every value.
+
+    >>> from neptune_lab.operators import attention
+    >>> op = attention.causal(heads=8, seq=dim("n"))
+    >>> print(op)
+    attention_causal(q: float16[1, 8, n, 64], k: float16[1, 8, n, 64], v: float16[1, 8, n, 64]) -> out: float16[1, 8, n, 64]
+    >>> op.at(n=100).inputs[0].shape
+    (1, 8, 100, 64)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import wraps
+from inspect import signature
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+from neptune_lab.errors import DefinitionError
+from neptune_lab.strict.console import shown
+from neptune_lab.strict.values import check_integer
+
+if TYPE_CHECKING:
+    from neptune_lab.operators.base import Operator
+    from neptune_lab.tensor_spec import TensorSpec
+
+Own = ParamSpec("Own")
+
+# The largest value of a size with a name: 65,535 programs of 16 rows, the most along the second axis of a grid.
+LARGEST = (1 << 20) - 16
+# The usual value of a size, by the argument that it is given for.
+_USUAL = {"batch": 4, "heads": 16, "kv_heads": 8}
+_USUAL_LENGTH = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """A size that is known at the launch only, for an argument of an operator that takes a size.
+
+    Args:
+        name: of the size, in programs and code.
+        hint: the value that template and tile sizes are chosen for; None: a usual one.
+    """
+
+    name: str
+    hint: int | None = None
+
+
+def dim(name: str, hint: int | None = None) -> Any:
+    """A size that is known at the launch only: `attention.causal(seq=nl.dim("n"))`.
+
+    Operators take it wherever they take a number of samples, heads, rows, columns or positions, several times if these
+    are equal.  `nl.compile` then makes one kernel for every value.  (To a type checker the result may stand for an int.)
+
+    Args:
+        name: a Python identifier.
+        hint: the value that template and tile sizes are chosen for, and that the definition, the schedule and random
+            inputs have; None: 4096, of samples 4, of heads 16.
+
+    Returns:
+        The size.
+
+    Raises:
+        DefinitionError: `name` is no identifier, or `hint` is no positive integer.
+    """
+    if not isinstance(name, str) or not name.isidentifier():
+        raise DefinitionError(
+            f"name={shown(name)}: the name of a size is a Python identifier", help='such as nl.dim("n")'
+        )
+    check_integer("hint", hint, 1, LARGEST, DefinitionError, optional=True)
+    return Dim(name, hint)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Operators that differ in sizes alone.
+
+    Args:
+        hint: the sizes by name, with the values that one schedule is chosen for.
+        make: the operator at given values of all sizes.
+    """
+
+    hint: Mapping[str, int]
+    make: Callable[[Mapping[str, int]], Operator]
+
+    def at(self, sizes: Mapping[str, Any]) -> Operator:
+        """The operator at numbers; sizes that are not given have their hints."""
+        unknown = [name for name in sizes if name not in self.hint]
+        if unknown:
+            raise DefinitionError(
+                f"there is no size {unknown[0]!r}", help=f"the sizes with a name are {', '.join(self.hint)}"
+            )
+        for name, value in sizes.items():
+            check_integer(name, value, 1, LARGEST, DefinitionError)
+        return self.make({**self.hint, **sizes})
+
+
+def takes_dims(make: Callable[Own, Operator]) -> Callable[Own, Operator]:
+    """`make`, whose arguments may also be sizes with a name."""
+    own = signature(make)
+
+    @wraps(make)
+    def with_dims(*args: Own.args, **kwargs: Own.kwargs) -> Operator:
+        if not any(isinstance(value, Dim) for value in (*args, *kwargs.values())):
+            return make(*args, **kwargs)
+        names = list(own.parameters)
+        hint = _hints([*zip(names, args, strict=False), *kwargs.items()])
+
+        def at(sizes: Mapping[str, int]) -> Operator:
+            def number(value: Any) -> Any:
+                return sizes[value.name] if isinstance(value, Dim) else value
+
+            return make(*map(number, args), **{name: number(value) for name, value in kwargs.items()})  # type: ignore[call-arg]
+
+        return _named(Family(hint, at))
+
+    return with_dims
+
+
+def _hints(arguments: Sequence[tuple[str, Any]]) -> dict[str, int]:
+    """The sizes by name; DefinitionError if one name has two hints."""
+    given: dict[str, int] = {}
+    usual: dict[str, int] = {}
+    for argument, value in arguments:
+        if not isinstance(value, Dim):
+            continue
+        usual.setdefault(value.name, _USUAL.get(argument, _USUAL_LENGTH))
+        if value.hint is not None and given.setdefault(value.name, value.hint) != value.hint:
+            raise DefinitionError(
+                f"{argument}: size {value.name!r} has hints {given[value.name]} and {value.hint}",
+                help="a size has one value: give one hint, or two names",
+            )
+    return {**usual, **given}
+
+
+def _named(family: Family) -> Operator:
+    """The operator at the hints, with the names of its sizes in the shapes of its tensors."""
+    own = family.make(family.hint)
+    names: dict[tuple[str, int], str] = {}
+    for name, value in family.hint.items():
+        other = family.make({**family.hint, name: value + _multiple(family, name)})
+        for a, b in zip(_tensors(own), _tensors(other), strict=True):
+            for n, (one, two) in enumerate(zip(a.shape, b.shape, strict=True)):
+                if one != two:
+                    names[a.name, n] = name
+
+    def named(tensor: TensorSpec) -> TensorSpec:
+        sizes = tuple(names.get((tensor.name, n), "") for n in range(len(tensor.shape)))
+        return replace(tensor, sizes=sizes if any(sizes) else None)
+
+    inputs, outputs = (tuple(map(named, tensors)) for tensors in (own.inputs, own.outputs))
+    return replace(own, inputs=inputs, outputs=outputs, family=family)
+
+
+def _multiple(family: Family, name: str) -> int:
+    """How much larger a size may be: 1, or as much again if it must be a multiple of something."""
+    try:
+        family.make({**family.hint, name: family.hint[name] + 1})
+    except DefinitionError:
+        return family.hint[name]
+    return 1
+
+
+def _tensors(op: Operator) -> tuple[TensorSpec, ...]:
+    return (*op.inputs, *op.outputs)
+
+
+__all__ = ["LARGEST", "Dim", "Family", "dim", "takes_dims"]
