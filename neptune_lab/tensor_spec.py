@@ -16,6 +16,10 @@ from neptune_lab.strict.typed import OMIT_DEFAULT, Count, Extent, Line, Name, On
 DType: TypeAlias = Annotated[str, OneOf(DTYPES)]
 Strides: TypeAlias = tuple[int, ...]
 
+# The largest value of a size that is known at the launch only: 65,535 programs of 16 rows, the most along the second
+# axis of a grid.
+LARGEST = (1 << 20) - 16
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:

@@ -26,6 +26,7 @@ from typing import Literal as Lit
 from typing import TypeAlias, get_args
 
 from neptune_lab.hashed import Hashed, hash_once, same_constant
+from neptune_lab.tensor_spec import LARGEST
 
 # -- integer index expressions ------------------------------------------------------------------------------
 
@@ -296,10 +297,12 @@ class Size(Hashed):
     Args:
         name: in index expressions.
         sample: its value in the shapes that the program states.
+        most: its largest value.
     """
 
     name: str
     sample: int
+    most: int = LARGEST
 
 
 @hash_once

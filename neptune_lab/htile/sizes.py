@@ -18,19 +18,24 @@ from typing import Any
 from neptune_lab.errors import TileError
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.walk import evaluate, names_of_index, simplify
-from neptune_lab.operators.dims import LARGEST
+from neptune_lab.tensor_spec import LARGEST
 
 Sample = Mapping[str, int]
 
 
-
-def generalized(programs: Sequence[ir.Program], samples: Sequence[Sample], divisors: Collection[int]) -> ir.Program:
+def generalized(
+    programs: Sequence[ir.Program],
+    samples: Sequence[Sample],
+    divisors: Collection[int],
+    largest: Mapping[str, int] | None = None,
+) -> ir.Program:
     """One program for all sizes, from programs that the same steps made at some.
 
     Args:
         programs: at least four, without sizes.
         samples: the sizes of each, by name.
         divisors: what sizes are cut into besides tiles: tiles times the number of splits.
+        largest: the largest value of a size by name; None, or no such name: `LARGEST`.
 
     Returns:
         A program with `sizes`; its shapes are those of the first.
@@ -42,7 +47,7 @@ def generalized(programs: Sequence[ir.Program], samples: Sequence[Sample], divis
     taken = variables(programs[0]) & set(samples[0])
     if taken:
         raise TileError(f"{', '.join(sorted(taken))} names a size and a variable of a loop", help="rename the size")
-    made = _Generalizer(programs, samples, sorted({*divisors, *_extents(programs[0])} - {1})).program()
+    made = _Generalizer(programs, samples, sorted({*divisors, *_extents(programs[0])} - {1}), largest or {}).program()
     for program, sample in zip(programs, samples, strict=True):
         if at(made, sample) != program:
             raise TileError(
@@ -82,22 +87,19 @@ def corners(program: ir.Program) -> Iterator[Sample]:
     Bounds of index expressions are linear in the sizes and in the numbers of tiles between these corners.
     """
     extents = sorted({s for s in _extents(program) if s > 1})
-    values = {1, 2, 3, LARGEST, LARGEST - 1}
+    inner = {1, 2, 3}
     for extent in extents:
-        values |= {extent, extent + 1, 3 * extent, 3 * extent + 1}
-    if len(program.sizes) > 1:
-        # Sizes meet in masks only, so they are varied one by one, with the others small, equal and large.
-        least = {1, max(extents, default=1) + 1, LARGEST}
-        seen: dict[tuple[int, ...], None] = {}
-        for n, _ in enumerate(program.sizes):
-            for value in sorted(values):
-                for others in product(*([least | {value}] * (len(program.sizes) - 1))):
-                    seen[(*others[:n], value, *others[n:])] = None
-        for chosen in seen:
-            yield {size.name: v for size, v in zip(program.sizes, chosen, strict=True)}
-        return
-    for value in sorted(values):
-        yield {size.name: value for size in program.sizes}
+        inner |= {extent, extent + 1, 3 * extent, 3 * extent + 1}
+    # Sizes meet in masks only, so they are varied one by one, with the others small, equal and large.
+    small = {1, max(extents, default=1) + 1}
+    seen: dict[tuple[int, ...], None] = {}
+    for n, size in enumerate(program.sizes):
+        for value in sorted({*inner, size.most - 1, size.most}):
+            every = [sorted({min(v, o.most) for v in (*small, o.most, value)}) for o in program.sizes]
+            every[n] = [min(value, size.most)]
+            seen.update(dict.fromkeys(product(*every)))
+    for chosen in seen:
+        yield {size.name: v for size, v in zip(program.sizes, chosen, strict=True)}
 
 
 def variables(program: ir.Program) -> set[str]:
@@ -160,10 +162,16 @@ def _ceiling(size: ir.IndexExpr, by: int) -> ir.IndexExpr:
 
 
 class _Generalizer:
-    def __init__(self, programs: Sequence[ir.Program], samples: Sequence[Sample], divisors: Sequence[int]) -> None:
+    def __init__(
+        self,
+        programs: Sequence[ir.Program],
+        samples: Sequence[Sample],
+        divisors: Sequence[int],
+        largest: Mapping[str, int],
+    ) -> None:
         self.programs, self.samples = programs, samples
         names = tuple(samples[0])
-        self.sizes = tuple(ir.Size(name, samples[0][name]) for name in names)
+        self.sizes = tuple(ir.Size(name, samples[0][name], largest.get(name, LARGEST)) for name in names)
         self.bases: list[_Base] = []
         singles = [ir.Name(name) for name in names]
         for name in singles:
@@ -336,4 +344,4 @@ def product_of(sizes: Sequence[ir.IndexExpr]) -> ir.IndexExpr:
     return ir.Int(constant) if made is None else simplify(ir.Arith("*", made, ir.Int(constant)))
 
 
-__all__ = ["LARGEST", "Sample", "at", "corners", "expressions", "generalized", "product_of", "variables"]
+__all__ = ["Sample", "at", "corners", "expressions", "generalized", "product_of", "variables"]

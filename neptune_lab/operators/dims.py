@@ -1,11 +1,11 @@
 """Sizes with a name in place of a number: one kernel runs at every value.
 
-    >>> from neptune_lab.operators import attention
-    >>> op = attention.causal(heads=8, seq=dim("n"))
-    >>> print(op)
-    attention_causal(q: float16[1, 8, n, 64], k: float16[1, 8, n, 64], v: float16[1, 8, n, 64]) -> out: float16[1, 8, n, 64]
-    >>> op.at(n=100).inputs[0].shape
-    (1, 8, 100, 64)
+>>> from neptune_lab.operators import attention
+>>> op = attention.causal(heads=8, seq=dim("n"))
+>>> print(op)
+attention_causal(q: float16[1, 8, n, 64], k: float16[1, 8, n, 64], v: float16[1, 8, n, 64]) -> out: float16[1, 8, n, 64]
+>>> op.at(n=100).inputs[0].shape
+(1, 8, 100, 64)
 """
 
 from __future__ import annotations
@@ -19,15 +19,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 from neptune_lab.errors import DefinitionError
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import check_integer
+from neptune_lab.tensor_spec import LARGEST, TensorSpec
 
 if TYPE_CHECKING:
     from neptune_lab.operators.base import Operator
-    from neptune_lab.tensor_spec import TensorSpec
 
 Own = ParamSpec("Own")
 
-# The largest value of a size with a name: 65,535 programs of 16 rows, the most along the second axis of a grid.
-LARGEST = (1 << 20) - 16
 # The usual value of a size, by the argument that it is given for.
 _USUAL = {"batch": 4, "heads": 16, "kv_heads": 8}
 _USUAL_LENGTH = 4096
@@ -165,4 +163,4 @@ def _tensors(op: Operator) -> tuple[TensorSpec, ...]:
     return (*op.inputs, *op.outputs)
 
 
-__all__ = ["LARGEST", "Dim", "Family", "dim", "takes_dims"]
+__all__ = ["Dim", "Family", "dim", "takes_dims"]

@@ -47,6 +47,8 @@ _DECIDED = frozenset(
 _FARTHEST = 8192
 # The samples of a size that no tile cuts, such as a number of sequences, are larger than this.
 _UNCUT = min(_TILES) - 1
+# The largest value of such a size: the most programs along the second and the third axis of a grid.
+_LARGEST_UNCUT = 65_535
 # Columns of a tile of rows that one tile could hold at the hint.
 _ROLLED = 1024
 # Splits that are not there at the samples, in tiles: the last split is shorter by so many.
@@ -70,9 +72,7 @@ class _Tiling:
         missing = (
             tuple(less + (less % self.splits == 0) for less in _MISSING) if self.splits > 1 else (0,) * len(_TILES)
         )
-        whole = (
-            self.tile * ((count + shift) * self.splits - less) for count, less in zip(tiles, missing, strict=True)
-        )
+        whole = (self.tile * ((count + shift) * self.splits - less) for count, less in zip(tiles, missing, strict=True))
         return tuple(
             end - (self.tile - self.part) - min(max(1, left), self.part - 1)
             for end, left in zip(whole, inside, strict=True)
@@ -117,7 +117,7 @@ def compile_for_sizes(
 
     Returns:
         The kernel. Its shapes, its schedule and its loops are those of a sample; from `least` on up to
-        `htile.sizes.LARGEST`, it takes every size.
+        the largest (`htile.nodes.Size`), it takes every size.
 
     Raises:
         ScheduleError, TileError, EmitError: as `compile`; TileError also if the programs at several sizes are not one
@@ -127,13 +127,13 @@ def compile_for_sizes(
     op = make(hint)
     if roles is None:
         roles = _roles(make, hint, template, config)
-    chosen = _choice(op, roles, template, config)
+    chosen = _choice(make, hint, roles, template, config)
     try:
         return _of_choice(op, make, roles, small, *chosen, code, target, limits, shown=shown)
     except TileError:
         if template is not None or chosen[0] == "rolling_update":
             raise
-    chosen = _choice(op, roles, "rolling_update", config)  # (fewer bounds depend on the sizes)
+    chosen = _choice(make, hint, roles, "rolling_update", config)  # (fewer bounds depend on the sizes)
     return _of_choice(op, make, roles, small, *chosen, code, target, limits, shown=shown)
 
 
@@ -173,6 +173,7 @@ def _of_choice(
     """`compile_for_sizes` by one template and config."""
     tilings = {name: _tiling(nests, role) for name, role in roles.items()}
     farthest = _farthest(make, roles, tilings, limits)
+    largest = {name: _LARGEST_UNCUT for name, role in roles.items() if not role}
     divisors = {size for nest in nests for size in (nest.block_q, nest.block_kv, nest.block_kv * (nest.splits or 1))}
     refusal: TileError | None = None
     for samples in _sample_sets(tilings, farthest):
@@ -181,7 +182,7 @@ def _of_choice(
             return [lower(next(candidates(make(s), template, config)), code, target, each=False) for s in samples]
 
         def joined(programs: list[ir.Program], samples: list[Sample] = samples) -> ir.Program:
-            return htile_sizes.generalized(programs, samples, divisors)
+            return htile_sizes.generalized(programs, samples, divisors, largest)
 
         try:
             kernels = lowered(make)
@@ -310,17 +311,26 @@ def _row_extent(base: Program, nest: NestPlan) -> int:
 
 
 def _choice(
-    op: Operator, roles: Mapping[str, str], template: str | None, config: TileConfig | None
+    make: Callable[[Sample], Operator],
+    hint: Sample,
+    roles: Mapping[str, str],
+    template: str | None,
+    config: TileConfig | None,
 ) -> tuple[str, TileConfig, tuple[NestConfig, ...]]:
     """The template and the config that `compile` chooses for an operator, with all sizes written out."""
-    scheduled = next(candidates(op, template, config))
-    base = scheduled.base
+    op = make(hint)
+    base = next(candidates(op, template, config)).base
     nests = plan(base)
     template = template or op.template or choose_template(base)[0]
     config = config or TileConfig()
     configs = nest_configs(base, nests, config)
-    if "columns" in roles.values() or "both" in roles.values():
-        configs = _rolling(base, nests, config, configs)
+    held = [c.one_tile or c.block_kv >= columns_of(base, n) for n, c in zip(nests, configs, strict=True)]
+    if any(held):
+        larger = {name: 2 * size if roles[name] in ("columns", "both") else size for name, size in hint.items()}
+        other = next(candidates(make(larger), template, config)).base
+        varies = [columns_of(base, a) != columns_of(other, b) for a, b in zip(nests, plan(other), strict=True)]
+        held = [one and varying for one, varying in zip(held, varies, strict=True)]
+        configs = _rolling(base, nests, config, configs, held)
     made: list[NestConfig] = []
     for nest, chosen in zip(nests, configs, strict=True):
         splits = splits_of(base, nest, chosen, config.multiprocessors)[0] if template == "split_k_update" else 1
@@ -333,14 +343,14 @@ def _choice(
 
 
 def _rolling(
-    base: Program, nests: tuple[NestPlan, ...], config: TileConfig, configs: tuple[NestConfig, ...]
+    base: Program, nests: tuple[NestPlan, ...], config: TileConfig, configs: tuple[NestConfig, ...], held: list[bool]
 ) -> tuple[NestConfig, ...]:
-    """The configs with shorter tiles where one tile would hold all columns: of other sizes it would not.
+    """The configs with shorter tiles in the nests (`held`) of which one tile would hold all columns at the hint: of
+    other sizes it would not.
 
     Raises:
         ScheduleError: there are too few columns for several tiles, or the caller chose one.
     """
-    held = [c.one_tile or c.block_kv >= columns_of(base, n) for n, c in zip(nests, configs, strict=True)]
     if not any(held):
         return configs
     shorter = tuple(_ROLLED if one else chosen.block_kv for one, chosen in zip(held, configs, strict=True))
@@ -426,7 +436,7 @@ def _checked(
             # (with two sizes, the one that is smaller is the reason)
             if sample[name] == min(sample.values()):
                 least[name] = max(least[name], (sample[name] // tiling.tile + 1) * tiling.tile + 1)
-            if least[name] > 4 * tiling.tile:
+            if least[name] > 4 * tiling.tile + 2 * farthest:
                 raise TileError(
                     f"the kernel for all sizes is wrong at {dict(sample)}: {what}", help="compile it for one size"
                 )

@@ -14,7 +14,6 @@ from neptune_lab.files import write_text
 from neptune_lab.htile import outline, printer
 from neptune_lab.htile.nodes import Name
 from neptune_lab.htile.nodes import Program as TileProgram
-from neptune_lab.htile.sizes import LARGEST
 from neptune_lab.htile_to_triton import EmittedModule
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_schedule.schedule import Schedule
@@ -116,8 +115,12 @@ class Kernel:
         made = record.kernel_record(
             self.operator.name, self.program, self.translated, self.passes, self.triton, self.schedule.sources
         )
+        said = record.operator_record(self.operator)
+        if self.least:
+            free = {s.name: f"any from {self.least.get(s.name, 1)} to {s.most}" for s in self.htile.sizes}
+            said = replace(said, params={**said.params, **free})
         made = replace(made, validated="" if self.validated is None else str(self.validated))
-        return Trace(record.operator_record(self.operator), record.steps_record(self.schedule), made, record.versions())
+        return Trace(said, record.steps_record(self.schedule), made, record.versions())
 
     @cached_property
     def _loaded(self) -> LoadedKernel:
@@ -136,7 +139,7 @@ class Kernel:
             text=self.triton.text,
             inputs=tuple(self._with_sizes(tensor) for tensor in self.operator.inputs),
             outputs=tuple(self._with_sizes(tensor) for tensor in self.operator.outputs),
-            ranges=tuple((size.name, self.least.get(size.name, 1), LARGEST) for size in self.htile.sizes),
+            ranges=tuple((size.name, self.least.get(size.name, 1), size.most) for size in self.htile.sizes),
         )
 
     def _with_sizes(self, spec: TensorSpec) -> TensorSpec:
