@@ -19,6 +19,7 @@ from neptune_lab.autotune.workers import Workers, local
 from neptune_lab.errors import MeasureError
 from neptune_lab.loop_schedule.templates import choose_template
 from neptune_lab.pipeline import Choice
+from neptune_lab.pipeline.compile import check_numbers
 from neptune_lab.records import Record, Store
 from neptune_lab.runtime import DeviceFacts
 from neptune_lab.runtime.task import Task
@@ -91,6 +92,7 @@ def tune(
     """
     check_arguments(op, seconds, trials, scheduler, gpus, cold, seed)
     check_functions(progress, cancel)
+    check_numbers(op, "tuning")
     clock = clock or MonotonicClock()
     started = clock.now()
     kept, patience = store or Store(), min(PATIENCE, LOCK_SHARE * seconds)

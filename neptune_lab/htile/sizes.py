@@ -10,7 +10,8 @@ ceil(size / extent).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import product
 from typing import Any
@@ -47,6 +48,7 @@ def generalized(
     taken = variables(programs[0]) & set(samples[0])
     if taken:
         raise TileError(f"{', '.join(sorted(taken))} names a size and a variable of a loop", help="rename the size")
+    programs = [_At({}).program(program) for program in programs]  # (a number is a literal, as it will be at a sample)
     made = _Generalizer(programs, samples, sorted({*divisors, *_extents(programs[0])} - {1}), largest or {}).program()
     for program, sample in zip(programs, samples, strict=True):
         if at(made, sample) != program:
@@ -251,7 +253,22 @@ class _Generalizer:
             whole = tuple(int(value) if float(value).is_integer() else 0 for value in values)
             if all(a == b and abs(a) < 1 << 24 for a, b in zip(values, whole, strict=True)):
                 return ir.Cast(ir.Scalar(self.number(whole, where)), dtype)
+            scaled = self.scaled(values)
+            if scaled is not None:
+                return scaled
         return self.refuse(values, where)
+
+    def scaled(self, values: tuple[float, ...]) -> ir.TileExpr | None:
+        """constant / size, as in a mean, or constant * size, that is each of these values to the last bit."""
+        for size in self.sizes:
+            numbers = [sample[size.name] for sample in self.samples]
+            name = ir.Cast(ir.Scalar(ir.Name(size.name)), "float32")
+            for op, inverse in (("div_rn", values[0] * numbers[0]), ("mul", values[0] / numbers[0])):
+                for constant in (inverse, float(f"{inverse:.12g}")):
+                    folded = (_FOLDED[op](constant, number) for number in numbers)
+                    if all(a == b for a, b in zip(folded, values, strict=True)):
+                        return ir.Elementwise(op, (ir.Literal(constant, "float32"), name), "float32")
+        return None
 
     def refuse(self, found: tuple[Any, ...], where: str) -> Any:
         kinds = {type(item).__name__ for item in found}
@@ -283,6 +300,10 @@ def _fitted(base: _Base, values: tuple[int, ...]) -> tuple[int, int] | None:
     return factor, offset
 
 
+# Of a constant and a size.
+_FOLDED: Mapping[str, Callable[[float, int], float]] = {"div_rn": operator.truediv, "mul": operator.mul}
+
+
 # -- at a sample ---------------------------------------------------------------------------------------------
 
 
@@ -303,13 +324,16 @@ class _At:
                 return ir.Int(evaluate(node, self.sample))
             case ir.Arith(op=op, a=a, b=b):
                 return ir.Arith(op, self.node(a), self.node(b))
-            case ir.Scalar(value=value) if self.constant(value) and not isinstance(value, ir.Int):
+            case ir.Scalar(value=value) if self.constant(value):
                 return ir.Literal(evaluate(value, self.sample), "int32")
-            case ir.Cast(arg=ir.Scalar(value=value), dtype=dtype) if self.constant(value) and not isinstance(
-                value, ir.Int
-            ):
+            case ir.Cast(arg=ir.Scalar(value=value), dtype=dtype) if self.constant(value):
                 number = evaluate(value, self.sample)
                 return ir.Literal(float(number) if "float" in dtype else number, dtype)
+            case ir.Elementwise(op=op, args=(ir.Literal(value=constant), ir.Cast(arg=ir.Scalar(value=value)))) if (
+                op in _FOLDED and self.constant(value) and not isinstance(value, ir.Int)
+            ):
+                assert isinstance(constant, int | float)
+                return ir.Literal(_FOLDED[op](constant, evaluate(value, self.sample)), node.dtype)
             case ir.Tensor(sizes=sizes) if sizes is not None:
                 return replace(node, shape=tuple(evaluate(size, self.sample) for size in sizes), sizes=None)
             case ir.GridAxis(size=size) if size is not None:

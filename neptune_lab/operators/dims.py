@@ -48,7 +48,7 @@ def dim(name: str, hint: int | None = None) -> Any:
     """A size that is known at the launch only: `attention.causal(seq=nl.dim("n"))`.
 
     Operators take it wherever they take a number of samples, heads, rows, columns or positions, several times if these
-    are equal.  `nl.compile` then makes one kernel for every value.  (To a type checker the result may stand for an int.)
+    are equal.  `nl.compile` then makes one kernel for every value.  To a type checker the result may stand for an int.
 
     Args:
         name: a Python identifier.

@@ -43,8 +43,9 @@ _TILES = (7, 9, 12, 17, 23)
 _DECIDED = frozenset(
     {"lt", "le", "gt", "ge", "eq", "ne", "min", "max", "floordiv", "floormod", "floor", "ceil", "round", "trunc"}
 )
-# The farthest that a definition may tell positions from each other: the samples are larger, and it is run there.
-_FARTHEST = 8192
+# The farthest that a definition may tell positions from each other, by numbers of its own: the samples are larger, and
+# the kernel is run at every number of tiles below them.
+FARTHEST = 1024
 # The samples of a size that no tile cuts, such as a number of sequences, are larger than this.
 _UNCUT = min(_TILES) - 1
 # The largest value of such a size: the most programs along the second and the third axis of a grid.
@@ -100,6 +101,7 @@ def compile_for_sizes(
     target: Target | None = None,
     shown: bool = True,
     limits: Collection[int] = (),
+    farthest: int = 0,
 ) -> Kernel:
     """Compiles an operator for all sizes of some of its dimensions.
 
@@ -114,6 +116,8 @@ def compile_for_sizes(
         target: as in `compile`.
         shown: whether the programs before and after each pass are generalized too, for the record.
         limits: further numbers that the sizes are compared with, such as the extents of tables.
+        farthest: the largest number that positions may be compared with, if it is more than two tiles; the larger it
+            is, the longer the check takes.
 
     Returns:
         The kernel. Its shapes, its schedule and its loops are those of a sample; from `least` on up to
@@ -129,12 +133,12 @@ def compile_for_sizes(
         roles = _roles(make, hint, template, config)
     chosen = _choice(make, hint, roles, template, config)
     try:
-        return _of_choice(op, make, roles, small, *chosen, code, target, limits, shown=shown)
+        return _of_choice(op, make, roles, small, *chosen, code, target, limits, farthest, shown=shown)
     except TileError:
         if template is not None or chosen[0] == "rolling_update":
             raise
     chosen = _choice(make, hint, roles, "rolling_update", config)  # (fewer bounds depend on the sizes)
-    return _of_choice(op, make, roles, small, *chosen, code, target, limits, shown=shown)
+    return _of_choice(op, make, roles, small, *chosen, code, target, limits, farthest, shown=shown)
 
 
 def compile_family(
@@ -152,8 +156,8 @@ def compile_family(
             f"code={code.code!r} with loads={code.loads!r}: a kernel for all sizes is Triton with loads by pointers",
             help="leave code out, or compile the operator at numbers: op.at(...)",
         )
-    made = op.family
-    return compile_for_sizes(made.make, None, made.hint, template=template, config=config, code=code, target=target)
+    more: dict[str, Any] = {"template": template, "config": config, "code": code, "target": target}
+    return compile_for_sizes(op.family.make, None, op.family.hint, farthest=FARTHEST, **more)
 
 
 def _of_choice(
@@ -167,12 +171,17 @@ def _of_choice(
     code: CodeOptions,
     target: Target | None,
     limits: Collection[int],
+    allowed: int,
     *,
     shown: bool,
 ) -> Kernel:
     """`compile_for_sizes` by one template and config."""
     tilings = {name: _tiling(nests, role) for name, role in roles.items()}
-    farthest = _farthest(make, roles, tilings, limits)
+    farthest = _farthest(make, roles, tilings, limits, allowed)
+    if farthest and template != "rolling_update":  # where a split ends among such positions depends on the size
+        raise TileError(
+            f"{op.name} compares positions with {farthest}, which may be in any split", help='template="rolling_update"'
+        )
     largest = {name: _LARGEST_UNCUT for name, role in roles.items() if not role}
     divisors = {size for nest in nests for size in (nest.block_q, nest.block_kv, nest.block_kv * (nest.splits or 1))}
     refusal: TileError | None = None
@@ -235,6 +244,7 @@ def _farthest(
     roles: Mapping[str, str],
     tilings: Mapping[str, _Tiling],
     limits: Collection[int],
+    allowed: int,
 ) -> int:
     """How far apart the positions are that the definition tells from each other by numbers of its own; 0 if they are
     in two tiles of any sample.
@@ -252,7 +262,7 @@ def _farthest(
     most = {name: 2 * tiling.part if roles[name] else _UNCUT for name, tiling in tilings.items()}
     if own <= min(most.values()):
         return 0
-    if own > _FARTHEST or not all(roles.values()):
+    if own > allowed or len(roles) > 1 or not all(roles.values()):
         raise TileError(
             f"{make(large[0]).name} compares positions with {own:g}, or with a product that makes it; at sizes on "
             "both sides of such a number the programs differ",
@@ -386,11 +396,11 @@ def _sample_sets(tilings: Mapping[str, _Tiling], above: int) -> Iterator[list[Sa
         yield [{name: values[n] for name, values in lengths.items()} for n in range(len(_TILES))]
 
 
-def _around(tilings: Mapping[str, _Tiling], farthest: int) -> Iterator[Sample]:
-    """Samples of about `farthest` positions, if it is not 0."""
-    widest = max((tiling.tile for tiling in tilings.values()), default=1)
-    for value in (farthest - 1, farthest, farthest + 1, farthest + widest + 1, 2 * farthest + 3) if farthest else ():
-        yield dict.fromkeys(tilings, value)
+def _below_samples(tilings: Mapping[str, _Tiling], farthest: int) -> Iterator[Sample]:
+    """Every number of tiles below the samples of one size: with one element in the last tile, and whole."""
+    ((name, tiling),) = tilings.items()
+    above = min(tiling.lengths(1, 2 * farthest))
+    yield from ({name: count * tiling.tile + end} for count in range(above // tiling.tile) for end in (1, tiling.tile))
 
 
 def _joined_or_first(programs: list[ir.Program], joined: Callable[[list[ir.Program]], ir.Program]) -> ir.Program:
@@ -420,7 +430,7 @@ def _checked(
     """
     least = dict.fromkeys(tilings, 1)
     tried = 0
-    for sample in (*_small_samples(tilings), *_around(tilings, farthest)):
+    for sample in _below_samples(tilings, farthest) if farthest else _small_samples(tilings):
         if any(sample[name] < least[name] for name in least):
             continue
         try:
@@ -436,7 +446,7 @@ def _checked(
             # (with two sizes, the one that is smaller is the reason)
             if sample[name] == min(sample.values()):
                 least[name] = max(least[name], (sample[name] // tiling.tile + 1) * tiling.tile + 1)
-            if least[name] > 4 * tiling.tile + 2 * farthest:
+            if least[name] > 4 * tiling.tile + farthest:
                 raise TileError(
                     f"the kernel for all sizes is wrong at {dict(sample)}: {what}", help="compile it for one size"
                 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import MachineCodeError
 from neptune_lab.files import write_text
-from neptune_lab.htile import outline, printer
+from neptune_lab.htile import outline, printer, sizes
 from neptune_lab.htile.nodes import Name
 from neptune_lab.htile.nodes import Program as TileProgram
 from neptune_lab.htile_to_triton import EmittedModule
@@ -88,7 +88,7 @@ class Kernel:
         """A summary of `htile`: loops, what each loads, multiplies, masks and stores, and lines of code per kernel."""
         emitted = zip(self.htile.kernels, self.triton.kernels, strict=True)
         said = {tiles.name: f"{len(k.text.splitlines())} lines of {k.language.capitalize()}" for tiles, k in emitted}
-        return outline.outline(self.htile, said)
+        return outline.outline(self._at_hint, said)
 
     @property
     def source(self) -> str:
@@ -144,10 +144,10 @@ class Kernel:
 
     def _with_sizes(self, spec: TensorSpec) -> TensorSpec:
         """An input or output with the names of the sizes that are known at the launch only."""
-        sizes = self.htile.tensor(spec.name).sizes if self.htile.sizes else None
-        if sizes is None:
+        names = self.htile.tensor(spec.name).sizes if self.htile.sizes else None
+        if names is None:
             return spec
-        return replace(spec, sizes=tuple(size.name if isinstance(size, Name) else "" for size in sizes))
+        return replace(spec, sizes=tuple(size.name if isinstance(size, Name) else "" for size in names))
 
     def __call__(self, *tensors: Any) -> Any:
         """Launches on CUDA tensors, or in Triton's interpreter if there is no GPU.
@@ -244,7 +244,14 @@ class Kernel:
         if blocks is None:
             blocks = self._resident_blocks(gpu)
         check_integer("blocks", blocks, 1, 64, MachineCodeError)
-        return schedule_traffic(self.schedule, self.htile, gpu, blocks)
+        return schedule_traffic(self.schedule, self._at_hint, gpu, blocks)
+
+    @property
+    def _at_hint(self) -> TileProgram:
+        """`htile` at the sizes of the definition and the schedule."""
+        given = ((self.htile.tensor(t.name).sizes or (), t.shape) for t in self.operator.inputs)
+        pairs = (pair for names, shape in given for pair in zip(names, shape, strict=False))
+        return sizes.at(self.htile, {size.name: extent for size, extent in pairs if isinstance(size, Name)})
 
     def _resident_blocks(self, target: Target) -> int:
         """Blocks that one multiprocessor holds of each launch at once; 1 if there is no machine code for the target."""

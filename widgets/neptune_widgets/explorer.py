@@ -286,7 +286,7 @@ def explore(
         return Explorer(what if isinstance(what, Trace) else load_trace(Path(what)))
     from neptune_lab import Kernel, Schedule
     from neptune_lab.operators import Operator
-    from neptune_lab.pipeline import schedule
+    from neptune_lab.pipeline import compile, schedule
 
     if callable(what) and not isinstance(what, Operator | Kernel | Schedule):
         operator = named(what, arguments)
@@ -300,6 +300,8 @@ def explore(
             "sample has arguments by name, which only a function that makes an operator takes",
             help="give the operator at small sizes: sample=my_operator(2, 8)",
         )
+    if isinstance(what, Operator) and what.family is not None:
+        what = compile(what)
     if isinstance(what, Operator):
         what = schedule(what)  # opens even if it cannot be compiled to a kernel, and says why
     if isinstance(what, Kernel | Schedule):

@@ -1,0 +1,126 @@
+"""Sizes with a name: one kernel for every size."""
+
+import numpy as np
+import pytest
+import torch
+
+import neptune_lab as nl
+from neptune_lab import trace
+from neptune_lab.errors import DefinitionError, LaunchError, NeptuneError, ScheduleError
+from neptune_lab.operators import attention, gemm_chain, norms, performer, rows
+
+n, m, batch = nl.dim("n"), nl.dim("m"), nl.dim("batch")
+
+# Operators, and sizes to run the kernel at: one element, a part of a tile, whole tiles, more.
+EVERY = {
+    "causal": (lambda: attention.causal(1, 2, n, 32), [(1,), (63,), (64,), (201,)]),
+    "full, two lengths": (lambda: attention.full(1, 2, q_len=m, kv_len=n, head_dim=32), [(1, 70), (129, 3), (65, 65)]),
+    "decoding": (lambda: attention.causal(1, 2, q_len=1, kv_len=n, head_dim=32), [(1,), (64,), (700,)]),
+    "groups in decoding": (
+        lambda: attention.gqa(1, 4, q_len=1, kv_len=n, head_dim=32, kv_heads=2), [(2,), (130,), (1025,)]
+    ),
+    "window": (lambda: attention.window(1, 1, n, 32, window=300), [(5,), (299,), (301,), (700,)]),
+    "biases": (lambda: attention.alibi(1, 2, n, 32), [(33,), (130,)]),
+    "samples": (lambda: attention.causal(batch, 2, 40, 32), [(1,), (3,), (9,)]),
+    "samples and lengths": (lambda: attention.causal(batch, 1, n, 32), [(1, 65), (3, 20)]),
+    "rows": (lambda: rows.softmax(m, 50), [(1,), (7,), (130,)]),
+    "columns": (lambda: rows.softmax(3, n), [(1,), (1024,), (2500,)]),
+    "rows and columns": (lambda: rows.log_sum_exp(m, n), [(1, 1), (5, 1025), (33, 100)]),
+    "classes": (lambda: rows.cross_entropy(5, n), [(2,), (1500,)]),
+    "a mean of columns": (lambda: norms.layer_norm(5, n), [(1025,), (1500,), (2048,)]),
+    "a chain's rows": (lambda: gemm_chain.gemm_chain(1, m, 48, 32, 32), [(1,), (100,)]),
+    "a chain's columns": (lambda: gemm_chain.gemm_chain(1, 40, n, 32, 32), [(5,), (150,)]),
+    "eps times the length": (lambda: performer.performer(1, 1, n, 16, features=32), [(20,), (150,)]),
+}  # fmt: skip
+
+
+def given(op):
+    return [torch.from_numpy(array) for array in op.random_inputs().values()]
+
+
+def error(got, want) -> float:
+    """The largest relative error of an output."""
+    got, want = (x if isinstance(x, tuple) else (x,) for x in (got, want))
+    return max(
+        float(np.linalg.norm(a.double().numpy() - b) / np.linalg.norm(b)) for a, b in zip(got, want, strict=True)
+    )
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_one_kernel_is_right_at_every_size(name: str):
+    make, samples = EVERY[name]
+    op = make()
+    kernel = nl.compile(op)
+    for sample in samples:
+        own = op.at(**dict(zip(op.family.hint, sample, strict=True)))
+        inputs = given(own)
+        assert error(kernel(*inputs), own.reference(*inputs)) < 2e-3, sample
+
+
+def test_names_stand_in_shapes_programs_and_code():
+    op = attention.causal(1, 2, n, 32)
+    assert str(op.inputs[0]) == "q: float16[1, 2, n, 32]"
+    kernel = nl.compile(op)
+    assert str(kernel.spec.outputs[0]) == "out: float16[1, 2, n, 32]"
+    assert "size    n  # known at the launch" in kernel.htile_text
+    assert "(n+63)//64" in kernel.htile_text
+    assert "(n + 63) // 64" in kernel.source
+    assert kernel.trace.operator.params["n"] == "any from 1 to 1048560"
+    assert kernel.operator.params["q_len"] == 4096
+
+
+def test_the_hint_chooses_the_template():
+    def made(hint):
+        return nl.compile(attention.full(1, 1, q_len=1, kv_len=nl.dim("n", hint), head_dim=32))
+
+    assert len(made(1 << 15).triton.kernels) == 2  # (splits, and what combines them)
+    assert len(made(256).triton.kernels) == 1
+
+
+def test_what_a_kernel_offers_works_with_names(tmp_path):
+    kernel = nl.compile(rows.softmax(8, nl.dim("n", 2048)))
+    assert kernel.relative_error() < 1e-5
+    assert kernel.export(tmp_path / "softmax.py").read_text(encoding="utf-8").count("@triton.jit") >= 1
+    x = torch.randn(8, 77)
+    assert torch.allclose(kernel.as_torch_op()(x), x.softmax(1), atol=1e-6)
+    trace.save(kernel.trace, tmp_path / "softmax.json")
+    assert nl.load_trace(tmp_path / "softmax.json") == kernel.trace
+    assert kernel.traffic().forms
+    assert kernel.outline
+
+
+def test_a_prefix_says_from_which_length_on():
+    """Below the prefix, the kernel would read keys that are not there."""
+    op = attention.prefix(1, 1, n, 32, prefix=200)
+    kernel = nl.compile(op)
+    ((name, least, _),) = kernel.spec.ranges
+    assert name == "n"
+    assert least > 128
+    with pytest.raises(LaunchError, match=f"takes {least} to"):
+        kernel(*given(op.at(n=100)))
+    for length in (least, least + 7, 448, 648, 1000):
+        own = op.at(n=length)
+        inputs = given(own)
+        assert error(kernel(*inputs), own.reference(*inputs)) < 2e-3, length
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "why"),
+    [
+        (lambda: nl.dim("not a name"), DefinitionError, "name='not a name'"),
+        (lambda: nl.dim("n", 0), DefinitionError, "hint=0"),
+        (lambda: attention.causal(1, 1, nl.dim("n", 8), nl.dim("n", 16)), DefinitionError, "hints 8 and 16"),
+        (lambda: attention.causal(1, 1, n).at(k=3), DefinitionError, "there is no size 'k'"),
+        (lambda: attention.causal(1, 1, n).at(n=0), DefinitionError, "n=0"),
+        (lambda: attention.causal(1, 1, n).with_strides(q=(1, 1, 1, 1)), DefinitionError, "sizes with a name"),
+        (lambda: nl.compile(nl.Schedule(attention.causal(1, 1, n))), ScheduleError, r"op\.at\(n=4096\)"),
+        (lambda: nl.compile(attention.causal(1, 1, n), code=nl.CodeOptions(code="gluon")), ScheduleError, "gluon"),
+        (lambda: nl.compile(attention.causal(1, 1, 64, nl.dim("d", 64))), NeptuneError, "no expression"),
+        (lambda: nl.compile(attention.window(1, 1, n, 32, window=3000)), NeptuneError, "compares positions with"),
+        (lambda: nl.compile(attention.causal(1, 1, nl.dim("h"), 32)), NeptuneError, "rename the size"),
+        (lambda: nl.tune(attention.causal(1, 1, n, 32)), ScheduleError, "sizes with a name"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(make, kind, why):
+    with pytest.raises(kind, match=why):
+        make()
