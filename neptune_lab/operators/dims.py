@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 from inspect import signature
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from neptune_lab.errors import DefinitionError
@@ -29,6 +30,9 @@ Own = ParamSpec("Own")
 # The usual value of a size, by the argument that it is given for.
 _USUAL = {"batch": 4, "heads": 16, "kv_heads": 8}
 _USUAL_LENGTH = 4096
+# Rows of an operator whose kernel is checked: more than programs take at once.
+_FEW_ROWS = 64
+_ALL: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +80,12 @@ class Family:
     Args:
         hint: the sizes by name, with the values that one schedule is chosen for.
         make: the operator at given values of all sizes.
+        small: the same with few samples, heads and rows, of which kernels are checked faster; None: `make`.
     """
 
     hint: Mapping[str, int]
     make: Callable[[Mapping[str, int]], Operator]
+    small: Callable[[Mapping[str, int]], Operator] | None = None
 
     def at(self, sizes: Mapping[str, Any]) -> Operator:
         """The operator at numbers; sizes that are not given have their hints."""
@@ -101,18 +107,34 @@ def takes_dims(make: Callable[Own, Operator]) -> Callable[Own, Operator]:
     def with_dims(*args: Own.args, **kwargs: Own.kwargs) -> Operator:
         if not any(isinstance(value, Dim) for value in (*args, *kwargs.values())):
             return make(*args, **kwargs)
-        names = list(own.parameters)
-        hint = _hints([*zip(names, args, strict=False), *kwargs.items()])
+        hint = _hints([*zip(own.parameters, args, strict=False), *kwargs.items()])
 
-        def at(sizes: Mapping[str, int]) -> Operator:
-            def number(value: Any) -> Any:
-                return sizes[value.name] if isinstance(value, Dim) else value
+        given = own.bind(*args, **kwargs).arguments
+        given |= given.pop("options", {})
 
-            return make(*map(number, args), **{name: number(value) for name, value in kwargs.items()})  # type: ignore[call-arg]
+        def at(sizes: Mapping[str, int], few: Mapping[str, int] = _ALL) -> Operator:
+            numbers = {name: sizes[v.name] if isinstance(v, Dim) else v for name, v in given.items()}
+            return make(**{**numbers, **few})  # type: ignore[call-arg]
 
-        return _named(Family(hint, at))
+        few = _few(given)
+        return _named(Family(hint, at, partial(at, few=few) if few else None))
 
     return with_dims
+
+
+def _few(given: Mapping[str, Any]) -> dict[str, int]:
+    """Smaller numbers for arguments that count samples, heads or rows: one sample, one group of heads, few rows."""
+    few: dict[str, int] = {}
+    heads, kv_heads = given.get("heads", 1), given.get("kv_heads")
+    if isinstance(given.get("batch"), int):
+        few["batch"] = 1
+    if isinstance(heads, int) and kv_heads is None and "heads" in given:
+        few["heads"] = 1
+    elif isinstance(heads, int) and isinstance(kv_heads, int) and kv_heads and heads % kv_heads == 0:
+        few |= {"heads": heads // kv_heads, "kv_heads": 1}
+    if isinstance(given.get("rows"), int):
+        few["rows"] = min(given["rows"], _FEW_ROWS)
+    return {name: value for name, value in few.items() if value != given[name]}
 
 
 def _hints(arguments: Sequence[tuple[str, Any]]) -> dict[str, int]:

@@ -157,7 +157,8 @@ def compile_family(
             help="leave code out, or compile the operator at numbers: op.at(...)",
         )
     more: dict[str, Any] = {"template": template, "config": config, "code": code, "target": target}
-    return compile_for_sizes(op.family.make, None, op.family.hint, farthest=FARTHEST, **more)
+    made = op.family
+    return compile_for_sizes(made.make, None, made.hint, small=made.small, farthest=FARTHEST, **more)
 
 
 def _of_choice(
@@ -191,7 +192,7 @@ def _of_choice(
             return [lower(next(candidates(make(s), template, config)), code, target, each=False) for s in samples]
 
         def joined(programs: list[ir.Program], samples: list[Sample] = samples) -> ir.Program:
-            return htile_sizes.generalized(programs, samples, divisors, largest)
+            return htile_sizes.generalized([_launched_as(programs[0], p) for p in programs], samples, divisors, largest)
 
         try:
             kernels = lowered(make)
@@ -288,6 +289,14 @@ def _check_arguments(program: ir.Program) -> None:
                     f"a dimension of {name} is {index_text(size)}; expected a size or a constant",
                     help="compile it for one size",
                 )
+
+
+def _launched_as(first: ir.Program, program: ir.Program) -> ir.Program:
+    """`program` with the warps and stages of `first`, which may be chosen by the number of rows or columns."""
+    if len(program.kernels) != len(first.kernels):
+        return program
+    pairs = zip(first.kernels, program.kernels, strict=True)
+    return replace(program, kernels=tuple(replace(k, num_warps=f.num_warps, num_stages=f.num_stages) for f, k in pairs))
 
 
 def _with_program(applied: AppliedPass, program: ir.Program) -> AppliedPass:
