@@ -1,9 +1,10 @@
 """Sizes with a name in place of a number: one kernel runs at every value.
 
+>>> import neptune_lab as nl
 >>> from neptune_lab.operators import attention
->>> op = attention.causal(heads=8, seq=dim("n"))
->>> print(op)
-attention_causal(q: float16[1, 8, n, 64], k: float16[1, 8, n, 64], v: float16[1, 8, n, 64]) -> out: float16[1, 8, n, 64]
+>>> op = attention.causal(heads=8, seq=nl.dim("n"))
+>>> print(op.inputs[0])
+q: float16[1, 8, n, 64]
 >>> op.at(n=100).inputs[0].shape
 (1, 8, 100, 64)
 """
