@@ -1,12 +1,7 @@
 """Sizes with a name in place of a number: one kernel runs at every value.
 
->>> import neptune_lab as nl
->>> from neptune_lab.operators import attention
->>> op = attention.causal(heads=8, seq=nl.dim("n"))
->>> print(op.inputs[0])
-q: float16[1, 8, n, 64]
->>> op.at(n=100).inputs[0].shape
-(1, 8, 100, 64)
+`attention.causal(heads=8, seq=nl.dim("n"))` makes an operator whose inputs have the shape [1, 8, n, 64]; its
+`at(n=100)` is the operator of one size.
 """
 
 from __future__ import annotations
