@@ -101,9 +101,9 @@ class Descriptor:
     def at(self, place: Sequence[int]) -> Any:
         """The block there."""
         got = self.array[tuple(slice(int(n), int(n) + size) for n, size in zip(place, self.block, strict=True))]
-        if len(self.block) == 3 and got.shape[1] < self.block[1]:
-            # Rows past the end of a matrix are read as 0.
-            got = np.pad(got, [(0, 0), (0, self.block[1] - got.shape[1]), (0, 0)])
+        if len(self.block) == 3:
+            # Rows and columns past the end of a matrix are read as 0.
+            got = np.pad(got, [(0, 0), *((0, size - n) for n, size in zip(got.shape[1:], self.block[1:], strict=True))])
         assert list(got.shape) == self.block, "a block leaves its tensor"
         return got
 

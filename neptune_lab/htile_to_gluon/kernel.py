@@ -14,6 +14,7 @@ from neptune_lab.htile_to_gluon.producer import emit_producer
 from neptune_lab.htile_to_gluon.shared_memory import SharedMemory, plan_shared_memory, tile_bytes
 from neptune_lab.htile_to_gluon.structure import Structure, UnsupportedKernel
 from neptune_lab.htile_to_gluon.tile_schedule import tiles
+from neptune_lab.htile_to_gluon.widths import widened
 from neptune_lab.htile_to_triton.context import WIDTH, HostDescriptor
 from neptune_lab.htile_to_triton.scope import UniqueNames
 from neptune_lab.wrapping import Bracketed, lines
@@ -76,6 +77,7 @@ def emit_kernel(
     Raises:
         UnsupportedKernel: the kernel has not the form that can be emitted in Gluon.
     """
+    program, kernel = widened(program, kernel)
     structure = match_structure(program, kernel)
     registers = _launch_registers(program, structure)
     warps = _fitting_warps(program, kernel, structure, taken, options)

@@ -171,7 +171,7 @@ def plan_shared_memory(
             (ROWS, shape_of(access, program)[1]),
             dtype_of(access, program),
             *(names.fresh(f"{access.tensor}_{what}") for what in ("tile", "ready", "spent")),
-            of_matrix=leaves_matrix(program.tensor(access.tensor), ROWS),
+            of_matrix=leaves_matrix(program.tensor(access.tensor), (ROWS, shape_of(access, program)[1])),
         )
 
     def rings(products: list[tuple[Product, ...]]) -> tuple[RingBuffer, ...]:
@@ -183,7 +183,7 @@ def plan_shared_memory(
                 b = loaded[0]
                 named = (names.fresh(f"{b.tensor}_{what}") for what in ("ring", "full", "empty", "slot", "phase"))
                 shape = shape_of(b, program)
-                of_matrix = leaves_matrix(program.tensor(b.tensor), shape[0])
+                of_matrix = leaves_matrix(program.tensor(b.tensor), shape)
                 made[loaded] = RingBuffer(b.tensor, shape, dtype_of(b, program), *named, of_matrix=of_matrix)
         return tuple(made[tuple(product.b for product in of_parts)] for of_parts in products)
 

@@ -13,7 +13,8 @@ from neptune_lab.htile_to_gluon.kernel import REGISTERS
 from neptune_lab.htile_to_gluon.match import bound_points, match_structure
 from neptune_lab.htile_to_gluon.rows import ROWS
 from neptune_lab.htile_to_gluon.structure import LoopPart, Structure, UnsupportedKernel
-from neptune_lab.htile_to_triton.descriptors import BYTES, leaves_matrix
+from neptune_lab.htile_to_gluon.widths import widened
+from neptune_lab.htile_to_triton.descriptors import BYTES, leaves_rows
 
 THREADS = 128  # of a consumer
 # A vector beside the columns of a product is held by every group of four threads.
@@ -35,6 +36,7 @@ def fits_registers(program: Program) -> bool:
 
 
 def _fits(program: Program, kernel: Kernel) -> bool:
+    program, kernel = widened(program, kernel)
     try:
         structure = match_structure(program, kernel)
     except UnsupportedKernel:
@@ -54,12 +56,13 @@ def suits_tie(program: Program) -> bool:
 
 
 def _leaves_matrix(program: Program, kernel: Kernel) -> bool:
+    program, kernel = widened(program, kernel)
     try:
         parts = match_structure(program, kernel).parts
     except UnsupportedKernel:
         return False
     loaded = (product.b for part in parts for product in (*part.leading, *part.trailing))
-    return any(leaves_matrix(program.tensor(b.tensor), shape_of(b, program)[0]) for b in loaded)
+    return any(leaves_rows(program.tensor(b.tensor), shape_of(b, program)[0]) for b in loaded)
 
 
 def _is_short(kernel: Kernel) -> bool:

@@ -96,9 +96,18 @@ def host_descriptor(ctx: Context, access: Access) -> tuple[HostDescriptor, tuple
     return None if tile is None else _placed(ctx, access, tile, several=True)
 
 
-def leaves_matrix(tensor: Tensor, rows: int) -> bool:
+def leaves_matrix(tensor: Tensor, block: tuple[int, ...]) -> bool:
+    """Whether tiles of that many rows and columns do not divide the tensor's, its last two dimensions."""
+    return leaves_rows(tensor, block[0]) or _leaves_columns(tensor, block[1])
+
+
+def leaves_rows(tensor: Tensor, rows: int) -> bool:
     """Whether tiles of `rows` rows do not divide the tensor's rows, its last dimension but one."""
     return tensor.shape[-2] % rows != 0
+
+
+def _leaves_columns(tensor: Tensor, columns: int) -> bool:
+    return tensor.shape[-1] % columns != 0
 
 
 def _placed(
@@ -109,13 +118,17 @@ def _placed(
 
     An index of a dimension whose stride is a multiple of the rows' moves the tile by rows, one of a smaller stride by
     columns: in (batch, heads, length, head_dim) with the strides of (batch, length, heads, head_dim), heads are
-    columns.
+    columns.  They are matrices if the tile's columns reach past the tensor's, where those of the next head are.
     """
     tensor = ctx.program.tensor(access.tensor)
     if tile.dimension != len(tensor.shape) - 2 or ctx.program.tensor(access.tensor).space == "chip":
         return None
-    several = several and leaves_matrix(tensor, tile.rows.extent)
-    for part, size, inside in ((tile.rows, tensor.shape[-2], not several), (tile.columns, tensor.shape[-1], True)):
+    several = several and leaves_matrix(tensor, (tile.rows.extent, tile.columns.extent))
+    past_columns = several and _leaves_columns(tensor, tile.columns.extent)
+    for part, size, inside in (
+        (tile.rows, tensor.shape[-2], not several),
+        (tile.columns, tensor.shape[-1], not past_columns),
+    ):
         at = ctx.interval(part.start)
         if at.lo < 0 or (inside and at.hi + part.extent > size):
             return None
@@ -130,7 +143,7 @@ def _placed(
         by_rows = step % tile.stride == 0
         if step == 0 or (size == 1 and not by_rows):  # the only index is 0
             continue
-        if several and n < tile.dimension and step > tile.stride:
+        if several and n < tile.dimension and (step > tile.stride or past_columns):
             outer.append((start, step))
             sizes.append(size)
             continue
