@@ -48,8 +48,24 @@ _GPUS: Mapping[str, _Sheet] = MappingProxyType(
         "l40s": _Sheet("cuda", (8, 9), 142, 99 * 1024, 362.0, 864.0),
         # "NVIDIA Ada GPU Architecture", table 2.
         "rtx 4090": _Sheet("cuda", (8, 9), 128, 99 * 1024, 165.0, 1008.0),
+        # "NVIDIA RTX Blackwell GPU Architecture", table 2.
+        "rtx 5090": _Sheet("cuda", (12, 0), 170, 99 * 1024, 209.5, 1792.0),
         # "AMD Instinct MI300X Accelerator" data sheet; "AMD CDNA 3 Architecture": 64 KiB of local data share.
         "mi300x": _Sheet("hip", None, 304, 64 * 1024, 1307.4, 5300.0),
+        # "AMD Radeon RX 7900 XTX" specifications; "RDNA 3 Instruction Set Architecture": 64 KiB of local data share per
+        # work group.
+        "rx 7900 xtx": _Sheet("hip", None, 96, 64 * 1024, 122.8, 960.0),
+    }
+)
+# Other names of GPUs, and of architectures by a GPU that has it.
+_ALIASES: Mapping[str, str] = MappingProxyType(
+    {
+        "rtx4090": "rtx 4090",
+        "rtx5090": "rtx 5090",
+        "rx7900": "rx 7900 xtx",
+        "rx7900xtx": "rx 7900 xtx",
+        "gfx942": "mi300x",
+        "gfx1100": "rx 7900 xtx",
     }
 )
 # GPUs of which only the kind is known, and for NVIDIA's the capability.  Plans assume the default GPU's
@@ -66,8 +82,8 @@ _SHEETS: Mapping[str, _Sheet] = MappingProxyType({**_GPUS, **_KINDS})
 # Names of the known GPUs.
 GPUS = tuple(_GPUS)
 _HELP = (
-    f"names are {', '.join(map(repr, _SHEETS))}; Target('cuda', (9, 0)) is any GPU of compute capability 9.0; "
-    "without a target, code is for the GPU here"
+    f"names are {', '.join(map(repr, _SHEETS))}; target='sm_90' or Target('cuda', (9, 0)) is any GPU of compute "
+    "capability 9.0, target='gfx942' or 'gfx1100' one of AMD's; without a target, code is for the GPU here"
 )
 
 
@@ -110,8 +126,41 @@ _MEMORIES: Mapping[str, _Memory] = MappingProxyType(
         "rtx 4090": _Memory(256 * 1024, 2520, 72 << 20, 24 * 10**9),
         # "AMD CDNA 3 Architecture": 512 KiB of vector registers per compute unit, 4 MiB of L2 on each of 8 dies.
         "mi300x": _Memory(512 * 1024, 2100, 32 << 20, 192 * 10**9),
+        "rtx 5090": _Memory(256 * 1024, 2407, 96 << 20, 32 * 10**9),
+        # "RDNA 3 Instruction Set Architecture": 192 KiB of vector registers per SIMD, two SIMDs per compute unit.
+        "rx 7900 xtx": _Memory(384 * 1024, 2500, 6 << 20, 24 * 10**9),
     }
 )
+
+
+class _Rates(NamedTuple):
+    """Products in 10**12 operations per second without sparsity: of 8 bits an element, and of float32 as it is."""
+
+    eights: float
+    float32: float
+
+
+# Sources: those of `_GPUS`.  Sums are in float32.  NVIDIA multiplies float32 outside its matrix units (their TF32 has
+# fewer bits); the MI300X has matrix instructions for it.  The A100 and the RX 7900 XTX have none of 8 bits that are
+# floating point: products are of float16 then.  The B200's float32: "NVIDIA HGX Platform", an eighth of HGX B200.
+_RATES: Mapping[str, _Rates] = MappingProxyType(
+    {
+        "a100": _Rates(312.0, 19.5),
+        "h100": _Rates(1979.0, 67.0),
+        "h200": _Rates(1979.0, 67.0),
+        "b200": _Rates(4500.0, 75.0),
+        "l40s": _Rates(733.0, 91.6),
+        "rtx 4090": _Rates(330.3, 82.6),
+        "rtx 5090": _Rates(419.0, 104.8),
+        "mi300x": _Rates(2614.9, 163.4),
+        "rx 7900 xtx": _Rates(122.8, 61.4),
+    }
+)
+# The instructions for products of tiles: of NVIDIA's by the first number of the capability, of AMD's by GPU.
+_UNITS: Mapping[int | str, str] = MappingProxyType(
+    {8: "mma", 9: "wgmma", 10: "tcgen05", 12: "mma", "mi300x": "mfma", "rx 7900 xtx": "wmma"}
+)
+MATRIX_UNITS = ("mma", "wgmma", "tcgen05", "mfma", "wmma")
 # What shared memory delivers per multiprocessor and clock: 32 banks of 4 bytes (CUDA C++ Programming Guide; "AMD CDNA 3
 # Architecture" likewise).
 _SHARED_BYTES_PER_CLOCK = 128
@@ -258,13 +307,41 @@ class Target:
         return self.capability is not None and self.capability[0] == 9
 
     @property
+    def matrix_unit(self) -> str | None:
+        """The instructions for products of tiles, one of `MATRIX_UNITS`; None if the kind of GPU does not say.
+
+        >>> [Target(name).matrix_unit for name in ("a100", "h200", "b200", "mi300x", "rx 7900 xtx", "hip")]
+        ['mma', 'wgmma', 'tcgen05', 'mfma', 'wmma', None]
+        """
+        return _UNITS.get(self.name if self.capability is None else self.capability[0])
+
+    @property
+    def lanes(self) -> int:
+        """Threads of a warp (AMD: of a wave)."""
+        return 64 if self.matrix_unit == "mfma" else 32
+
+    def product_tflops(self, dtype: str) -> float | None:
+        """The rate of products whose factors have a dtype, in 10**12 operations per second; None if it is not known.
+
+        >>> Target("h200").product_tflops("float32"), Target("mi300x").product_tflops("float8_e4m3fn")
+        (67.0, 2614.9)
+        """
+        rates = _RATES.get(self.name)
+        if self.tflops is None or rates is None:
+            return self.tflops
+        return rates.eights if dtype.startswith("float8") else rates.float32 if dtype == "float32" else self.tflops
+
+    @property
     def hardware_tanh(self) -> bool:
         """Whether it has an instruction for tanh, with a relative error of about 2**-11."""
         return self._at_least(7, 5)
 
     @property
     def e4m3(self) -> bool:
-        """Whether Triton converts float8_e4m3fn there (Ada, Hopper and later); assumed if the capability is unknown."""
+        """Whether Triton converts float8_e4m3fn there (Ada, Hopper and later, CDNA 3); assumed of a GPU of which the
+        kind alone is known."""
+        if self.matrix_unit == "wmma":
+            return False  # RDNA 3 has no such instruction; LLVM does not finish what Triton writes in its stead.
         return self.capability is None or self._at_least(8, 9)
 
     @property
@@ -292,12 +369,23 @@ def _check_capability(name: str, value: Any, sheet: _Sheet) -> None:
 
 
 def as_target(value: Any) -> Target:
-    """`value` as a Target, if it is one or the name of one; EmitError otherwise."""
+    """`value` as a Target, if it is one, the name of one or of an architecture; EmitError otherwise.
+
+    >>> str(as_target("sm_89")), str(as_target("gfx942"))
+    ('cuda 8.9', 'mi300x')
+    """
     if isinstance(value, Target):
         return value
-    if isinstance(value, str) and value in _SHEETS:
-        return Target(value)
-    raise EmitError(f"target={shown(value)}: expected a Target, the name of a known GPU, or None", help=_HELP)
+    if isinstance(value, str):
+        name = _ALIASES.get(value, value)
+        if name in _SHEETS:
+            return Target(name)
+        # (The last digit is the minor version: "sm_120" is 12.0.)
+        if found := re.fullmatch(r"sm_([1-9]\d?)(\d)", name, re.ASCII):
+            return Target("cuda", (int(found[1]), int(found[2])))
+    raise EmitError(
+        f"target={shown(value)}: expected a Target, the name of a known GPU or architecture, or None", help=_HELP
+    )
 
 
 ANY = Target()

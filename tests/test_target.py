@@ -22,7 +22,7 @@ from neptune_lab.htile_to_gluon import GluonOptions
 from neptune_lab.htile_to_triton import EmitOptions
 from neptune_lab.operators import attention
 from neptune_lab.pipeline.options import CodeOptions
-from neptune_lab.target import ANY, DEFAULT, GPUS, MOST_HOPPER_SMS, MOST_SHARED_MEMORY, Target, as_target
+from neptune_lab.target import ANY, DEFAULT, GPUS, MATRIX_UNITS, MOST_HOPPER_SMS, MOST_SHARED_MEMORY, Target, as_target
 
 ROOT = Path(__file__).parents[1]
 FEATURES = ("descriptors", "warpgroup_products", "hardware_tanh", "dependent_launch")
@@ -40,7 +40,7 @@ def test_the_public_name():
 def test_known_gpus_are_whole(name):
     target = Target(name)
     assert (target.kind == "cuda") == (target.capability is not None)
-    assert 100 <= target.sm_count <= 400
+    assert 90 <= target.sm_count <= 400
     assert 64 * 1024 <= target.shared_memory <= MOST_SHARED_MEMORY
     assert target.ceiling is not None
     # Operations of the matrix units per byte of memory traffic: a rate in another unit would be far off.
@@ -114,7 +114,9 @@ def test_what_each_can_do():
         "b200": blackwell,
         "l40s": older,
         "rtx 4090": older,
+        "rtx 5090": blackwell,
         "mi300x": nothing,
+        "rx 7900 xtx": nothing,
         "any": nothing,
         "cuda": nothing,
     }
@@ -236,10 +238,37 @@ def test_compile_takes_a_target_or_a_name():
     assert EmitOptions(target="h200").target == Target("h200")  # pyright: ignore[reportArgumentType]
 
 
-def test_default_code_is_the_same_for_every_gpu():
+def test_default_code_is_the_same_for_every_gpu_of_a_matrix_unit():
+    """Without a known unit it is that of the default GPU."""
     targets = (None, *GPUS, "any", "cuda", "hip", Target("h200", sm_count=2, shared_memory=1024))
-    sources = {nl.compile(TINY, target=target, validate="none").source for target in targets}
-    assert len(sources) == 1
+    sources: dict[str, set[str]] = {}
+    for target in targets:
+        unit = as_target(target or "any").matrix_unit or "wgmma"
+        sources.setdefault(unit, set()).add(nl.compile(TINY, target=target, validate="none").source)
+    assert set(sources) == set(MATRIX_UNITS)
+    assert {len(texts) for texts in sources.values()} == {1}
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("sm_80", Target("cuda", (8, 0))),
+        ("sm_120", Target("cuda", (12, 0))),
+        ("gfx942", Target("mi300x")),
+        ("gfx1100", Target("rx 7900 xtx")),
+        ("rtx4090", Target("rtx 4090")),
+        ("rx7900", Target("rx 7900 xtx")),
+    ],
+)
+def test_architectures_and_other_names(name, target):
+    assert as_target(name) == target
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_products_of_fewer_bits_are_at_least_as_fast(name):
+    target = Target(name)
+    wide, half, eight = (target.product_tflops(d) for d in ("float32", "bfloat16", "float8_e4m3fn"))
+    assert wide < half == target.tflops <= eight
 
 
 @pytest.mark.parametrize("tuned", [False, True])
@@ -293,11 +322,11 @@ def _number(node: ast.AST) -> float | None:
 def constants(text: str) -> list[tuple[int, float]]:
     """Lines and values of the figures of known GPUs that `text` has as literals.
 
-    Powers of two mean too many other things.
+    Powers of two and small numbers mean too many other things.
     """
     gpus = [Target(name) for name in GPUS]
     figures = {n for g in gpus for n in (g.sm_count, g.shared_memory, g.tflops, g.gbps)} | {MOST_HOPPER_SMS}
-    figures = {n for n in figures if bin(int(n or 0)).count("1") > 1}
+    figures = {n for n in figures if n and n >= 100 and bin(int(n)).count("1") > 1}
     numbers = ((getattr(node, "lineno", 0), _number(node)) for node in ast.walk(ast.parse(text)))
     return [(line, n) for line, n in numbers if n in figures]
 

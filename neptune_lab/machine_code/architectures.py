@@ -86,7 +86,7 @@ _ALL = (
 )
 ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType({a.name: a for a in _ALL})
 _OF_CAPABILITIES = {a.capability: a for a in _ALL if a.cuda}
-_OF_AMD_GPUS = {"mi300x": "gfx942"}
+_OF_AMD_GPUS = {"mi300x": "gfx942", "rx 7900 xtx": "gfx1100"}
 _HELP = (
     f"architectures are {', '.join(ARCHITECTURES)}; the name of a known GPU ({', '.join(GPUS)}) or a Target of one "
     "is accepted too"

@@ -13,7 +13,7 @@ from neptune_lab.loop_schedule.arguments import closed_arguments
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates import CONFIGS, TEMPLATES, TileConfig, choose_template
 from neptune_lab.loop_schedule.templates import config as configs
-from neptune_lab.loop_schedule.templates.config import PerNest, config_of, with_sizes
+from neptune_lab.loop_schedule.templates.config import PerNest, config_of, for_target, with_sizes
 from neptune_lab.pipeline import options as code_options
 from neptune_lab.pipeline.choice import Choice
 from neptune_lab.pipeline.fallback import REFUSALS, schedule_apart, schedule_each_stage
@@ -220,7 +220,7 @@ def compile(
     if not isinstance(op, Schedule) and getattr(op, "family", None) is not None:
         from neptune_lab.pipeline.for_sizes import compile_family
 
-        return compile_family(op, template, sized, code and chosen, target)
+        return compile_family(op, template, for_target(sized, target), code and chosen, target)
     if tuned and not isinstance(op, Schedule):
         from neptune_lab import records
 
@@ -283,9 +283,10 @@ def compile_operator(
     whole."""
     _check_operator(operator)
     refusal: NeptuneError | None = None
+    planned = for_target(config, target)
     try:
         # tensor expressions -> loop-scalar IR -> scheduled loops
-        for scheduled in candidates(operator, template, config):
+        for scheduled in candidates(operator, template, planned):
             try:
                 return lower(scheduled, code, target)
             except REFUSALS as error:
@@ -308,7 +309,7 @@ def lower_apart(operator: Operator, refusal: NeptuneError, code: CodeOptions, ta
     def check(scheduled: Schedule) -> None:
         passed(translated_and_verified(scheduled), code)
 
-    apart = schedule_apart(operator, refusal, check)
+    apart = schedule_apart(operator, refusal, check, for_target(None, target))
     try:
         return lower(apart, code, target)
     except REFUSALS as again:

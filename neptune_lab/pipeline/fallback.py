@@ -12,7 +12,8 @@ from neptune_lab.loop_ir.render import definition
 from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.loop_schedule.primitives.cut import Part, extract
 from neptune_lab.loop_schedule.schedule import Schedule
-from neptune_lab.loop_schedule.templates import TEMPLATES, choose_template
+from neptune_lab.loop_schedule.templates import CONFIGS, TEMPLATES, TileConfig, choose_template
+from neptune_lab.loop_schedule.templates.config import config_of
 from neptune_lab.loop_schedule.templates.one_stage import schedule_stage
 
 if TYPE_CHECKING:
@@ -25,18 +26,21 @@ REFUSALS = (ScheduleError, RepairError, TileError, EmitError)
 LONGEST_RUN, ATTEMPTS = 10, 24
 
 
-def schedule_apart(operator: Operator, refusal: NeptuneError, check: Callable[[Schedule], object]) -> Schedule:
+def schedule_apart(
+    operator: Operator, refusal: NeptuneError, check: Callable[[Schedule], object], config: TileConfig | None = None
+) -> Schedule:
     """A schedule of `operator` in parts: the longest runs of stages that a template can fuse, from the last stage on;
     a stage that no template takes is a kernel.
 
     Args:
         refusal: why the whole could not be fused.
         check: lowers a schedule as far as it can be refused.
+        config: of the templates: the GPU that sizes are chosen for.
 
     Raises:
         ScheduleError, TileError, EmitError: a stage cannot be written as a kernel even alone; the stage is named.
     """
-    search = _Search(operator, check)
+    search = _Search(operator, check, config)
     stages = tuple(b.name for b in blocks(operator.program))
     parts = search.parts(stages, refusal)
     return _together(operator, parts)
@@ -68,6 +72,7 @@ class _Part:
 class _Search:
     operator: Operator
     check: Callable[[Schedule], object]
+    config: TileConfig | None = None
     attempts: int = ATTEMPTS
 
     def parts(self, stages: tuple[str, ...], refusal: NeptuneError) -> list[_Part]:
@@ -110,7 +115,7 @@ class _Search:
         try:
             operator = _alone(self.operator, part)
             name = operator.template or choose_template(operator.program)[0]
-            scheduled = TEMPLATES[name](Schedule(operator))
+            scheduled = TEMPLATES[name](Schedule(operator), config_of(name, CONFIGS[name], self.config))
             self.check(scheduled)
         except REFUSALS as error:
             if hasattr(error, "phases"):

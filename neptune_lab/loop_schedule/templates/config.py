@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_schedule.arguments import check_hint, closed_fields, is_count
 from neptune_lab.strict.console import shown
-from neptune_lab.strict.values import check_switch
-from neptune_lab.target import DEFAULT
+from neptune_lab.strict.values import check_choice, check_switch
+from neptune_lab.target import DEFAULT, MATRIX_UNITS, Target
 
 # One number for all nests, or one entry per nest in the order of `plan`; None: chosen by shape.
 PerNest: TypeAlias = "int | tuple[int | None, ...] | None"
@@ -32,6 +32,8 @@ class TileConfig:
         num_stages: tiles in flight: the one in use, and those that are prefetched.  At most 16.
         pad_rows: pads a single row to 16 rows, so that its products run on matrix units.
         multiprocessors: the number on the GPU, for sizes that are chosen by shape.
+        matrix_unit: the GPU's instructions for products of tiles (`Target.matrix_unit`), for sizes that are chosen by
+            shape; `compile` takes them from its target.
         normalise: whether the definition is rewritten (docs/concepts/phases.md) if that leaves fewer kernels.
 
     Raises:
@@ -45,12 +47,15 @@ class TileConfig:
     num_stages: PerNest = None
     pad_rows: bool = False
     multiprocessors: int = DEFAULT.sm_count
+    matrix_unit: Literal["mma", "wgmma", "tcgen05", "mfma", "wmma"] = "wgmma"
     normalise: bool = True
 
     def __post_init__(self) -> None:
         for field in fields(self):
             if field.name in ("pad_rows", "normalise"):
                 check_switch(field.name, getattr(self, field.name), ScheduleError)
+            elif field.name == "matrix_unit":
+                check_choice("matrix_unit", self.matrix_unit, MATRIX_UNITS, ScheduleError)
             elif field.name == "multiprocessors":
                 _check_size("multiprocessors", self.multiprocessors)
             else:
@@ -133,6 +138,25 @@ def with_sizes(
     return replace(config or TileConfig(), **given) if given else config
 
 
+def for_target(config: TileConfig | None, target: Target | None) -> TileConfig | None:
+    """`config` with the matrix unit of a GPU, unless the caller chose one.
+
+    Args:
+        config: the caller's; None: nothing is chosen.
+        target: the GPU; None, or one whose unit is not known: sizes are chosen as for the default GPU.
+
+    Returns:
+        The config; `config` itself if nothing changes.
+
+    >>> for_target(None, Target("h200")), for_target(None, Target("a100")).matrix_unit
+    (None, 'mma')
+    """
+    unit = None if target is None else target.matrix_unit
+    if unit in (None, DEFAULT.matrix_unit) or (config is not None and config.matrix_unit != DEFAULT.matrix_unit):
+        return config
+    return replace(config or TileConfig(), matrix_unit=unit)
+
+
 def config_of(template: str, kind: type[Config], config: TileConfig | None) -> Config:
     """`config` as the class that the template takes; a TileConfig is converted to SplitKConfig.
 
@@ -159,4 +183,4 @@ def config_of(template: str, kind: type[Config], config: TileConfig | None) -> C
     return kind(**{field.name: getattr(config, field.name) for field in fields(config)})
 
 
-__all__ = ["PLACES", "PerNest", "SplitKConfig", "TileConfig", "config_of", "with_sizes"]
+__all__ = ["PLACES", "PerNest", "SplitKConfig", "TileConfig", "config_of", "for_target", "with_sizes"]

@@ -10,6 +10,7 @@ from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_schedule.plan import COLUMN_TILE, SMALLEST_ROWS, NestPlan, is_product, parallelism
 from neptune_lab.loop_schedule.templates.config import TileConfig
 from neptune_lab.loop_schedule.templates.launch_hints import CROWDED, with_hints
+from neptune_lab.loop_schedule.templates.matrix_units import suited
 from neptune_lab.loop_schedule.templates.nest_shape import (
     COLUMNS,
     LARGE_TILE,
@@ -85,6 +86,7 @@ def _nest_config(program: Program, nest: NestPlan, n: int, several: bool, config
     values = {name: getattr(config, name, None) for name in _SIZES}
     given = {name: value[n] if isinstance(value, tuple) else value for name, value in values.items()}
     chosen = default_config(program, nest, several=several, multiprocessors=config.multiprocessors)
+    chosen = suited(program, nest, chosen, config.matrix_unit)
     width, splits = columns_of(program, nest), given["splits"] or 1
     if splits > 1:
         # Unless block_kv is given, tiles are short enough for this number of splits.

@@ -68,6 +68,15 @@ def multiplies_float32(program: Program, nest: NestPlan) -> bool:
     )
 
 
+def multiplies_eights(program: Program, nest: NestPlan) -> bool:
+    """Whether a matrix product of the nest has factors of 8 bits in floating point."""
+    return any(
+        dtype_of(as_multiplied(*factors, program)[0], program) in EIGHTS
+        for b in products(program, nest)
+        if (factors := factors_of(b)) is not None
+    )
+
+
 def products(program: Program, nest: NestPlan) -> list[Block]:
     names = {nest.first, *nest.auxiliary_reductions, *nest.reductions}
     return [b for b in tree.blocks(program) if b.name in names and reducer_of(b) == "sum" and is_product(b)]
@@ -268,6 +277,7 @@ __all__ = [
     "has_product",
     "has_uneven_work",
     "is_vector_product",
+    "multiplies_eights",
     "multiplies_float32",
     "others",
     "power_of_two",

@@ -1,0 +1,140 @@
+"""Smaller tiles, other warps and fewer stages, for GPUs whose matrix units keep a product's tiles in registers.
+
+Hopper's groups of warps read factors from shared memory, and data-center Blackwell keeps sums in tensor memory: the
+sizes that `default_config` chooses are measured there.  All other GPUs hold factors and sums in registers, and many
+have less shared memory.  The sizes below are not measured, they are compiled: with them neither ptxas 12.8 nor LLVM
+spills registers in any operator (`tests/machine_code/test_targets.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from neptune_lab.loop_ir.nodes import Program
+from neptune_lab.loop_schedule.plan import NestPlan
+from neptune_lab.loop_schedule.templates.nest_shape import (
+    NestConfig,
+    accumulated,
+    columns_of,
+    folded,
+    has_few_rows,
+    has_product,
+    is_vector_product,
+    multiplies_eights,
+    multiplies_float32,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class UnitTiles:
+    """The largest tiles of a product, and its launch hints.
+
+    Args:
+        rows, columns: of the product's tile, at most.
+        warps: at most.
+        rows_per_warp: fewer warps for fewer rows, but at least 4.
+        stages: of the pipeline.
+    """
+
+    rows: int
+    columns: int
+    warps: int
+    rows_per_warp: int
+    stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """The products that some tiles are for: their widest factor or accumulator in elements, at most, and the rows that
+    are chosen by shape, at least."""
+
+    width: int
+    rows: int
+    tiles: UnitTiles
+
+
+# Of products in 16 bits, by matrix unit; the first case that holds.  The last is for all wider ones, too.  (ptxas keeps
+# more of a width that is no power of two in registers.)
+_HALVES: Mapping[str, tuple[_Case, ...]] = MappingProxyType(
+    {
+        "mma": (
+            _Case(64, 1, UnitTiles(128, 64, 8, 16, 2)),
+            _Case(128, 1, UnitTiles(128, 32, 8, 8, 2)),
+            _Case(255, 1, UnitTiles(32, 32, 4, 8, 2)),
+            _Case(256, 1, UnitTiles(64, 32, 8, 8, 2)),
+        ),
+        "mfma": (
+            _Case(64, 1, UnitTiles(64, 64, 4, 16, 2)),
+            _Case(256, 1, UnitTiles(64, 32, 4, 16, 2)),
+        ),
+        "wmma": (
+            _Case(64, 1, UnitTiles(128, 64, 8, 16, 1)),
+            _Case(128, 128, UnitTiles(128, 32, 8, 16, 1)),
+            _Case(128, 1, UnitTiles(32, 32, 8, 4, 1)),
+            _Case(256, 1, UnitTiles(16, 32, 8, 2, 1)),
+        ),
+    }
+)
+# Of products in 8 bits: registers for addresses are scarce.
+_EIGHTS: Mapping[str, UnitTiles] = MappingProxyType({"mfma": UnitTiles(64, 32, 4, 16, 1)})
+# Of products in float32.
+_FLOAT32: Mapping[str, UnitTiles] = MappingProxyType(
+    {
+        "mma": UnitTiles(16, 32, 4, 16, 1),
+        "tcgen05": UnitTiles(16, 32, 4, 16, 1),
+        "wmma": UnitTiles(16, 16, 8, 2, 1),
+    }
+)
+# Of products of single rows, and of few.  What RDNA 3 loads ahead is in registers, so that it has no pipeline.
+_VECTORS: Mapping[str, tuple[int, int]] = MappingProxyType({"wmma": (4, 1)})
+_FEW_ROWS: Mapping[str, UnitTiles] = MappingProxyType({"wmma": UnitTiles(64, 32, 8, 8, 1)})
+# Of products without rows whose sums have at least so many elements (the performer's keys with values).
+_SUMMED = 4096
+_SUMS: Mapping[str, UnitTiles] = MappingProxyType(
+    {"mfma": UnitTiles(64, 16, 4, 16, 1), "wmma": UnitTiles(64, 16, 8, 8, 1)}
+)
+
+
+def suited(program: Program, nest: NestPlan, config: NestConfig, matrix_unit: str) -> NestConfig:
+    """`config` for a GPU with another matrix unit than Hopper.
+
+    Args:
+        program: the definition, before any step.
+        nest: from `plan`.
+        config: chosen by shape; without launch hints that a caller chose.
+        matrix_unit: one of `target.MATRIX_UNITS`.
+
+    Returns:
+        The config; `config` itself if nothing is smaller on such a GPU.
+    """
+    if is_vector_product(program, nest):
+        warps, stages = _VECTORS.get(matrix_unit, (config.num_warps, config.num_stages))
+        return replace(config, num_warps=warps, num_stages=stages)
+    tiles = _tiles(program, nest, config, matrix_unit) if has_product(program, nest) else None
+    if tiles is None:
+        return config
+    rows, columns = min(config.block_q, tiles.rows), min(config.block_kv, tiles.columns)
+    warps = min(tiles.warps, max(4, rows // tiles.rows_per_warp))
+    whole = config.one_tile and columns >= columns_of(program, nest)
+    return replace(config, block_q=rows, block_kv=columns, num_warps=warps, num_stages=tiles.stages, one_tile=whole)
+
+
+def _tiles(program: Program, nest: NestPlan, config: NestConfig, unit: str) -> UnitTiles | None:
+    """The tiles of a nest with a product; None: as chosen by shape."""
+    if multiplies_float32(program, nest):
+        return _FLOAT32.get(unit)
+    if nest.row_axis is None and unit in _SUMS and accumulated(program, nest) >= _SUMMED:
+        return _SUMS[unit]
+    if has_few_rows(nest):
+        return _FEW_ROWS.get(unit)
+    if unit in _EIGHTS and multiplies_eights(program, nest):
+        return _EIGHTS[unit]
+    width = max(folded(program, nest), accumulated(program, nest))
+    cases = _HALVES.get(unit, ())
+    found = (case.tiles for case in cases if width <= case.width and config.block_q >= case.rows)
+    return next(found, cases[-1].tiles if cases else None)
+
+
+__all__ = ["UnitTiles", "suited"]
