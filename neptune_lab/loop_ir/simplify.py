@@ -69,6 +69,10 @@ def _where(condition: Expr, expr: Expr, extents: Mapping[str, int]) -> tuple[int
             return _where(whole, expr, extents)
         case Op("not", (Op(name, args),)) if name in NEGATION:
             condition = Op(NEGATION[name], args)
+        case Op("and", (a, b)):
+            return _both(_where(a, expr, extents), _where(b, expr, extents))
+        case Op("not", (Op("and", (a, b)),)):
+            return _either(*(_where(Op("not", (part,)), expr, extents) for part in (a, b)))
     match condition:
         case Op(name, (a, b)) if limits is not None and name in _SIGNS:
             difference = Op("sub", (a, b))
@@ -93,12 +97,46 @@ def _where(condition: Expr, expr: Expr, extents: Mapping[str, int]) -> tuple[int
     return limits
 
 
+def _both(x: tuple[int, int] | None, y: tuple[int, int] | None) -> tuple[int, int] | None:
+    """The limits of what is within both; (1, 0) if nothing is, and None stands for no limits."""
+    if x is None or y is None:
+        return x or y
+    low, high = max(x[0], y[0]), min(x[1], y[1])
+    return (low, high) if low <= high else (1, 0)
+
+
+def _either(x: tuple[int, int] | None, y: tuple[int, int] | None) -> tuple[int, int] | None:
+    """The limits of what is within one of both, in the same form."""
+    if x is None or y is None:
+        return None
+    known = [limits for limits in (x, y) if limits[0] <= limits[1]]
+    return (min(low for low, _ in known), max(high for _, high in known)) if known else (1, 0)
+
+
 def _unconverted(expr: Expr, extents: Mapping[str, int]) -> Expr:
     """What a conversion of an integer to a dtype that holds it converts; any other expression as it is."""
     match expr:
         case Cast(_, arg) if (own := bounds(arg, extents)) is not None and own == bounds(expr, extents):
             return arg
     return expr
+
+
+def _decided(condition: Expr, extents: Mapping[str, int]) -> bool | None:
+    """Whether a comparison of integers, or several, always or never hold; None if neither is shown."""
+    match condition:
+        case Op("and", (a, b)):
+            parts = {_decided(part, extents) for part in (a, b)}
+            return False if False in parts else None if None in parts else True
+        case Op(name, (a, b)) if name in _SIGNS:
+            around = bounds(Op("sub", (a, b)), extents)
+            least, greatest = _SIGNS[name]
+            if around is None:
+                return None
+            if (least is None or least <= around[0]) and (greatest is None or around[1] <= greatest):
+                return True
+            if (least is not None and around[1] < least) or (greatest is not None and greatest < around[0]):
+                return False
+    return None
 
 
 def without_choices(expr: Expr, extents: Mapping[str, int]) -> Expr:
@@ -111,14 +149,8 @@ def without_choices(expr: Expr, extents: Mapping[str, int]) -> Expr:
 
     def chosen(part: Expr) -> Expr:
         match part:
-            case Op("select", (Op(name, (a, b)), yes, no)) if name in _SIGNS:
-                around = bounds(Op("sub", (a, b)), extents)
-                least, greatest = _SIGNS[name]
-                if around is not None:
-                    if (least is None or least <= around[0]) and (greatest is None or around[1] <= greatest):
-                        return yes
-                    if (least is not None and around[1] < least) or (greatest is not None and greatest < around[0]):
-                        return no
+            case Op("select", (condition, yes, no)) if (decided := _decided(condition, extents)) is not None:
+                return yes if decided else no
         return part
 
     return transform(expr, chosen)

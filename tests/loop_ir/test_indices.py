@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, walk
-from neptune_lab.loop_ir.simplify import bounds, simplify
+from neptune_lab.loop_ir.simplify import bounds, simplify, without_choices
 from neptune_lab.loop_schedule.affine import affine_terms
 
 PYTHON = {
@@ -53,9 +53,12 @@ INDICES = st.recursive(LEAVES, _bigger, max_leaves=8)
 
 @st.composite
 def choices(draw: st.DrawFn) -> Expr:
-    """A choice by a comparison, of what is compared as often as of anything else."""
+    """A choice by a comparison or two, of what is compared as often as of anything else."""
     a, b = draw(INDICES), draw(INDICES)
-    condition = Op(draw(st.sampled_from(["lt", "le", "gt", "ge", "eq", "ne"])), (a, b))
+    names = st.sampled_from(["lt", "le", "gt", "ge", "eq", "ne"])
+    condition = Op(draw(names), (a, b))
+    if draw(st.booleans()):
+        condition = Op("and", (condition, Op(draw(names), (draw(INDICES), a))))
     if draw(st.booleans()):
         condition = Op("not", (condition,))
     shifts = st.integers(-9, 9).map(Const)
@@ -75,6 +78,8 @@ def evaluate(expr: Expr, env: dict[str, int]) -> int:
             return int(value)
         case Var(name):
             return env[name]
+        case Op("and", (a, b)):
+            return bool(evaluate(a, env)) and bool(evaluate(b, env))
         case Op(name, args):
             return PYTHON[name](*(evaluate(a, env) for a in args))
     raise AssertionError(expr)
@@ -120,6 +125,22 @@ def test_bounds_hold_everywhere(expr: Expr, extents: dict[str, int]):
     values = [evaluate(expr, env) for env in points(extents)]
     assert found[0] <= min(values)
     assert max(values) <= found[1]
+
+
+def test_bounds_of_a_choice_between_limits():
+    """An index of 64 bits in 32: what is outside of the limits is another value, which the bounds may rule out."""
+    near = Op("sub", (Var("i"), Const(1)))
+    within = Op("and", (Op("le", (Const(-100), near)), Op("le", (near, Const(100)))))
+    choice = Op("select", (within, near, Const(999)))
+    assert bounds(choice, {"i": 8}) == (-1, 6)
+    assert without_choices(choice, {"i": 8}) == near
+    assert bounds(choice, {"i": 200}) == (-1, 999)
+    assert without_choices(choice, {"i": 200}) == choice
+    half = Op(
+        "select", (Op("and", (Op("le", (Const(3), Var("i"))), Op("lt", (Var("j"), Const(2))))), Var("i"), Const(3))
+    )
+    assert bounds(half, {"i": 8, "j": 2}) == (3, 7)
+    assert bounds(half, {"i": 8, "j": 8}) == (3, 7)
 
 
 def test_bounds_of_an_index_from_the_end():

@@ -53,6 +53,9 @@ GATHERS = {
     "rel[h, q - kv + S]": lambda s, b, h, q, kv: s + REL[h, q - kv + KV],
     "rel[h][q - kv + S]": lambda s, b, h, q, kv: s + REL[h][q - kv + KV],
     "rel[kv - q], from the end": lambda s, b, h, q, kv: s + SINGLE[kv - q],
+    "rel[kv - q], beside positions of 64 bits": lambda s, b, h, q, kv: (
+        s + SINGLE[kv - q] * ((q * 73856093 + kv * 19349663) % 5 < 3)
+    ),
     "rel[q + kv]": lambda s, b, h, q, kv: s + SINGLE[q + kv],
     "rel[|q - kv|]": lambda s, b, h, q, kv: s + SINGLE[torch.abs(q - kv)],
     "rel[clamp(q - kv)]": lambda s, b, h, q, kv: s + BUCKETS[h, (q - kv).clamp(-4, 4) + 4],
