@@ -323,6 +323,9 @@ class Target:
     def product_tflops(self, dtype: str) -> float | None:
         """The rate of products whose factors have a dtype, in 10**12 operations per second; None if it is not known.
 
+        Args:
+            dtype: of the factors, such as "bfloat16".
+
         >>> Target("h200").product_tflops("float32"), Target("mi300x").product_tflops("float8_e4m3fn")
         (67.0, 2614.9)
         """

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from neptune_lab.bench.run import BenchmarkPlan
 
 SHIPPED = Path(__file__).parent / "results" / "h200.json"
+_OUT = Path("bench.json")
 
 
 def bench(
     out: Annotated[Path, typer.Option("--out", "-o", help="Results, written after each setup; a new start resumes.")]
-    = Path("bench.json"),
+    = _OUT,
     only: Annotated[str | None, typer.Option(help="Setups, rows or groups, with * and commas: causal_pf,*_dc-8192.")]
     = None,
     budget: Annotated[float, typer.Option(min=0, help="Time in seconds after which no new setup is started.")] = 1200.0,
@@ -40,11 +41,28 @@ def bench(
     html: Annotated[Path | None, typer.Option(help="Write the report to this HTML file.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write its tables to this Markdown file.")] = None,
     readme: Annotated[Path | None, typer.Option(help="Update the table between the markers in this file.")] = None,
+    drawn: Annotated[int | None, typer.Option(min=1, help="Measure this many problems drawn with --seed instead.")]
+    = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of drawn problems.")] = 0,
+    drawn_report: Annotated[Path | None, typer.Option(help="Print the summary of this file of drawn problems.")]
+    = None,
 ) -> None:  # fmt: skip
     """Measure our kernels and their alternatives, and print a report.
 
     Without a GPU, --tiny checks every number in Triton's interpreter, and --report draws the results of an H200.
     """
+    if drawn_report is not None:
+        from neptune_lab.bench.drawn.results import read as read_drawn
+        from neptune_lab.bench.drawn.summary import to_markdown as drawn_summary
+
+        typer.echo(drawn_summary(read_drawn(drawn_report)), nl=False)
+        return
+    if drawn is not None:
+        others = {"--only": only, "--tune": tune, "--kernels": kernels, "--export-kernels": export_kernels,
+                  "--device": device, "--workers": workers, "--again": again, "--autotuned": autotuned,
+                  "--report": report, "--html": html, "--markdown": markdown, "--readme": readme}  # fmt: skip
+        _drawn(drawn, seed, out, budget, tiny, [name for name, value in others.items() if value])
+        return
     from neptune_lab.bench.measured import read
 
     if export_kernels is not None and not report:
@@ -73,35 +91,41 @@ class _Request:
     device: str | None
 
 
+def _drawn(count: int, seed: int, out: Path, budget: float, tiny: bool, others: list[str]) -> None:
+    """Measures drawn problems, and prints their summary; MeasureError for options of the other benchmark."""
+    if others:
+        raise MeasureError(
+            f"--drawn does not take {', '.join(others)}", help="it takes --seed, --out, --budget and --tiny"
+        )
+    from neptune_lab.bench.available import check_device
+
+    check_device(tiny)
+    from neptune_lab.bench.drawn.run import DrawnPlan, run
+    from neptune_lab.bench.drawn.summary import to_markdown
+
+    plan = DrawnPlan(count, seed, Path(f"drawn-{seed}.jsonl") if out == _OUT else out, budget, tiny)
+    typer.echo(to_markdown(run(plan, progress=_tell)), nl=False)
+
+
 def _measure(request: _Request) -> BenchmarkResults:
-    _check_device(request.tiny)
+    from neptune_lab.bench.available import check_device
+
+    check_device(request.tiny)
     from neptune_lab.bench.run import run
 
     return run(_plan(request), progress=_tell)
 
 
 def _tune(request: _Request, seconds: float) -> BenchmarkResults:
-    _check_device(request.tiny)
+    from neptune_lab.bench.available import check_device
+
+    check_device(request.tiny)
     from neptune_lab.bench.run import tune_setups
     from neptune_lab.bench.tuning import TUNED_SETUPS
 
     if request.only is None and not request.tiny:
         request = replace(request, only=",".join(TUNED_SETUPS))
     return tune_setups(_plan(request), seconds, _tell)
-
-
-def _check_device(tiny: bool) -> None:
-    """Raise MeasureError without a GPU, unless the sizes are tiny; those are interpreted."""
-    from neptune_lab.runtime.device import ask_for_interpreter
-
-    ask_for_interpreter()  # before the modules of the contestants import Triton
-    from neptune_lab.bench.tensors import device_name
-
-    if device_name() == "cpu" and not tiny:
-        raise MeasureError(
-            "no CUDA GPU was found: nothing can be timed",
-            help="--tiny checks the numbers, --report draws the results of an H200",
-        )
 
 
 def _plan(request: _Request) -> BenchmarkPlan:

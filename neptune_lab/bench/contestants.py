@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -82,12 +83,20 @@ class Attempt:
 
 
 def attempt(
-    contestant: Contestant, setup: Setup, tensors: Tensors, reference: Reference | None, quick: Quick, memory: int
+    contestant: Contestant,
+    setup: Any,
+    tensors: Tensors,
+    reference: Reference | None,
+    quick: Quick,
+    memory: int,
+    bound: float = BOUND,
 ) -> Attempt:
     """Prepares a contestant, runs it once, and compares its answer.
 
     Args:
+        setup: what the contestant's functions take, such as a `Setup`.
         reference: the right answer; None: the answer is not checked.
+        bound: the largest relative error that counts as right.
     """
     entry = ContestantResult(contestant.name, contestant.kind, "ok")
     if why := contestant.refuses(setup, memory):
@@ -105,8 +114,8 @@ def attempt(
     if reference is None:
         return Attempt(entry, ready)
     error = reference.error(answer)
-    if not error <= BOUND:
-        note = f"wrong: relative error {error:.1e} in its worst block, at most {BOUND:g} counts. {entry.note}".strip()
+    if not error <= bound:
+        note = f"wrong: relative error {error:.1e} in its worst block, at most {bound:g} counts. {entry.note}".strip()
         return Attempt(replace(entry, status="wrong", error=_finite(error), note=note))
     return Attempt(replace(entry, error=error), ready)
 

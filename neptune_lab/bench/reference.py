@@ -20,7 +20,7 @@ CHECKED_SCORES = 1 << 33
 # Scores in memory at once in float64: 256 MiB, in a few arrays of that size.
 _HELD_SCORES = 1 << 25
 
-Index = tuple[slice, ...]
+Index = tuple[slice | int | torch.Tensor, ...]
 
 
 @dataclass(frozen=True)

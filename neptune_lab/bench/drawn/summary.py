@@ -1,0 +1,157 @@
+"""The summary of a results file: ratios by class, the targets, first calls, and what failed or is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import geometric_mean, median
+
+from neptune_lab.bench.drawn.results import DrawnResult, DrawnRun
+from neptune_lab.bench.measured import FLEX, OURS
+from neptune_lab.bench.tables import markdown, ratio
+
+# One problem with a slow peer should not decide a mean.
+CAP = 3.0
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Ratios of peers' times to ours (above 1: ours is faster).
+
+    Args:
+        count: problems with a ratio.
+        capped, mean: geometric means, with each ratio at most `CAP` and as they are.
+        middle, worst: the median and the smallest.
+        at: the problem of the smallest.
+    """
+
+    count: int
+    capped: float
+    mean: float
+    middle: float
+    worst: float
+    at: str
+
+
+def figures(results: Iterable[DrawnResult], *kinds: str) -> Figures | None:
+    """The ratios to the fastest peer of these kinds; None if there are none."""
+    found = [(value, r.problem.name) for r in results if (value := r.ratio(*kinds)) is not None]
+    if not found:
+        return None
+    values = [value for value, _ in found]
+    worst, at = min(found)
+    capped = geometric_mean([min(CAP, v) for v in values])
+    return Figures(len(found), capped, geometric_mean(values), median(values), worst, at)
+
+
+def classes(run: DrawnRun) -> list[tuple[str, tuple[DrawnResult, ...]]]:
+    """Names of classes and their problems; a problem is in several."""
+    attention = tuple(r for r in run.results if r.problem.kind != "rows")
+    rows = tuple(r for r in run.results if r.problem.kind == "rows")
+
+    def by(name: str, key: Callable[[DrawnResult], object], among: Sequence[DrawnResult]):
+        values = sorted({str(key(r)) for r in among})
+        return [(name.format(v), tuple(r for r in among if str(key(r)) == v)) for v in values]
+
+    return [
+        ("attention", attention),
+        *by("{}", lambda r: r.problem.kind, attention),
+        *by("width {}", lambda r: f"{r.problem.sizes['head_dim']:03}/{r.problem.sizes['v_head_dim']:03}", attention),
+        *by("mask {}", lambda r: r.problem.mask, attention),
+        *by("mod {}", lambda r: r.problem.mod, attention),
+        ("views", tuple(r for r in attention if r.problem.view)),
+        ("rows", rows),
+        *by("{}", lambda r: r.problem.operator, rows),
+    ]
+
+
+def to_markdown(run: DrawnRun) -> str:
+    """The whole summary, in Markdown."""
+    groups = dict(classes(run))
+    header = ("class", "problems", "compared", "mean, capped at 3", "mean", "median", "worst", "of compilers, capped")
+    table = [_row(name, group) for name, group in groups.items() if group]
+    parts = [
+        f"{len(run.results)} problems of seed {run.seed} on {run.device}; the best peer's time over ours\n",
+        markdown(header, table),
+    ]
+    if not run.gpu:
+        parts.append("There was no GPU: the times say nothing, and no target is judged.\n")
+    parts.append(markdown(("target", "at least", "found", ""), _targets(run, groups["attention"], groups["rows"])))
+    parts += [_listed(title, names) for title, names in _exceptions(run) if names]
+    return "\n".join(parts)
+
+
+def _row(name: str, group: Sequence[DrawnResult]) -> list[str]:
+    best, compilers = figures(group, "compiler", "library"), figures(group, "compiler")
+    cells = [ratio(v) for v in ((best.capped, best.mean, best.middle) if best else (None,) * 3)]
+    worst = f"{ratio(best.worst)} {best.at}" if best else "-"
+    counted = str(best.count if best else 0)
+    return [name, str(len(group)), counted, *cells, worst, ratio(compilers.capped if compilers else None)]
+
+
+def first_calls(results: Iterable[DrawnResult]) -> list[float]:
+    """Our first call's seconds over FlexAttention's, of problems where both answered right."""
+    found = []
+    for result in results:
+        right = {e.name for e in result.entries if e.status == "ok"}
+        seconds = result.first_call_s
+        if {OURS, FLEX} <= right & set(seconds) and seconds[FLEX] > 0:
+            found.append(seconds[OURS] / seconds[FLEX])
+    return found
+
+
+def _targets(run: DrawnRun, attention: Sequence[DrawnResult], rows: Sequence[DrawnResult]) -> list[list[str]]:
+    every, compilers = figures(attention, "compiler", "library"), figures(attention, "compiler")
+    row = figures(rows, "compiler", "library")
+    first = first_calls(attention)
+    wanted = [
+        ("attention, mean, best of everything", 1.0, every and every.capped, attention),
+        ("attention, worst, best of everything", 0.8, every and every.worst, attention),
+        ("attention, mean, best compiler", 1.3, compilers and compilers.capped, attention),
+        ("rows, mean, best of eager and torch.compile", 1.2, row and row.capped, rows),
+        ("rows, worst, best of eager and torch.compile", 0.9, row and row.worst, rows),
+    ]
+    table = []
+    for name, least, found, group in wanted:
+        failed = sum(r.ours.status != "ok" for r in group)
+        table.append(
+            [name, f"{least:g}", ratio(found), _verdict(run, found, found is not None and found >= least, failed)]
+        )
+    mean, worst = (geometric_mean(first), max(first)) if first else (None, None)
+    for name, most, found in (("first call over FlexAttention's, mean", 1.0, mean),
+                              ("first call over FlexAttention's, worst", 1.5, worst)):  # fmt: skip
+        failed = sum(r.ours.status != "ok" for r in attention)
+        reached = found is not None and found <= most
+        table.append([name, f"at most {most:g}", ratio(found), _verdict(run, found, reached, failed)])
+    return table
+
+
+def _verdict(run: DrawnRun, found: float | None, reached: bool, failed: int) -> str:
+    if not run.gpu:
+        return "open: no GPU"
+    if failed:
+        return f"missed: {failed} of ours failed or were wrong"
+    return "open: nothing was compared" if found is None else "reached" if reached else "missed"
+
+
+def _exceptions(run: DrawnRun) -> list[tuple[str, list[str]]]:
+    """Titles, and what is listed below each."""
+    ours = [f"{r.problem.name}: {r.ours.status}: {r.ours.note}" for r in run.results if r.ours.status != "ok"]
+    alone = [r.problem.name for r in run.results if r.ours.status == "ok" and r.ratio("compiler", "library") is None]
+    peers = [
+        f"{r.problem.name}: {e.name} {e.status}: {e.note}"
+        for r in run.results
+        for e in r.entries
+        if e.name != OURS and e.status in ("failed", "wrong")
+    ]
+    absent = sorted({f"{name}: {why}" for r in run.results for name, why in r.absent.items()})
+    return [
+        ("Ours failed or was wrong", ours),
+        ("No peer answered", alone),
+        ("Peers that failed or were wrong", peers),
+        ("Peers that were not run", absent),
+    ]
+
+
+def _listed(title: str, names: Iterable[str]) -> str:
+    return f"{title}:\n\n" + "".join(f"- {name}\n" for name in names)
