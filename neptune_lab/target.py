@@ -326,6 +326,9 @@ class Target:
         Args:
             dtype: of the factors, such as "bfloat16".
 
+        Returns:
+            The rate without sparsity, with sums in float32.
+
         >>> Target("h200").product_tflops("float32"), Target("mi300x").product_tflops("float8_e4m3fn")
         (67.0, 2614.9)
         """
