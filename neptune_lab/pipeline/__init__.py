@@ -2,7 +2,7 @@
 
 from neptune_lab.loop_schedule.templates import SplitKConfig, TileConfig
 from neptune_lab.pipeline.choice import Choice
-from neptune_lab.pipeline.compile import compile, compile_choice, schedule
+from neptune_lab.pipeline.compile import compile, compile_choice, schedule, validated
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.pipeline.record import refused_step, schedule_trace, steps_record, versions
@@ -22,5 +22,6 @@ __all__ = [
     "schedule_trace",
     "steps_record",
     "tuned_kernel",
+    "validated",
     "versions",
 ]

@@ -225,18 +225,18 @@ def compile(
         from neptune_lab import records
 
         def make(choice: Choice) -> Kernel:
-            """The kernel of a choice, of which the caller's own arguments replace parts."""
+            """The kernel of a choice, of which the caller's own arguments replace parts; not compared yet."""
             sizes = sized if config is not None else with_sizes(choice.config, block_q, block_kv, override=True)
             own = chosen if code is not None else choice.code
             if code is None and chosen.disable_passes:
                 own = replace(own, disable_passes=chosen.disable_passes)
-            return compile_choice(op, Choice(choice.template, sizes, own), target=target, validate=validate)
+            return compile_choice(op, Choice(choice.template, sizes, own), target=target, validate="none")
 
         record = records.nearest(op)
         exact = record is not None and record.workload == records.workload_key(op)
         kernel = tuned_kernel(op, record, make, exact=exact, template=template, target=target)
         if kernel is not None:
-            return kernel
+            return validated(kernel, validate)
     if isinstance(op, Schedule):
         if template is not None or sized is not None:
             raise ScheduleError(
@@ -246,7 +246,16 @@ def compile(
         kernel = lower(op.copy(), chosen, target)
     else:
         kernel = compile_operator(op, template, sized, chosen, target)
-    return replace(kernel, validated=run_validation(kernel, chosen, target, validate))
+    return validated(kernel, validate)
+
+
+def validated(kernel: Kernel, validate: str = "quick") -> Kernel:
+    """The kernel after its comparison with the definition; `validate` as for `compile`.
+
+    Raises:
+        ValidationError: it differs from the definition.
+    """
+    return replace(kernel, validated=run_validation(kernel, kernel.code, kernel.target, validate))
 
 
 def compile_choice(

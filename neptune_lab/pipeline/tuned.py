@@ -84,7 +84,9 @@ def tuned_kernel(
     Args:
         operator: what is compiled.
         record: of the operator; None: there is none.
-        make, exact: as for `kernel_of_record`.
+        make: compiles a choice.  Several are tried, so it should compare none with the definition; the caller then
+            compares the result (`validated`).
+        exact: as for `kernel_of_record`.
         template: the template that the caller asks for; a record of another one is left out.
         target: the GPU that code is emitted for; None: the local GPU.
 

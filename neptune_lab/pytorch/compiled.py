@@ -174,7 +174,7 @@ def _spec(op: Operator, similar: tuple[Operator, ...], options: dict[str, Any]) 
     """Compiles with the caller's `options`, if there are any; else as tuned, if there are records of `op`, of
     `similar`, the first of which is `op` in another form and the others have other strides, or of the operator at sizes
     near these."""
-    from neptune_lab.pipeline import Choice, compile, compile_choice, tuned_kernel
+    from neptune_lab.pipeline import Choice, compile, compile_choice, tuned_kernel, validated
     from neptune_lab.records import best, nearest
 
     if options:
@@ -182,8 +182,8 @@ def _spec(op: Operator, similar: tuple[Operator, ...], options: dict[str, Any]) 
     same = best(op) or best(similar[0])
     others = (best(other) for other in similar[1:])
     record = same or next((record for record in others if record is not None), None) or nearest(op)
-    kernel = tuned_kernel(op, record, partial(compile_choice, op), exact=same is not None)
-    return (kernel or compile(op)).spec
+    kernel = tuned_kernel(op, record, partial(compile_choice, op, validate="none"), exact=same is not None)
+    return (compile(op) if kernel is None else validated(kernel)).spec
 
 
 def _sized(entry: stored.StoredKernel) -> Compiled:

@@ -68,8 +68,10 @@ def test_rolling_loops_without_records_are_gluon_on_hopper_alone(monkeypatch):
     assert "gluon" not in nl.compile(prefill, "split_k_update", tuned=True, target="h200").source
     odd = attention.causal(heads=64, seq=1000, head_dim=64)  # tiles do not divide the length
     assert "_fill_of(" in nl.compile(odd, tuned=True, target="h200").source
-    narrow = attention.causal(heads=64, seq=1000, head_dim=96)  # no tile of Gluon has 96 columns
-    assert nl.compile(narrow, tuned=True, target="h200").source == nl.compile(narrow).source
+    narrow = attention.causal(heads=64, seq=1000, head_dim=96)  # tiles of 128 columns, of which 32 hold zeros
+    assert "_fill_of(" in nl.compile(narrow, tuned=True, target="h200").source
+    precise = attention.causal(heads=64, seq=1000, head_dim=64, dtype="float32")  # a warp group multiplies 16 bits
+    assert nl.compile(precise, tuned=True, target="h200").source == nl.compile(precise).source
     given = nl.compile(prefill, block_kv=64, code=nl.CodeOptions(code="triton"), tuned=True, target="h200").source
     assert "gluon" not in given
 
