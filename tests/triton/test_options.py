@@ -150,9 +150,9 @@ def test_tanh_of_the_hardware_by_capability():
 
 def test_default_code_runs_anywhere():
     """Of the same sizes: those that are chosen by shape suit the target's matrix units, if these are known."""
-    sizes = {"block_q": 64, "block_kv": 64, "num_warps": 4, "num_stages": 2}
+    hints = {"num_warps": 4, "num_stages": 2}
     for target in (ANY, A100, AMD, HOPPER):
-        assert compiled(target=target, **sizes).source == compiled(target=ANY, **sizes).source
+        assert compiled(target=target, **hints).source == compiled(target=ANY, **hints).source
     for target in (AMD, HOPPER):
         assert compiled(target=target).source == compiled(target=ANY).source
 
