@@ -47,7 +47,8 @@ def banded(b, h, q, kv):
 
 def attend(name: str, **own: object) -> Callable[[], Operator]:
     """Attention with the head width of most models."""
-    return lambda: OPERATORS[name](**{"batch": 1, "heads": 8, "head_dim": 128, "seq": 1024, **own})
+    usual = {"batch": 1, "heads": 8, "head_dim": 128, **({} if "q_len" in own else {"seq": 1024})}
+    return lambda: OPERATORS[name](**{**usual, **own})
 
 
 def rowwise(name: str, rows: int, cols: int) -> Callable[[], Operator]:
