@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+from torch.autograd import forward_ad
 
 from neptune_lab.errors import LaunchError
 from neptune_lab.runtime import interpreting, to_tensor
@@ -210,6 +211,12 @@ def as_input(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype) -> 
     return tensor.contiguous()
 
 
+def _is_input(tensor: Any, device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether a captured tensor is already as `as_input` makes it, which it mostly is."""
+    plain = type(tensor) is torch.Tensor and tensor.dtype is dtype and tensor.device == device
+    return plain and tensor.ndim > 0 and tensor.is_contiguous()
+
+
 def captured_inputs(
     captured: Sequence[tuple[int, torch.dtype]], tensors: Sequence[Any], device: torch.device
 ) -> list[torch.Tensor]:
@@ -227,6 +234,9 @@ def captured_inputs(
     inputs = []
     for index, dtype in captured:
         tensor = tensors[index]
+        if _is_input(tensor, device, dtype) and not (recording and tensor.requires_grad):
+            inputs.append(tensor)
+            continue
         if isinstance(tensor, np.ndarray):
             tensor = to_tensor(tensor).reshape(tensor.shape)  # to_tensor adds an axis if there is none
         if tensor.device != device and not (tensor.ndim == 0 and tensor.device.type == "cpu"):
@@ -258,6 +268,16 @@ def refuse_gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         f"argument {name} records gradients, and attention has no backward",
         help=f"call it under torch.no_grad(), or with {name}.detach()",
     )
+
+
+def refuse_forward_gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    """Raise LaunchError for the first of q, k and v that carries a tangent of torch.autograd.forward_ad."""
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if forward_ad.unpack_dual(tensor).tangent is not None:
+            raise LaunchError(
+                f"argument {name} carries a forward gradient, and attention has no derivative",
+                help=f"call it with {name}.detach()",
+            )
 
 
 # Arguments of SDPA that `attention` does not take, and what to do instead.

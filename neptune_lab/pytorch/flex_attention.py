@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
+from torch.autograd import forward_ad
 
 from neptune_lab.errors import LaunchError
 from neptune_lab.pytorch import compiled as known
+from neptune_lab.pytorch import known_calls
 from neptune_lab.pytorch.arguments import (
     PLAIN,
     Extras,
@@ -20,6 +22,7 @@ from neptune_lab.pytorch.arguments import (
     extras_of,
     named,
     problem_of,
+    refuse_forward_gradients,
     refuse_gradients,
     refuse_options,
     refuse_transforms,
@@ -28,6 +31,8 @@ from neptune_lab.pytorch.arguments import (
 )
 from neptune_lab.pytorch.block_masks import mask_of
 from neptune_lab.pytorch.compiled import Compiled, compiled_for
+from neptune_lab.pytorch.known_calls import keep, launched
+from neptune_lab.pytorch.lengths import known_family
 from neptune_lab.pytorch.mods import Reading, read
 from neptune_lab.pytorch.packed import Places, packed_mods, places_of
 from neptune_lab.pytorch.quantized import NONE, has_quantized, quantized
@@ -194,6 +199,21 @@ def attention(
         DefinitionError: a mod cannot be compiled; `scale` is not a finite number.
         ScheduleError, TileError, EmitError: a stage of the compiler refused.
     """
+    few = (
+        block_mask
+        is return_aux
+        is cu_seqlens_q
+        is cu_seqlens_k
+        is q_scale
+        is k_scale
+        is v_scale
+        is weights_dtype
+        is None
+    )
+    if few and not (others or kernel_options or torch.compiler.is_dynamo_compiling()):
+        found = launched(q, k, v, score_mod, mask_mod, enable_gqa, scale, return_lse, dynamic)
+        if found is not None:
+            return found
     if others:
         q, k, v = named(q, k, v, others)
     if q is None or k is None or v is None:
@@ -235,8 +255,11 @@ def _attend(
         refuse_options(enable_gqa, scale)
     device = device_of(q, k, v)
     refuse_transforms(q, k, v)
+    user_mods = score_mod, mask_mod
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         refuse_gradients(q, k, v)
+    if forward_ad._current_level >= 0:
+        refuse_forward_gradients(q, k, v)
     if not q.dtype == k.dtype == v.dtype and not extras.formats:
         common = common_dtype(q.dtype, k.dtype, v.dtype)
         if common is not None:
@@ -246,17 +269,21 @@ def _attend(
     if places is not None:
         score_mod, mask_mod = packed_mods(score_mod, mask_mod, places)
     reading = read(score_mod, mask_mod)
-    strides = None
+    strides, copied = None, False
     if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
         strides = q.stride(), k.stride(), v.stride()
         if not strides[0][-1:] == strides[1][-1:] == strides[2][-1:] == (1,):
             q, k, v = with_columns(q, k, v)
+            copied = True
             strides = q.stride(), k.stride(), v.stride()
     problem = q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, device, enable_gqa, scale, extras, strides
     compiled = _kernels.get((problem, reading.key)) if reading.exact else None
     if compiled is None:
         compiled = _compiled(problem, score_mod, mask_mod, reading)
     extra = captured_inputs(compiled.captured, reading.tensors, device) if compiled.captured else ()
+    if reading.exact and places is None and not copied:
+        family = known_family(problem_of(*problem), reading) if compiled.kernel.spec.ranges else None
+        keep(q, k, v, *user_mods, enable_gqa, scale, extras, compiled, reading.tensors, family)
     if type(q) is type(k) is type(v) is torch.Tensor and not torch._C._len_torch_dispatch_stack():
         return compiled.kernel.launch(q, k, v, *scales, *extra)
     return compiled.op(q, k, v, *scales, *extra)  # for fake tensors, and for modes that only see operators
@@ -317,6 +344,7 @@ def _whole(
 def forget() -> None:
     """Forgets the kernels in memory and the lengths that were seen, as in a new process; the disk keeps its own."""
     _kernels.clear()
+    known_calls.forget()
     known.forget()
 
 

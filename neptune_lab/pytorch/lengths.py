@@ -40,7 +40,7 @@ _OF_EXTRAS = frozenset({"lse", "max_scores", "dynamic"})
 
 
 @dataclass(slots=True)
-class _Family:
+class Family:
     """Calls that differ in lengths alone.
 
     Args:
@@ -64,7 +64,7 @@ class _Family:
     refusals: dict[Any, str] = field(default_factory=dict)
 
 
-_families: OrderedDict[Any, _Family] = OrderedDict()
+_families: OrderedDict[Any, Family] = OrderedDict()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +134,14 @@ def _is_known(problem: Problem) -> bool:
     return problem.dtype in _DTYPES and problem.k[0] == problem.q[0] and all(value == usual for value, usual in others)
 
 
-def family_of(problem: Problem, reading: Reading) -> tuple[Any, _Family]:
+def family_of(problem: Problem, reading: Reading) -> tuple[Any, Family]:
     """The family of a call and its key, with the lengths of this call noted."""
     lengths = problem.q[2], problem.k[2]
     key = _without_lengths(problem), without_shapes(reading.key), lengths[0] == 1
     family = _families.get(key)
     if family is None:
         grows = _grows(key[0][0], lengths)
-        family = _Family(lengths, lengths[1], _shapes_of(reading), lengths[0] == lengths[1], grows, (False, grows))
+        family = Family(lengths, lengths[1], _shapes_of(reading), lengths[0] == lengths[1], grows, (False, grows))
         _families[key] = family
         if len(_families) > _MOST:
             _families.popitem(last=False)
@@ -150,6 +150,12 @@ def family_of(problem: Problem, reading: Reading) -> tuple[Any, _Family]:
     before, (q, kv) = family.lengths, family.varied
     family.varied = q or lengths[0] != before[0], kv or lengths[1] != before[1]
     return key, family
+
+
+def known_family(problem: Problem, reading: Reading) -> Family | None:
+    """The family of a call that was noted."""
+    key = _without_lengths(problem), without_shapes(reading.key), problem.q[2] == 1
+    return _families.get(key)
 
 
 def _grows(problem: Any, lengths: tuple[int, int]) -> bool:
@@ -197,7 +203,7 @@ def without_shapes(key: Any) -> Any:
 
 
 def _plan(
-    family: _Family, lengths: tuple[int, int], shapes: Shapes, wanted: tuple[bool, bool], *, always: bool
+    family: Family, lengths: tuple[int, int], shapes: Shapes, wanted: tuple[bool, bool], *, always: bool
 ) -> _Plan | None:
     """The sizes of a call, or None if a dimension varies that has no length.
 
@@ -232,7 +238,7 @@ def _made(
     reading: Reading,
     plan: _Plan,
     key: Any,
-    family: _Family,
+    family: Family,
 ) -> stored.StoredKernel | None:
     """The kernel of a plan, from the disk or compiled; None if the compiler refuses."""
     digest = stored.key_of(("lengths", key))
@@ -328,4 +334,14 @@ def laid_out(op: Operator, strides: tuple[Strides | None, Strides | None, Stride
     return op.with_strides(q=q, k=k, v=v, out=None if q is None else dense_strides(shape, q))
 
 
-__all__ = ["LONG", "family_of", "for_lengths", "forget", "laid_out", "refusals", "without_shapes"]
+__all__ = [
+    "LONG",
+    "Family",
+    "family_of",
+    "for_lengths",
+    "forget",
+    "known_family",
+    "laid_out",
+    "refusals",
+    "without_shapes",
+]

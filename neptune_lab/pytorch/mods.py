@@ -161,7 +161,7 @@ class _Walk:
                     waiting = True
                     done.add(name)
                     value = getattr(module, name, _MISSING)
-                    if value is not _MISSING and not _belongs(module, value):
+                    if value is not _MISSING and not belongs(module, value):
                         parts.append((index, name, self.value(value, (link, "attribute", name))))
         self.exact = self.exact and self._names.isdisjoint(self._tensor_attributes)
         return tuple(parts)
@@ -223,7 +223,7 @@ class _Walk:
         return "tensor", index, value.shape, value.dtype
 
     def _function(self, function: FunctionType, link: _Link) -> Any:
-        code = _code(function.__code__)
+        code = code_of(function.__code__)
         if not is_library(function.__module__):
             self._names.update(code.attribute_names)  # attributes of any value, modules among them
             self.exact = self.exact and code.seen
@@ -238,7 +238,7 @@ class _Walk:
 _MISSING = object()
 
 
-def _belongs(module: ModuleType, value: Any) -> bool:
+def belongs(module: ModuleType, value: Any) -> bool:
     """Whether `value` is a library's own function, class or dtype, which do not change."""
     if not is_library(module.__name__):
         return False
@@ -280,7 +280,7 @@ _codes: dict[int, tuple[CodeType, _Code]] = {}
 _MOST_CODES = 4096
 
 
-def _code(code: CodeType) -> _Code:
+def code_of(code: CodeType) -> _Code:
     examined = _codes.get(id(code))
     if examined is None:
         if len(_codes) >= _MOST_CODES:

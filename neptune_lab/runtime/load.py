@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 from neptune_lab.errors import FileError, LaunchError
 from neptune_lab.files import write_text
 from neptune_lab.runtime.device import check_device, interpreting
+from neptune_lab.runtime.direct import direct
 from neptune_lab.runtime.exported import exported
 from neptune_lab.runtime.interpreter import lean_interpreter
-from neptune_lab.runtime.precompiled import with_precompiled_launches
+from neptune_lab.runtime.precompiled import compiled_in, with_precompiled_launches
 from neptune_lab.runtime.sized import check_sizes, sizes_in
 from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.runtime.strided import copy_with, fits_strides
@@ -68,7 +69,10 @@ class LoadedKernel:
         self.interpreter = interpreter
         self._expected = [(torch.Size(t.shape), getattr(torch, t.dtype), t.strides) for t in spec.inputs]
         self._sized = bool(spec.ranges)
+        # By the index of the device: launchers that Triton's launches go through, and those that call Triton's launch
+        # function themselves; None: there is none for this module.
         self._launchers: dict[int, Callable[..., Any]] = {}
+        self._direct: dict[int, Callable[..., Any] | None] = {}
         self._cuda, self._torch, self._forward = torch.cuda, torch, forward_ad
         self._device_type = "cuda"
         self._too_large, self._refused = OutOfResources, (CompilationError, RuntimeError)
@@ -122,6 +126,15 @@ class LoadedKernel:
         Raises:
             LaunchError: the kernel needs more shared memory or registers than the GPU has, or Triton's compiler fails.
         """
+        launcher = self._direct.get(tensors[0].device.index)
+        return self._launch_any(*tensors) if launcher is None else launcher(*tensors)
+
+    def launcher(self, index: int | None) -> Callable[..., Any]:
+        """What `launch` calls for tensors on the device of this index."""
+        return self._direct.get(index) or self._launch_any  # pyright: ignore[reportArgumentType]
+
+    def _launch_any(self, *tensors: torch.Tensor) -> Any:
+        """`launch` of any tensors: not aligned, negated, on a device whose kernel is not compiled yet."""
         for tensor in tensors:
             if tensor.is_neg():
                 tensors = self._copies(tensors, [t.is_neg() for t in tensors])
@@ -160,9 +173,16 @@ class LoadedKernel:
         if launcher is None:
             launcher = self._launchers[index] = with_precompiled_launches(self._entry, self.module)
         if self._cuda.current_device() == index:
-            return launcher(*tensors)
-        with self._cuda.device(index):
-            return launcher(*tensors)
+            made = launcher(*tensors)
+        else:
+            with self._cuda.device(index):
+                made = launcher(*tensors)
+        if index not in self._direct:
+            kernels = compiled_in(launcher)
+            if kernels is not None:
+                given = self.spec.text, self.spec.entry, self.module, kernels, tensors[0].device, self._launch_any
+                self._direct[index] = direct(*given)
+        return made
 
     def _interpret(self, tensors: tuple[torch.Tensor, ...]) -> Any:
         import numpy as np

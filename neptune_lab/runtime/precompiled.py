@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
 
+from neptune_lab.runtime.direct import Compiled
+
 # Grids of a kernel that are kept: a kernel for all lengths has one for each number of tiles.
 _MOST_GRIDS = 1024
 # Bits of a pointer that are 0 if Triton treats it as aligned.
@@ -43,6 +45,19 @@ def with_precompiled_launches(function: FunctionType, module: ModuleType) -> Cal
     made = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     made.__kwdefaults__ = function.__kwdefaults__
     return made
+
+
+def compiled_in(launcher: Callable[..., Any]) -> dict[str, Compiled] | None:
+    """The kernels of a launcher from `with_precompiled_launches`, by name; None while one of them is not compiled."""
+    used = launcher.__code__.co_names if isinstance(launcher, FunctionType) else ()
+    found: dict[str, Compiled] = {}
+    for name in used:
+        kernel = launcher.__globals__.get(name)
+        if isinstance(kernel, _Kernel):
+            if kernel.compiled is None:
+                return None
+            found[name] = Compiled(kernel.compiled.kernel, kernel.compiled.options)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,203 @@
+"""Calls of `attention` whose kernel is known, found and launched in a few microseconds of the host.
+
+A call is known if an earlier one, with everything checked, had the same shapes, dtypes, device, strides and options,
+and mods of the same state (`mod_state`).  A kernel for all lengths also serves the lengths that its arguments may have:
+those are compared as numbers.  Everything else takes the long way: a tensor that records gradients, a subclass, a
+transform, a mod whose state cannot be seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from neptune_lab.pytorch.arguments import Extras, captured_inputs
+from neptune_lab.pytorch.compiled import Compiled
+from neptune_lab.pytorch.lengths import LONG, Family
+from neptune_lab.pytorch.mod_state import state_of
+
+# Entries of each table; a full one is emptied, since calls fill it again.
+_MOST = 1024
+_Tensor = torch.Tensor
+_modes = torch._C._len_torch_dispatch_stack
+_transform: Any = torch._C._functorch.peek_interpreter_stack  # pyright: ignore[reportAttributeAccessIssue]
+_recording = torch.is_grad_enabled
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A kernel and what it takes besides q, k and v.
+
+    Args:
+        captured: for each captured tensor its index among the tensors of the mods' states, and the dtype that the
+            kernel takes.
+    """
+
+    compiled: Compiled
+    captured: tuple[tuple[int, torch.dtype], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _ForLengths:
+    """A kernel for all lengths, and the calls that it serves.
+
+    Args:
+        q, kv: the least and the largest length of q, and of k and v.
+        together: whether both are one length.
+        extents: of the mods' tensors: a number; "q" or "kv" for that length.
+        family: the calls that it serves, which notes the lengths.
+    """
+
+    known: _Known
+    q: tuple[int, int]
+    kv: tuple[int, int]
+    together: bool
+    extents: tuple[tuple[int | str, ...], ...]
+    family: Family
+
+    def serves(self, q: int, kv: int, tensors: list[torch.Tensor]) -> bool:
+        """Whether the kernel takes these lengths and tensors."""
+        (least_q, most_q), (least_kv, most_kv) = self.q, self.kv
+        if not (least_q <= q <= most_q and least_kv <= kv <= most_kv) or (self.together and q != kv):
+            return False
+        for tensor, extents in zip(tensors, self.extents, strict=True):
+            for extent, expected in zip(tensor.shape, extents, strict=True):
+                if extent != (q if expected == "q" else kv if expected == "kv" else expected):
+                    return False
+        return True
+
+
+_known: dict[Any, _Known] = {}
+_for_lengths: dict[Any, _ForLengths] = {}
+
+
+def forget() -> None:
+    """Forgets all calls."""
+    _known.clear()
+    _for_lengths.clear()
+
+
+def launched(
+    q: Any,
+    k: Any,
+    v: Any,
+    score_mod: Any,
+    mask_mod: Any,
+    enable_gqa: Any,
+    scale: Any,
+    lse: Any,
+    dynamic: Any,
+) -> Any:
+    """The output of a call whose kernel is known; None if it is not."""
+    if not type(q) is type(k) is type(v) is _Tensor or _modes() or _transform() is not None:
+        return None
+    if (_recording() and (q.requires_grad or k.requires_grad or v.requires_grad)) or forward_ad._current_level >= 0:
+        return None
+    tensors: list[torch.Tensor] = []
+    mods = state_of(score_mod, tensors), state_of(mask_mod, tensors)
+    options = _options(enable_gqa, scale, lse, dynamic)
+    if options is None or None in mods:
+        return None
+    device = q.device
+    of_q, of_k, of_v = q.shape, k.shape, v.shape
+    kinds = q.dtype, k.dtype, v.dtype, device, k.device, v.device, options, mods
+    strides = None
+    if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
+        strides = q.stride(), k.stride(), v.stride()
+    known = _known.get((of_q, of_k, of_v, kinds, strides, *[t.shape for t in tensors]))
+    if known is None:
+        if not _for_lengths or len(of_q) != 4 or len(of_k) != 4 or len(of_v) != 4:
+            return None
+        found = _for_lengths.get(_family(of_q, of_k, of_v, kinds, strides))
+        if found is None or not found.serves(of_q[2], of_k[2], tensors):
+            return None
+        found.family.keys = of_k[2]
+        known = found.known
+    launch = known.compiled.kernel.launcher(device.index)
+    if not known.captured:
+        return launch(q, k, v)
+    return launch(q, k, v, *captured_inputs(known.captured, tensors, device))
+
+
+def _options(enable_gqa: Any, scale: Any, lse: Any, dynamic: Any) -> Any:
+    """The options, if each is of its type; else None."""
+    if not (type(enable_gqa) is type(lse) is bool and (scale is None or type(scale) in (int, float))):
+        return None
+    return (enable_gqa, scale, lse, dynamic) if dynamic is None or type(dynamic) is bool else None
+
+
+def _family(q: Any, k: Any, v: Any, kinds: Any, strides: Any) -> Any:
+    """What calls have in common that one kernel for all lengths may serve."""
+    (batch, heads, m, width), (kv_batch, kv_heads, n, k_width) = q, k
+    if strides is not None:  # (those of a dimension of size 1 have no meaning)
+        every = zip((q, k, v), strides, strict=True)
+        strides = tuple([tuple([s if e > 1 else 0 for s, e in zip(own, shape, strict=True)]) for shape, own in every])
+    sizes = batch, heads, width, kv_batch, kv_heads, k_width, v[0], v[1], v[3], v[2] == n
+    return sizes, kinds, strides, m == 1, m == n, m >= LONG or n >= LONG
+
+
+def keep(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    score_mod: Any,
+    mask_mod: Any,
+    enable_gqa: bool,
+    scale: float | None,
+    extras: Extras,
+    compiled: Compiled,
+    read: tuple[Any, ...],
+    family: Family | None,
+) -> None:
+    """Notes the kernel of a call that was checked, so that `launched` finds it.
+
+    Args:
+        read: the tensors that the mods read (`Reading.tensors`).
+        family: of a kernel for all lengths.
+    """
+    tensors: list[torch.Tensor] = []
+    mods = state_of(score_mod, tensors), state_of(mask_mod, tensors)
+    options = _options(enable_gqa, scale, extras.lse, extras.dynamic)
+    if options is None or None in mods or Extras(extras.lse, dynamic=extras.dynamic) != extras:
+        return
+    place = {id(tensor): index for index, tensor in enumerate(tensors)}
+    if any(id(read[index]) not in place for index, _ in compiled.captured):
+        return
+    captured = tuple((place[id(read[index])], dtype) for index, dtype in compiled.captured)
+    known = _Known(compiled, captured)
+    kinds = q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, options, mods
+    strides = None
+    if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
+        strides = q.stride(), k.stride(), v.stride()
+    if family is None or not compiled.kernel.spec.ranges:
+        _add(_known, (q.shape, k.shape, v.shape, kinds, strides, *[t.shape for t in tensors]), known)
+    else:
+        _add(_for_lengths, _family(q.shape, k.shape, v.shape, kinds, strides), _lengths_of(known, tensors, family))
+
+
+def _lengths_of(known: _Known, tensors: list[torch.Tensor], family: Family) -> _ForLengths:
+    """The lengths that a kernel takes."""
+    spec = known.compiled.kernel.spec
+    ranges = {name: (least, most) for name, least, most in spec.ranges}
+    names = [(tensor.sizes or ("",) * len(tensor.shape)) for tensor in spec.inputs]
+    of_q, of_kv = names[0][2], names[1][2]
+    q = ranges[of_q] if of_q else (spec.inputs[0].shape[2],) * 2
+    kv = ranges[of_kv] if of_kv else (spec.inputs[1].shape[2],) * 2
+    extents: list[tuple[int | str, ...]] = [tuple(tensor.shape) for tensor in tensors]
+    for (index, _), own in zip(known.captured, names[3:], strict=True):
+        if tensors[index].ndim:
+            shape = zip(tensors[index].shape, own, strict=True)
+            extents[index] = tuple(extent if not n else "kv" if n == of_kv else "q" for extent, n in shape)
+    return _ForLengths(known, q, kv, bool(of_q) and of_q == of_kv, tuple(extents), family)
+
+
+def _add(table: dict[Any, Any], key: Any, value: Any) -> None:
+    if len(table) >= _MOST:
+        table.clear()
+    table[key] = value
+
+
+__all__ = ["forget", "keep", "launched"]
