@@ -25,7 +25,7 @@ numbers, which Triton's launch function takes without asking the driver about ea
         _launch_1(1, 4, 1, _stream, ..., _out, _sums)
         return out
 
-Measured with scripts/launch_overhead.py; see docs/using/pytorch.md for a whole call.
+What that saves of a whole call is in docs/using/pytorch.md (scripts/call_cost.py).
 """
 
 from __future__ import annotations

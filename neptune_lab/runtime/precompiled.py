@@ -6,9 +6,7 @@ only with the alignment: Triton compiles another version for a pointer that is n
 launch keeps its compiled kernel, and later ones check the pointers and call it (Triton's tutorials call a compiled
 kernel in the same way).  A launch with another alignment takes Triton's own path.
 
-Measured with scripts/launch_overhead.py (torch 2.11, Triton 3.6; the host's part, without the driver's): calling a
-module of one kernel takes 6.8 us by Triton's launches, 4.3 us by these, 6.4 us with all arguments checked; of two
-kernels with three intermediates 17.8, 12.3 and 14.6 us.
+Once all kernels of a module are compiled, `direct` replaces these launches too, where it can.
 """
 
 from __future__ import annotations
