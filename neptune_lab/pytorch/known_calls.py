@@ -116,7 +116,7 @@ def launched(
             return None
         found.family.keys = of_k[2]
         known = found.known
-    launch = known.compiled.kernel.launcher(device.index)
+    launch = known.compiled.kernel.launch
     if not known.captured:
         return launch(q, k, v)
     return launch(q, k, v, *captured_inputs(known.captured, tensors, device))
@@ -184,14 +184,19 @@ def _lengths_of(known: _Known, tensors: list[torch.Tensor], family: Family) -> _
     ranges = {name: (least, most) for name, least, most in spec.ranges}
     names = [(tensor.sizes or ("",) * len(tensor.shape)) for tensor in spec.inputs]
     of_q, of_kv = names[0][2], names[1][2]
-    q = ranges[of_q] if of_q else (spec.inputs[0].shape[2],) * 2
-    kv = ranges[of_kv] if of_kv else (spec.inputs[1].shape[2],) * 2
+
+    def range_of(place: int, name: str) -> tuple[int, int]:
+        extent = spec.inputs[place].shape[2]
+        return ranges[name] if name else (extent, extent)
+
     extents: list[tuple[int | str, ...]] = [tuple(tensor.shape) for tensor in tensors]
     for (index, _), own in zip(known.captured, names[3:], strict=True):
         if tensors[index].ndim:
             shape = zip(tensors[index].shape, own, strict=True)
             extents[index] = tuple(extent if not n else "kv" if n == of_kv else "q" for extent, n in shape)
-    return _ForLengths(known, q, kv, bool(of_q) and of_q == of_kv, tuple(extents), family)
+    return _ForLengths(
+        known, range_of(0, of_q), range_of(1, of_kv), bool(of_q) and of_q == of_kv, tuple(extents), family
+    )
 
 
 def _add(table: dict[Any, Any], key: Any, value: Any) -> None:

@@ -109,6 +109,7 @@ class _Rewrite:
         from triton import knobs
         from triton.runtime import driver
 
+        active: Any = driver.active
         arguments = [argument.arg for argument in self.function.args.args]
         used = {node.id for node in ast.walk(self.function) if isinstance(node, ast.Name)} | set(arguments)
         if any(name.startswith(_PREFIX) for name in used):
@@ -121,7 +122,7 @@ class _Rewrite:
             f"{_PREFIX}device": self.device,
             f"{_PREFIX}index": self.device.index,
             f"{_PREFIX}current": getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device),
-            f"{_PREFIX}stream": driver.active.get_current_stream,
+            f"{_PREFIX}stream": active.get_current_stream,
             f"{_PREFIX}knobs": knobs.runtime,
         }
         self.text = "\n".join(self._lines(arguments)) + "\n"

@@ -129,10 +129,6 @@ class LoadedKernel:
         launcher = self._direct.get(tensors[0].device.index)
         return self._launch_any(*tensors) if launcher is None else launcher(*tensors)
 
-    def launcher(self, index: int | None) -> Callable[..., Any]:
-        """What `launch` calls for tensors on the device of this index."""
-        return self._direct.get(index) or self._launch_any  # pyright: ignore[reportArgumentType]
-
     def _launch_any(self, *tensors: torch.Tensor) -> Any:
         """`launch` of any tensors: not aligned, negated, on a device whose kernel is not compiled yet."""
         for tensor in tensors:

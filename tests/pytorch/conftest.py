@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from neptune_lab.pytorch import compiled, flex_attention, lengths
+from neptune_lab.pytorch import compiled, flex_attention, known_calls, lengths
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -21,9 +21,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.fixture(autouse=True)
-def no_lengths():
-    """No length was seen: a second one would get a kernel for all lengths."""
+def nothing_seen_before():
+    """No length was seen: a second one would get a kernel for all lengths.  No call is known."""
     lengths.forget()
+    known_calls.forget()
 
 
 @pytest.fixture

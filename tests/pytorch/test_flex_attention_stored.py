@@ -36,7 +36,7 @@ def renamed(score, b, h, q, kv):
 def other(score, b, h, q, kv):
     return score + slopes[h] * (kv - q + 1)
 def attempt(mod, *tensors):
-    flex_attention._kernels.clear()
+    flex_attention.forget()
     try:
         found.append(attention(*tensors, score_mod=mod).double().sum().item())
     except ImportError as error:
@@ -97,7 +97,7 @@ def test_new_records_of_tuning_are_taken(compilations, monkeypatch, tmp_path):
     facts = device_facts()
 
     def kernel_text():
-        flex_attention._kernels.clear()  # as in another process
+        flex_attention.forget()  # as in another process
         out = attend(q, k, v, mask_mod=causal)
         assert (out - reference(q, k, v, None, causal)).abs().max() < 1e-5
         (found,) = flex_attention._kernels.values()

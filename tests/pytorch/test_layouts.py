@@ -138,7 +138,7 @@ def test_a_kernel_for_each_layout(all_compilations):
     for layout in (lambda t: t, transposed, packed, transposed, lambda t: t):
         attend(*map(layout, given), mask_mod=causal)
     assert len(all_compilations) == 3
-    flex._kernels.clear()
+    flex.forget()
     attend(*map(packed, given), mask_mod=causal)  # from the disk
     assert len(all_compilations) == 3
 
