@@ -6,7 +6,7 @@ from neptune_lab.pipeline.compile import compile, compile_choice, schedule, vali
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.pipeline.record import refused_step, schedule_trace, steps_record, versions
-from neptune_lab.pipeline.tuned import kernel_of_record, tuned_kernel
+from neptune_lab.pipeline.tuned import chosen_kernel, kernel_of_record
 
 __all__ = [
     "Choice",
@@ -14,6 +14,7 @@ __all__ = [
     "Kernel",
     "SplitKConfig",
     "TileConfig",
+    "chosen_kernel",
     "compile",
     "compile_choice",
     "kernel_of_record",
@@ -21,7 +22,6 @@ __all__ = [
     "schedule",
     "schedule_trace",
     "steps_record",
-    "tuned_kernel",
     "validated",
     "versions",
 ]

@@ -21,7 +21,7 @@ from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.lower import lower, passed, translated_and_verified
 from neptune_lab.pipeline.normalise import asks_for_last_tile, kernels, normalised, shared, stored_bytes
 from neptune_lab.pipeline.options import CodeOptions
-from neptune_lab.pipeline.tuned import tuned_kernel
+from neptune_lab.pipeline.tuned import chooses_by_default, chosen_kernel
 from neptune_lab.pipeline.validate import validate as run_validation
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import check_switch
@@ -176,7 +176,7 @@ def compile(
     *,
     config: TileConfig | None = None,
     code: CodeOptions | None = None,
-    tuned: bool = False,
+    tuned: bool | None = None,
     target: Target | str | None = None,
     validate: str = "quick",
     block_q: PerNest = None,
@@ -192,10 +192,12 @@ def compile(
         config: tile sizes and launch hints, such as TileConfig(num_warps=8); for "split_k_update", a SplitKConfig
             also has the number of splits.  What is left out is chosen by shape.
         code: options of code generation, such as CodeOptions(loads="descriptors").
-        tuned: uses the template, config and code of the tuning record (`nl.tune`) for this operator and GPU, at these
-            sizes or the nearest ones.  A record of these sizes that does not compile is skipped with a
-            `RecordsWarning`. Without a record, writes rolling loops in Gluon on a Hopper GPU.  A template, config or
-            code given here replaces the record's; block_q, block_kv and disable_passes replace one field.
+        tuned: whether template, config and code are those of the tuning record (`nl.tune`) for this operator and GPU,
+            or if there is none of these sizes, of what ranks first by the calibrated model: the record of the nearest
+            sizes, Gluon on a Hopper GPU, what the shape suggests, or other tiles.  A record of these sizes that does
+            not compile is skipped with a `RecordsWarning`.  A template, config or code given here replaces the
+            record's; block_q, block_kv and disable_passes replace one field.  None: yes on a GPU if neither template,
+            sizes, code nor target are given; else all follows from the shape.
         target: the GPU that code is emitted for, as a `Target` or by name ("h200"); default: the local GPU.
         validate: "quick" runs the emitted kernel in NumPy against the definition, at small sizes, on ordinary and on
             special numbers (docs/concepts/validation.md); "full" runs every stage; "none" runs nothing.
@@ -210,7 +212,8 @@ def compile(
             refused, with the block or loop and what would help.
         ValidationError: the compiled program differs from the definition; the error has a script that repeats it.
     """
-    check_switch("tuned", tuned, ScheduleError)
+    if tuned is not None:
+        check_switch("tuned", tuned, ScheduleError)
     if target is not None:
         target = as_target(target)
     check_code(code)
@@ -221,8 +224,10 @@ def compile(
         from neptune_lab.pipeline.for_sizes import compile_family
 
         return compile_family(op, template, for_target(sized, target), code and chosen, target)
+    if tuned is None:
+        tuned = template is None and sized is None and code is None and target is None and chooses_by_default()
     if tuned and not isinstance(op, Schedule):
-        from neptune_lab import records
+        _check_operator(op)
 
         def make(choice: Choice) -> Kernel:
             """The kernel of a choice, of which the caller's own arguments replace parts; not compared yet."""
@@ -232,9 +237,7 @@ def compile(
                 own = replace(own, disable_passes=chosen.disable_passes)
             return compile_choice(op, Choice(choice.template, sizes, own), target=target, validate="none")
 
-        record = records.nearest(op)
-        exact = record is not None and record.workload == records.workload_key(op)
-        kernel = tuned_kernel(op, record, make, exact=exact, template=template, target=target)
+        kernel = chosen_kernel(op, make, template=template, target=target)
         if kernel is not None:
             return validated(kernel, validate)
     if isinstance(op, Schedule):
@@ -262,7 +265,15 @@ def compile_choice(
     op: Operator, choice: Choice, *, target: Target | str | None = None, validate: str = "quick"
 ) -> Kernel:
     """`op` compiled with a choice of template, config and code; the arguments and errors are those of `compile`."""
-    return compile(op, choice.template, config=choice.config, code=choice.code, target=target, validate=validate)
+    return compile(
+        op,
+        choice.template,
+        config=choice.config,
+        code=choice.code,
+        tuned=False,
+        target=target,
+        validate=validate,
+    )
 
 
 def check_code(code: CodeOptions | None) -> None:

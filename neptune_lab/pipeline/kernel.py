@@ -52,6 +52,7 @@ class Kernel:
         target: the GPU that its code was emitted for; None: none was named.
         least: the smallest value of each size that is known at the launch only (`pipeline.for_sizes`); the operator,
             the schedule and the loops are then those of a sample.
+        chosen: what its template, tiles and code were chosen by (`tuned.chosen_kernel`); "": the caller, or the shape.
     """
 
     schedule: Schedule
@@ -62,6 +63,7 @@ class Kernel:
     code: CodeOptions = field(default_factory=CodeOptions)
     target: Target | None = None
     least: Mapping[str, int] = field(default_factory=dict)
+    chosen: str = ""
 
     @property
     def operator(self) -> Operator:
@@ -97,14 +99,16 @@ class Kernel:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Why the schedule is as it is: which template was chosen, which exceptions of docs/concepts/numbers.md the
-        program meets, what could not be fused, and what could not be validated."""
+        """Why the kernel is as it is: which template was chosen and by what, which exceptions of
+        docs/concepts/numbers.md the program meets, what could not be fused, and what could not be validated."""
         steps = (step.as_record() for step in self.schedule.steps)
         said = [str(step["arguments"]["text"]) for step in steps if step["primitive"] == "remark"]
         met = exceptions_met(self.schedule, self.translated, self.passes)
         if met:
             chosen = said[:1] if said and said[0].partition(":")[0] in TEMPLATES else []
             said = [*chosen, f"Numbers, with these exceptions: {'; '.join(met)}.", *said[len(chosen) :]]
+        if self.chosen:
+            said.append(f"Chosen by {self.chosen}.")
         if self.validated is not None and self.validated.note:
             said.append(f"{self.validated}.")
         return tuple(said)

@@ -9,6 +9,7 @@ from neptune_lab import htile_passes, htile_to_gluon, htile_to_triton
 from neptune_lab.errors import ScheduleError, TileError
 from neptune_lab.htile.nodes import Program as TileProgram
 from neptune_lab.htile.verify import verify
+from neptune_lab.htile_to_triton import EmittedModule
 from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_to_htile import translate
@@ -35,11 +36,31 @@ def lower(scheduled: Schedule, code: CodeOptions, target: Target | None, *, each
     tiles = passes[-1].program if passes else translated
     if not each:
         verify(tiles)
+    return Kernel(scheduled, translated, passes, emitted(tiles, code, target), code=code, target=target)
+
+
+def emitted(tiles: TileProgram, code: CodeOptions, target: Target | None) -> EmittedModule:
+    """The module of a program of tiles, in the language that `code` names.
+
+    Raises:
+        EmitError: the emitter refuses it.
+    """
     if code.code == "gluon":
-        source = htile_to_gluon.emit(tiles, code.gluon(target))  # HTile -> Gluon
-    else:
-        source = htile_to_triton.emit(tiles, code.emitter(target))  # HTile -> Triton
-    return Kernel(scheduled, translated, passes, source, code=code, target=target)
+        return htile_to_gluon.emit(tiles, code.gluon(target))  # HTile -> Gluon
+    return htile_to_triton.emit(tiles, code.emitter(target))  # HTile -> Triton
+
+
+def emitted_with(kernel: Kernel, code: CodeOptions) -> Kernel:
+    """The kernel with other options of the emitter; what was scheduled and rewritten stays, so `code` has the same
+    passes.
+
+    Raises:
+        EmitError: the emitter refuses it.
+    """
+    assert tuple(code_passes(code)) == tuple(applied.name for applied in kernel.passes), "the passes are the same"
+    if code == kernel.code:
+        return kernel
+    return replace(kernel, triton=emitted(kernel.htile, code, kernel.target), code=code, validated=None)
 
 
 def passed(tiles: TileProgram, code: CodeOptions, *, each: bool = True) -> tuple[AppliedPass, ...]:

@@ -1,6 +1,9 @@
-"""Kernels of tuning records, and the one place that decides what becomes of a record that does not compile.
+"""The choice of template and options that every entry point asks for, and what becomes of one that does not compile.
 
-Such a record names an option that this version does not have, is of other sizes, or meets a compiler that has changed
+In this order: the tuning record of these very sizes; else the best in the ranking of `autotune.ranking`, which has the
+record of the nearest sizes, the form in Gluon, what the shape suggests, and the tuner's space.
+
+A record that does not compile names an option that this version does not have, or meets a compiler that has changed
 since.  It is skipped, and the next best choice is compiled.  If it was measured at these very sizes, a `RecordsWarning`
 says why; the choice of other sizes is only a guess, and is skipped silently.  A kernel that differs from the definition
 is never skipped: the ValidationError is raised.
@@ -11,34 +14,130 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from neptune_lab.errors import NeptuneError, ValidationError
-from neptune_lab.htile_passes import PASSES, apply
-from neptune_lab.htile_to_gluon import fits_registers, suits_persistence, suits_tie
-from neptune_lab.loop_schedule.templates import TileConfig, choose_template
+from neptune_lab.errors import LaunchError, NeptuneError, ValidationError
 from neptune_lab.pipeline.choice import Choice
 from neptune_lab.pipeline.fallback import REFUSALS
+from neptune_lab.pipeline.hopper import gluon_kernel, suited_to_lengths
 from neptune_lab.pipeline.kernel import Kernel
-from neptune_lab.pipeline.options import CodeOptions
+from neptune_lab.runtime import has_gpu
 from neptune_lab.target import ANY, Target
 
 if TYPE_CHECKING:
+    from neptune_lab.autotune.ranking import Ranked
     from neptune_lab.operators import Operator
     from neptune_lab.records import Record
 
 # Compiles a choice.
 Make: TypeAlias = Callable[[Choice], Kernel]
 
-# Without a record: the configuration that did best on all measured prefill attention, on the GPU it is written for; and
-# a smaller one, for kernels whose tiles are too many for shared memory then (two products of scores).
-UNTUNED_ON_HOPPER = tuple(TileConfig(block_q=128, block_kv=columns) for columns in (128, 64))
 
-# Accumulators of more columns take so many registers that less is left for scores.
-WIDE_COLUMNS = 128
-# For loops that skip tiles by data, with products of more than 64 columns: more programs, since each has few tiles.
-SKIPPING_COLUMNS = 64
-SKIPPING = TileConfig(block_q=64, block_kv=64, num_warps=4, num_stages=3)
+def chooses_by_default() -> bool:
+    """Whether `compile` asks for a choice by itself: on a GPU.  In Triton's interpreter it takes what the shape
+    suggests, so that its programs are the same on every machine."""
+    with suppress(LaunchError):
+        return has_gpu() and Target.current(otherwise=ANY) != ANY
+    return False
+
+
+def chosen_kernel(
+    operator: Operator,
+    make: Make,
+    *,
+    similar: tuple[Operator, ...] = (),
+    template: str | None = None,
+    target: Target | None = None,
+) -> Kernel | None:
+    """The kernel of the best choice that is known without measuring; its `chosen` says what chose it.
+
+    Args:
+        operator: what is compiled.
+        make: compiles a choice.  Several are tried, so it should compare none with the definition; the caller then
+            compares the result (`validated`).
+        similar: other forms of the operator, whose records are of the same kernel; of the first, one counts as measured
+            at these very sizes.
+        template: the one that the caller asks for; choices of others are left out.
+        target: the GPU that code is emitted for; None: the local GPU.
+
+    Returns:
+        The kernel; None if what the shape suggests is best.
+
+    Raises:
+        ValidationError: a kernel differs from the definition.
+    """
+    from neptune_lab.autotune.ranking import RECORD, SHAPE, ranking
+
+    record, exact = _record(operator, similar, target)
+    if record is not None and template not in (None, record.template):
+        record = None
+    if record is not None and exact:
+        kernel, _ = kernel_of_record(record, make, exact=True)
+        if kernel is not None:
+            return replace(kernel, chosen=f"the tuning record of these sizes on {record.device}")
+        record = None
+    near = None if record is None else _choice_of(record)
+    gpu = target or Target.current(otherwise=ANY)
+    ranked = ranking(operator, gpu, near=near, template=template)
+    if ranked is None:
+        kernel = None if record is None else kernel_of_record(record, make, exact=False)[0]
+        return None if kernel is None else replace(kernel, chosen="the tuning record of the nearest sizes")
+    for one in ranked.ranked:
+        if one.origin == SHAPE:
+            return None
+        kernel = _made(one, make, nearest=one.origin == RECORD)
+        if kernel is not None:
+            return replace(kernel, chosen=ranked.why(one))
+    return None
+
+
+def _record(operator: Operator, similar: tuple[Operator, ...], target: Target | None) -> tuple[Record | None, bool]:
+    """The record to follow, and whether it was measured at these very sizes."""
+    from neptune_lab import records
+
+    device = _device(target)
+    best, nearest = records.best, records.nearest
+    if device is not None:
+        best, nearest = partial(best, device=device), partial(nearest, device=device)
+    if similar:
+        same = best(operator) or best(similar[0])
+        others = (best(other) for other in similar[1:])
+        found = same or next((record for record in others if record is not None), None)
+        return found or nearest(operator), same is not None
+    found = nearest(operator)
+    return found, found is not None and found.workload == records.workload_key(operator)
+
+
+def _device(target: Target | None) -> str | None:
+    """The name of the GPU whose records are followed, as torch has it; None: the local one."""
+    from neptune_lab import records
+
+    if target is None or target == Target.current(otherwise=ANY):
+        return None
+    names = dict.fromkeys(record.device for record in records.shipped())
+    known = (name for name in names if (gpu := Target.known(name)) is not None and gpu.name == target.name)
+    return next(known, target.name.upper())
+
+
+def _choice_of(record: Record) -> Choice | None:
+    """The choice of a record of other sizes; None if this version does not have one of its options."""
+    try:
+        return Choice.of(record.template, record.options, "the tuning record")
+    except NeptuneError:
+        return None
+
+
+def _made(one: Ranked, make: Make, *, nearest: bool) -> Kernel | None:
+    """The kernel of a ranked choice; None if it is refused, or slower than it looks for a reason that tiles show."""
+    with suppress(*REFUSALS):
+        if one.choice.code.code != "gluon":
+            return make(one.choice)
+        if nearest:
+            return suited_to_lengths(make(one.choice))
+        return gluon_kernel(make, one.choice)
+    return None
 
 
 def kernel_of_record(record: Record, make: Make, *, exact: bool) -> tuple[Kernel | None, str]:
@@ -69,70 +168,4 @@ def kernel_of_record(record: Record, make: Make, *, exact: bool) -> tuple[Kernel
         return None, error.reason
 
 
-def tuned_kernel(
-    operator: Operator,
-    record: Record | None,
-    make: Make,
-    *,
-    exact: bool,
-    template: str | None = None,
-    target: Target | None = None,
-) -> Kernel | None:
-    """The kernel of a tuning record; if it is skipped, rolling loops on a Hopper GPU are written in Gluon, unless they
-    would spill registers, or Triton can skip tiles by the values of an input.
-
-    Args:
-        operator: what is compiled.
-        record: of the operator; None: there is none.
-        make: compiles a choice.  Several are tried, so it should compare none with the definition; the caller then
-            compares the result (`validated`).
-        exact: as for `kernel_of_record`.
-        template: the template that the caller asks for; a record of another one is left out.
-        target: the GPU that code is emitted for; None: the local GPU.
-
-    Returns:
-        The kernel, or None if neither of the two applies and compiles.
-
-    Raises:
-        ValidationError: a kernel differs from the definition.
-    """
-    if record is not None and template in (None, record.template):
-        kernel, _ = kernel_of_record(record, make, exact=exact)
-        if kernel is not None:
-            return kernel
-    rolls = template or operator.template or choose_template(operator.program)[0]
-    if rolls != "rolling_update" or not (target or Target.current(otherwise=ANY)).warpgroup_products:
-        return None
-    for config in UNTUNED_ON_HOPPER:
-        with suppress(*REFUSALS):
-            kernel = make(Choice(rolls, config, CodeOptions(code="gluon")))
-            if _would_skip_by_data(kernel):
-                return make(
-                    Choice(rolls, SKIPPING if _widest_output(kernel) > SKIPPING_COLUMNS else None, CodeOptions())
-                )
-            if not fits_registers(kernel.htile):
-                if _widest_output(kernel) > WIDE_COLUMNS:
-                    continue  # with half of the scores, there is room for them
-                return None
-            persistent = suits_persistence(kernel.htile)
-            if not persistent and not suits_tie(kernel.htile):
-                return kernel
-            return make(Choice(rolls, config, CodeOptions(code="gluon", persistent=persistent, tie=True)))
-    return None
-
-
-def _widest_output(kernel: Kernel) -> int:
-    """Columns of the widest output."""
-    shapes = (kernel.htile.tensor(name).shape for name in kernel.htile.outputs)
-    return max(shape[-1] if shape else 1 for shape in shapes)
-
-
-def _would_skip_by_data(kernel: Kernel) -> bool:
-    """Whether `skip_tiles_by_data`, which kernels in Gluon go without, would skip tiles of the kernel."""
-    names = list(PASSES)
-    before = names[: names.index("skip_tiles_by_data")]
-    programs = [kernel.translated, *(done.program for done in kernel.passes if done.name in before)]
-    return bool(apply(PASSES["skip_tiles_by_data"], programs[-1]).notes)
-
-
-__all__ = ["kernel_of_record", "tuned_kernel"]
+__all__ = ["chooses_by_default", "chosen_kernel", "kernel_of_record"]

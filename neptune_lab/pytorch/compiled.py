@@ -171,19 +171,17 @@ def _as_tuned(make: Callable[[], Operator], op: Operator) -> Operator:
 
 
 def _spec(op: Operator, similar: tuple[Operator, ...], options: dict[str, Any]) -> KernelSpec:
-    """Compiles with the caller's `options`, if there are any; else as tuned, if there are records of `op`, of
-    `similar`, the first of which is `op` in another form and the others have other strides, or of the operator at sizes
-    near these."""
-    from neptune_lab.pipeline import Choice, compile, compile_choice, tuned_kernel, validated
-    from neptune_lab.records import best, nearest
+    """Compiles with the caller's `options`, if there are any; else with the choice that `nl.compile` makes on a GPU.
+
+    Args:
+        similar: the first is `op` in another form, the others have other strides.
+    """
+    from neptune_lab.pipeline import Choice, chosen_kernel, compile, compile_choice, validated
 
     if options:
         return compile_choice(op, Choice.of(options.pop("template", None), options, "kernel_options")).spec
-    same = best(op) or best(similar[0])
-    others = (best(other) for other in similar[1:])
-    record = same or next((record for record in others if record is not None), None) or nearest(op)
-    kernel = tuned_kernel(op, record, partial(compile_choice, op, validate="none"), exact=same is not None)
-    return (compile(op) if kernel is None else validated(kernel)).spec
+    kernel = chosen_kernel(op, partial(compile_choice, op, validate="none"), similar=similar)
+    return (compile(op, tuned=False) if kernel is None else validated(kernel)).spec
 
 
 def _sized(entry: stored.StoredKernel) -> Compiled:

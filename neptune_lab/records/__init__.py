@@ -14,6 +14,7 @@ from neptune_lab.records.nearest import closest
 from neptune_lab.records.record import SCHEMA, Record, dump, read
 from neptune_lab.records.store import RecordsWarning, Store
 from neptune_lab.runtime import DeviceFacts, device_facts
+from neptune_lab.target import Target
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
@@ -33,6 +34,7 @@ __all__ = [
     "nearest",
     "read",
     "shipped",
+    "shipped_for",
     "workload_key",
 ]
 
@@ -70,7 +72,7 @@ def nearest(op: Operator, device: DeviceFacts | str | None = None, *, store: Sto
     """The fastest record as `best`, or if there is none, one of the same operator at sizes near these.
 
     The best choice for a batch of one is a good start for a batch of four. It may fail to compile at these sizes; the
-    caller must handle that.
+    caller must handle that. A GPU of which there are no records follows those of its compute capability.
 
     Args:
         op, device, store: as in `best`.
@@ -85,7 +87,22 @@ def nearest(op: Operator, device: DeviceFacts | str | None = None, *, store: Sto
         device = device_facts()
     name = device if isinstance(device, str) else device.name
     own = closest((store or Store()).look_up(device=name), op.name, op.params)
-    return own or closest((r for r in shipped() if r.device == name), op.name, op.params)
+    return own or closest(shipped_for(device), op.name, op.params)
+
+
+def shipped_for(device: DeviceFacts | str) -> tuple[Record, ...]:
+    """The package's records of a GPU; of a GPU without any, those of its compute capability.
+
+    Args:
+        device: facts, or the GPU's name.
+    """
+    name = device if isinstance(device, str) else device.name
+    own = tuple(r for r in shipped() if r.device == name)
+    if own:
+        return own
+    known = Target.known(name) if isinstance(device, str) else None
+    capability = device.capability if not isinstance(device, str) else known.capability if known else None
+    return tuple(r for r in shipped() if capability and r.capability == ".".join(map(str, capability)))
 
 
 @cache

@@ -61,7 +61,7 @@ def test_compile_takes_the_neighbours_choice_and_leaves_one_that_does_not_fit(tm
 
 def test_rolling_loops_without_records_are_gluon_on_hopper_alone(monkeypatch):
     prefill = attention.causal(heads=64, seq=1024, head_dim=64)
-    monkeypatch.setattr(records, "nearest", lambda operator: None)
+    monkeypatch.setattr(records, "nearest", lambda operator, **_: None)
     assert "gluon" in nl.compile(prefill, tuned=True, target="h200").source
     assert "gluon" not in nl.compile(prefill, tuned=True).source, "no GPU here"
     assert "gluon" not in nl.compile(prefill, tuned=True, target=Target("cuda", (8, 0))).source

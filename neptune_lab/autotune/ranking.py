@@ -1,0 +1,151 @@
+"""Ranks the choices for a kernel that nobody tuned, by the calibrated model; nothing is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import inf, prod
+from typing import TYPE_CHECKING
+
+from neptune_lab.autotune.calibration import Calibration, calibration_of, kind
+from neptune_lab.autotune.cost_model import Machine
+from neptune_lab.autotune.nests import Nests
+from neptune_lab.autotune.resolved import Resolver
+from neptune_lab.autotune.shared_memory import GROUP_ROWS
+from neptune_lab.autotune.space import Space, Subspace, space
+from neptune_lab.errors import NeptuneError, TuneError
+from neptune_lab.pipeline import Choice, CodeOptions, TileConfig
+from neptune_lab.target import Target
+
+if TYPE_CHECKING:
+    from neptune_lab.operators import Operator
+
+RECORD, GLUON, SHAPE, SPACE = "nearest record", "Gluon", "shape", "space"
+# The form in Gluon that did best on all measured prefill attention.
+GLUON_TILES = TileConfig(block_q=2 * GROUP_ROWS, block_kv=128)
+# Options that the space is ranked over; the others follow from the tiles, or are the usual ones.
+RANKED = frozenset({"block_q", "block_kv", "splits"})
+# Combinations of them that are estimated at most; of operators with more (several nests), none is.
+MOST = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A choice, its estimate, and where it comes from: one of `RECORD`, `GLUON`, `SHAPE` and `SPACE`."""
+
+    choice: Choice
+    seconds: float
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Choices in the order in which they are tried.
+
+    Args:
+        ranked: the first is compiled, the others only if it is refused.
+        model: what the estimates are from, and how far they are off, in a sentence.
+    """
+
+    ranked: tuple[Ranked, ...]
+    model: str
+
+    def why(self, one: Ranked) -> str:
+        """How a choice was found, in a sentence."""
+        said = {
+            RECORD: "the tuning record of the nearest sizes",
+            GLUON: "the form in Gluon that did best on measured prefill attention",
+            SHAPE: "what the shape suggests",
+            SPACE: "other tiles than the shape suggests",
+        }[one.origin]
+        return f"{said}, about {one.seconds * 1e6:.3g} us by {self.model}"
+
+
+def ranking(
+    operator: Operator, target: Target, *, near: Choice | None = None, template: str | None = None
+) -> Ranking | None:
+    """The choices for an operator, the best first.
+
+    The first one is, by the model, no slower than `near`.  Of the others, one replaces a choice before it in the order
+    of `usual` only if it is faster by more than the model is typically off.
+
+    Args:
+        near: the choice of the record of the nearest sizes.
+        template: the one that the caller asks for; choices of others are left out.
+
+    Returns:
+        The ranking, or None if the model does not apply: there is no reduction, or the nests cannot be planned.
+    """
+    try:
+        nests, resolve = Nests.found_in(operator), Resolver(operator, target)
+    except NeptuneError:
+        return None
+    if not nests.plain:
+        return None
+    calibrated, machine = calibration_of(target), Machine.of(target)
+
+    def estimated(choice: Choice, origin: str) -> Ranked:
+        try:
+            seconds = calibrated.seconds(nests, resolve(choice) if origin != SPACE else choice, machine)
+        except NeptuneError:
+            seconds = inf  # (of another operator: it has sizes for other nests)
+        return Ranked(choice, seconds, origin)
+
+    rolls = template or operator.template or resolve.template
+    usual = [
+        *((estimated(near, RECORD),) if near is not None and template in (None, near.template) else ()),
+        *((estimated(Choice(rolls, GLUON_TILES, CodeOptions(code="gluon")), GLUON),) if _suits(nests, rolls, target)
+          else ()),
+        estimated(Choice(template), SHAPE),
+    ]  # fmt: skip
+    first = usual[0]
+    for other in usual[1:]:
+        if other.seconds * calibrated.error < first.seconds:
+            first = other
+    fastest = min(other.seconds for other in usual)
+    others = [
+        made
+        for choice in _space(operator, nests, target, calibrated, template or operator.template)
+        if (made := estimated(choice, SPACE)).seconds * calibrated.error < fastest
+    ]
+    rest = sorted((other for other in (*usual, *others) if other is not first), key=lambda other: other.seconds)
+    order = [*rest, first] if others else [first, *rest]
+    return Ranking(tuple(sorted(order, key=lambda other: other.seconds) if others else order), calibrated.told)
+
+
+def _suits(nests: Nests, template: str, target: Target) -> bool:
+    """Whether the form in Gluon is tried: a rolling loop on a GPU with products by groups of warps."""
+    return template == "rolling_update" and target.warpgroup_products and any(n.has_product for n in nests.plain)
+
+
+def _space(
+    operator: Operator, nests: Nests, target: Target, calibrated: Calibration, template: str | None
+) -> Iterator[Choice]:
+    """The candidates of the tuner's space in Triton, over tiles and splits alone."""
+    try:
+        whole = space(operator, target)
+    except TuneError:
+        return
+    for subspace in whole.subspaces:
+        if dict(subspace.fixed).get("code") == "gluon" or template not in (None, subspace.template):
+            continue
+        yield from _tiles(whole, subspace, calibrated)
+
+
+def _tiles(whole: Space, subspace: Subspace, calibrated: Calibration) -> Iterator[Choice]:
+    usual = calibrated.usual.get(f"{kind(whole.nests)} {subspace.template}", {})
+    knobs = [knob for knob in subspace.knobs if knob.option in RANKED]
+    if prod(len(knob.values) for knob in knobs) > MOST:
+        return
+    reduced = Subspace(subspace.template, tuple(knobs), subspace.fixed)
+    known = {knob.option for knob in subspace.knobs}
+    for values in product(*(knob.values for knob in knobs)):
+        candidate = reduced.candidate(values)
+        options = candidate.options | {name: value for name, value in usual.items() if name in known}
+        candidate = Choice.of(subspace.template, options, "the usual options")
+        if whole.refusal(candidate) is None and calibrated.knows(whole.nests, candidate):
+            yield candidate
+
+
+__all__ = ["GLUON", "RECORD", "SHAPE", "SPACE", "Ranked", "Ranking", "ranking"]

@@ -1,0 +1,79 @@
+"""Kernels in Gluon that nobody tuned: which options follow from their tiles, and when Triton is better.
+
+A kernel's tiles are scheduled and rewritten once; its options are chosen by them, and only the text is written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from neptune_lab.htile_passes import PASSES, apply
+from neptune_lab.htile_to_gluon import fits_registers, suits_persistence, suits_tie
+from neptune_lab.loop_schedule.templates import TileConfig
+from neptune_lab.pipeline.choice import Choice
+from neptune_lab.pipeline.fallback import REFUSALS
+from neptune_lab.pipeline.kernel import Kernel
+from neptune_lab.pipeline.lower import emitted_with
+from neptune_lab.pipeline.options import CodeOptions
+
+# Columns of a tile if those of the choice are too many for shared memory (two products of scores) or, beside a wide
+# accumulator, for the registers.
+FEWER_COLUMNS = 64
+# Accumulators of more columns take so many registers that less is left for scores.
+WIDE_COLUMNS = 128
+# For loops that skip tiles by data, with products of more than 64 columns: more programs, since each has few tiles.
+SKIPPING_COLUMNS = 64
+SKIPPING = TileConfig(block_q=64, block_kv=64, num_warps=4, num_stages=3)
+
+
+def gluon_kernel(make: Callable[[Choice], Kernel], choice: Choice) -> Kernel | None:
+    """The kernel of a choice in Gluon, with the options that suit its tiles; in Triton if that skips tiles by the
+    values of an input, which Gluon does not.
+
+    Args:
+        make: compiles a choice.
+
+    Returns:
+        The kernel; None if it would spill registers, or is refused.
+    """
+    for config in (choice.sizes, replace(choice.sizes, block_kv=FEWER_COLUMNS)):
+        with suppress(*REFUSALS):
+            kernel = make(replace(choice, config=config))
+            if _would_skip_by_data(kernel):
+                skipping = SKIPPING if _widest_output(kernel) > SKIPPING_COLUMNS else None
+                return make(Choice(choice.template, skipping, CodeOptions()))
+            if not fits_registers(kernel.htile):
+                if _widest_output(kernel) > WIDE_COLUMNS:
+                    continue  # with half of the scores, there is room for them
+                return None
+            persistent = suits_persistence(kernel.htile)
+            if not persistent and not suits_tie(kernel.htile):
+                return kernel
+            return emitted_with(kernel, replace(kernel.code, persistent=persistent, tie=True))
+    return None
+
+
+def suited_to_lengths(kernel: Kernel) -> Kernel:
+    """A kernel in Gluon whose options were measured at other sizes, with `tie` if its tiles do not divide the keys."""
+    if kernel.code.code != "gluon" or kernel.code.tie or not suits_tie(kernel.htile):
+        return kernel
+    return emitted_with(kernel, replace(kernel.code, tie=True))
+
+
+def _widest_output(kernel: Kernel) -> int:
+    """Columns of the widest output."""
+    shapes = (kernel.htile.tensor(name).shape for name in kernel.htile.outputs)
+    return max(shape[-1] if shape else 1 for shape in shapes)
+
+
+def _would_skip_by_data(kernel: Kernel) -> bool:
+    """Whether `skip_tiles_by_data`, which kernels in Gluon go without, would skip tiles of the kernel."""
+    names = list(PASSES)
+    before = names[: names.index("skip_tiles_by_data")]
+    programs = [kernel.translated, *(done.program for done in kernel.passes if done.name in before)]
+    return bool(apply(PASSES["skip_tiles_by_data"], programs[-1]).notes)
+
+
+__all__ = ["gluon_kernel", "suited_to_lengths"]

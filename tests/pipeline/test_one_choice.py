@@ -1,0 +1,90 @@
+"""Every entry point asks the same function for template and options."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import neptune_lab as nl
+from neptune_lab import records
+from neptune_lab.operators import attention
+from neptune_lab.pipeline import chosen_kernel, tuned
+from neptune_lab.pytorch import compiled
+from neptune_lab.target import Target
+
+H200 = Target("h200")
+CASES = {
+    "prefill": attention.causal(batch=2, heads=8, seq=700, head_dim=64),
+    "decoding": attention.full(batch=2, heads=8, q_len=1, kv_len=3000, head_dim=64),
+}
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch):
+    """What is asked about the GPU is answered as on an H200, except by the launch."""
+    monkeypatch.setattr(Target, "current", classmethod(lambda cls, otherwise=None: H200))
+    monkeypatch.setattr(tuned, "has_gpu", lambda: True)
+    monkeypatch.setattr(tuned, "_device", lambda target: "NVIDIA H200")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_entry_points_agree(on_a_gpu, name: str):
+    op = CASES[name]
+    plain = nl.compile(op, validate="none")
+    assert plain.source == nl.compile(op, tuned=True, validate="none").source
+    assert compiled._spec(op, (op,), {}).text == plain.source, "nl.attention"
+    assert (name == "prefill") == (plain.code.code == "gluon") == bool(plain.chosen)
+    assert any(text.startswith("Chosen by") for text in plain.remarks) == bool(plain.chosen)
+
+
+def test_traced_functions_ask_too(on_a_gpu):
+    q = torch.zeros(1, 64, 512, 64, dtype=torch.float16)
+    op = nl.from_torch(lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v, q, q, q)
+    assert nl.compile(op, validate="none").code.code == "gluon"
+
+
+def test_what_the_caller_gives_is_taken_as_it_is(on_a_gpu):
+    op = CASES["prefill"]
+    for given in (
+        {"block_q": 16, "block_kv": 16},
+        {"template": "rolling_update"},
+        {"code": nl.CodeOptions()},
+        {"config": nl.TileConfig(num_warps=4)},
+        {"target": "h200"},
+        {"tuned": False},
+    ):
+        kernel = nl.compile(op, validate="none", **given)  # type: ignore[arg-type]
+        assert not kernel.chosen
+        assert kernel.code.code == "triton"
+    left_out = nl.compile(op, validate="none", disable_passes=("longest_first",))
+    assert left_out.chosen, "a pass that is left out changes one field of the choice"
+    assert "longest_first" in left_out.code.disable_passes
+
+
+def test_without_a_gpu_all_follows_from_the_shape():
+    op = CASES["prefill"]
+    assert nl.compile(op, validate="none").source == nl.compile(op, tuned=False, validate="none").source
+    assert not nl.compile(op, validate="none").chosen
+
+
+def test_a_target_is_served_by_the_records_of_its_gpu_or_its_class():
+    op = attention.causal(batch=1, heads=32, seq=2048, head_dim=128)
+    of_h200 = nl.compile(op, tuned=True, target="h200", validate="none")
+    assert of_h200.chosen.startswith("the tuning record of these sizes")
+    assert nl.compile(op, tuned=True, target="h100", validate="none").source == of_h200.source
+    assert not nl.compile(op, tuned=True, target="a100", validate="none").chosen
+
+
+def test_a_record_of_lengths_that_tiles_divide_is_suited_to_one_that_they_do_not():
+    op = attention.alibi(batch=1, heads=32, seq=523, head_dim=128)
+    record = records.nearest(op, "NVIDIA H200")
+    assert record is not None
+    assert record.options.get("tie") is False
+    kernel = nl.compile(op, tuned=True, target="h200", validate="none")
+    assert kernel.code.code == "gluon"
+    assert kernel.code.tie
+
+
+def test_nothing_is_chosen_for_a_template_that_no_choice_has():
+    made = chosen_kernel(CASES["prefill"], lambda choice: pytest.fail("nothing is compiled"), template="split_k_update")
+    assert made is None
