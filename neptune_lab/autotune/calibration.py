@@ -265,7 +265,8 @@ def usual(records: Iterable[Record], target: Target) -> dict[str, dict[str, Any]
     tiles."""
     best: dict[str, Record] = {}
     for record in records:
-        if (record.us is not None and (old := best.get(record.workload)) is None) or record.us < (old.us or 0.0):
+        old = best.get(record.workload)
+        if record.us is not None and (old is None or record.us < (old.us or 0.0)):
             best[record.workload] = record
     values: dict[str, dict[str, Counter[Any]]] = {}
     counts: Counter[str] = Counter()

@@ -19,6 +19,7 @@ from typing import Any
 
 from neptune_lab.files import write_bytes, write_text
 from neptune_lab.machine_code.line_maps import MODULE, numbered
+from neptune_lab.target import DEFAULT
 
 
 @dataclass(frozen=True)
@@ -141,12 +142,14 @@ def _import(path: Path, text: str) -> ModuleType:
 
 
 def _recording(function: FunctionType, module: ModuleType, launches: _Launches) -> Callable[..., Any]:
-    """`function` of a generated module with its kernels replaced by `_Kernel`."""
+    """`function` of a generated module with its kernels replaced by `_Kernel`, and `DEFAULT`'s multiprocessors, whose
+    number only grids depend on."""
     from triton.runtime.jit import JITFunction
 
     names = {name: getattr(module, name, None) for name in function.__code__.co_names}
     kernels = {name: _Kernel(value, launches) for name, value in names.items() if isinstance(value, JITFunction)}
-    return FunctionType(function.__code__, {**function.__globals__, **kernels}, function.__name__)
+    replaced = {**kernels, "_multiprocessors": lambda device: DEFAULT.sm_count}
+    return FunctionType(function.__code__, {**function.__globals__, **replaced}, function.__name__)
 
 
 class _Kernel:

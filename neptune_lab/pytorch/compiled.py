@@ -19,6 +19,7 @@ from neptune_lab.pytorch.arguments import Problem
 from neptune_lab.pytorch.lengths import family_of, for_lengths, laid_out
 from neptune_lab.pytorch.mods import Reading
 from neptune_lab.runtime import KernelSpec, LoadedKernel, device_facts, load
+from neptune_lab.runtime.early import compiling
 from neptune_lab.runtime.strided import copy_with, fits_strides
 from neptune_lab.runtime.torch_op import torch_op
 
@@ -104,11 +105,17 @@ def compiled_for(
             sized = for_lengths(problem, score_mod, mask_mod, reading) if place is None else None
             if sized is not None:
                 return _sized(sized)
-        return _compiled(problem, score_mod, mask_mod, reading, key, place)
+        return _compiled(problem, score_mod, mask_mod, reading, key, device, place)
 
 
 def _compiled(
-    problem: Problem, score_mod: Any, mask_mod: Any, reading: Reading, key: str | None, place: Any = None
+    problem: Problem,
+    score_mod: Any,
+    mask_mod: Any,
+    reading: Reading,
+    key: str | None,
+    device: torch.device,
+    place: Any = None,
 ) -> Compiled:
     from neptune_lab.operators import attention
     from neptune_lab.operators.attention_definition import captured_by
@@ -138,7 +145,7 @@ def _compiled(
         entry = stored.find(definition)
         if entry is None:
             try:
-                spec = _spec(op, similar, dict(problem.extras.options))
+                spec = _spec(op, similar, dict(problem.extras.options), device)
             except TileError as error:
                 raise _explained(error, captures.lookups(op.program)) from error
             entry = stored.StoredKernel(spec, captured, workloads, records)
@@ -170,8 +177,9 @@ def _as_tuned(make: Callable[[], Operator], op: Operator) -> Operator:
         return op
 
 
-def _spec(op: Operator, similar: tuple[Operator, ...], options: dict[str, Any]) -> KernelSpec:
+def _spec(op: Operator, similar: tuple[Operator, ...], options: dict[str, Any], device: torch.device) -> KernelSpec:
     """Compiles with the caller's `options`, if there are any; else with the choice that `nl.compile` makes on a GPU.
+    While the kernel is compared with the definition, Triton compiles it.
 
     Args:
         similar: the first is `op` in another form, the others have other strides.
@@ -181,7 +189,9 @@ def _spec(op: Operator, similar: tuple[Operator, ...], options: dict[str, Any]) 
     if options:
         return compile_choice(op, Choice.of(options.pop("template", None), options, "kernel_options")).spec
     kernel = chosen_kernel(op, partial(compile_choice, op, validate="none"), similar=similar)
-    return (compile(op, tuned=False) if kernel is None else validated(kernel)).spec
+    kernel = kernel or compile(op, tuned=False, validate="none")
+    with compiling(kernel.spec, device):
+        return validated(kernel).spec
 
 
 def _sized(entry: stored.StoredKernel) -> Compiled:

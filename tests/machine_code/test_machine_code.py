@@ -114,6 +114,14 @@ def test_it_is_compiled_once(kernel, monkeypatch):
     assert kernel.machine_code(nl.Target("cuda", (9, 0))) is first
 
 
+def test_persistent_programs_are_compiled_without_a_gpu():
+    """Their grid depends on the number of multiprocessors, which is asked of the GPU otherwise."""
+    op = attention.causal(1, 1, 256, 64)
+    code = nl.CodeOptions(code="gluon", persistent=True, tie=True)
+    made = nl.compile(op, code=code, target="h200", validate="none").machine_code("sm_90")
+    assert made.kernels[0].resources.counts.matrix[0].name.startswith("HGMMA")
+
+
 def test_gluon_is_compiled_for_hopper_and_refused_elsewhere():
     op = attention.causal(heads=1, seq=256, head_dim=64)
     kernel = nl.compile(op, code=nl.CodeOptions(code="gluon"), target="h200", validate="none")

@@ -1,0 +1,92 @@
+"""Compiles a module's kernels before their first launch, each in a thread of its own, while the caller does other work.
+
+Triton releases Python's lock in LLVM and ptxas, where most of its time goes.  The launcher runs on tensors without
+memory (torch's "meta" device), which have the shapes and alignment of the usual arguments; a launch with others
+compiles again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from neptune_lab.runtime.load import LoadedKernel, load
+from neptune_lab.runtime.spec import KernelSpec
+
+if TYPE_CHECKING:
+    import torch
+
+
+@contextmanager
+def compiling(spec: KernelSpec, device: torch.device) -> Iterator[None]:
+    """Compiles the kernels of `spec` for a GPU during the block, and waits for them at its end.
+
+    A kernel that cannot be compiled is left to the launch, which says why; so is every kernel in Triton's interpreter,
+    and one for all sizes.
+
+    Args:
+        device: the GPU.
+    """
+    threads = _begun(load(spec), device) if device.type == "cuda" and not spec.ranges else []
+    try:
+        yield
+    finally:
+        for thread in threads:
+            thread.join()
+
+
+def _begun(kernel: LoadedKernel, device: torch.device) -> list[threading.Thread]:
+    import torch
+
+    if kernel.interpreter:
+        return []
+
+    def compiled(task: Callable[[], Any]) -> None:
+        with suppress(Exception), torch.cuda.device(device):
+            task()
+
+    threads = [threading.Thread(target=compiled, args=(task,), daemon=True) for task in launches(kernel)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def launches(kernel: LoadedKernel) -> list[Callable[[], Any]]:
+    """For each kernel of a module, a function that compiles it for its first launch; none if the launcher fails."""
+    import torch
+    from triton.runtime.jit import JITFunction
+
+    entry: FunctionType = getattr(kernel.module, kernel.spec.entry)
+    found: dict[str, Callable[[], Any]] = {}
+    used = {name: getattr(kernel.module, name, None) for name in entry.__code__.co_names}
+    kernels = {name: _Recording(name, jit, found) for name, jit in used.items() if isinstance(jit, JITFunction)}
+    launcher = FunctionType(entry.__code__, {**entry.__globals__, **kernels}, entry.__name__)
+    tensors = (
+        torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta")
+        if t.strides is None
+        else torch.empty_strided(t.shape, t.strides, dtype=getattr(torch, t.dtype), device="meta")
+        for t in kernel.spec.inputs
+    )
+    with suppress(Exception):
+        launcher(*tensors)
+    return list(found.values())
+
+
+class _Recording:
+    """Takes the place of a JIT function: notes its first launch instead of doing it."""
+
+    def __init__(self, name: str, jit: Any, found: dict[str, Callable[[], Any]]) -> None:
+        self._name, self._jit, self._found = name, jit, found
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def launch(*arguments: Any, **options: Any) -> None:
+            run = self._jit.run
+            self._found.setdefault(self._name, lambda: run(*arguments, grid=grid, warmup=True, **options))
+
+        return launch
+
+
+__all__ = ["compiling", "launches"]

@@ -1,0 +1,88 @@
+"""Kernels are compiled in threads during the comparison with the definition."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from neptune_lab.runtime import early
+from neptune_lab.runtime.spec import KernelSpec
+from neptune_lab.tensor_spec import TensorSpec
+
+SPEC = KernelSpec(
+    "pair", "pair", "", (TensorSpec("x", (4, 8), "float16"), TensorSpec("y", (8, 4), "float32", (1, 8))), ()
+)
+
+
+class Jit:
+    """Stands for Triton's JIT function: notes what it is asked to compile, and launches nothing."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.fails, self.ran = fails, []
+        self.done = threading.Event()
+
+    def run(self, *arguments, grid, warmup, **options):
+        self.ran.append((arguments, grid, warmup, options, threading.current_thread()))
+        self.done.set()
+        if self.fails:
+            raise RuntimeError("PassManager::run failed")
+
+
+def _loaded(monkeypatch: pytest.MonkeyPatch, first: Jit, second: Jit):
+    module = SimpleNamespace(first=first, second=second)
+    space = {"first": first, "second": second, "torch": torch}
+    exec(
+        "def pair(x, y):\n"
+        "    out = torch.empty((4, 4), device=x.device)\n"
+        "    first[(2, 1, 1)](x, out, num_warps=4)\n"
+        "    first[(9, 1, 1)](x, out, num_warps=4)\n"
+        "    second[(3, 1, 1)](out, y)\n"
+        "    return out\n",
+        space,
+    )
+    module.pair = space["pair"]
+    kernel = SimpleNamespace(spec=SPEC, module=module, interpreter=False)
+    monkeypatch.setattr(early, "load", lambda spec: kernel)
+    monkeypatch.setattr("triton.runtime.jit.JITFunction", Jit)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: torch.no_grad())
+    return kernel
+
+
+def test_every_kernel_is_compiled_once_in_a_thread_of_its_own(monkeypatch: pytest.MonkeyPatch):
+    first, second = Jit(), Jit()
+    _loaded(monkeypatch, first, second)
+    with early.compiling(SPEC, torch.device("cuda", 0)):
+        assert first.done.wait(20), "it is compiled while the block runs"
+        assert second.done.wait(20)
+    ((arguments, grid, warmup, options, thread),) = first.ran
+    assert (grid, warmup, options) == ((2, 1, 1), True, {"num_warps": 4})
+    assert [t.device.type for t in arguments] == ["meta", "meta"]
+    assert thread is not threading.main_thread()
+    assert len(second.ran) == 1
+    assert second.ran[0][0][1].stride() == (1, 8), "the strides that the kernel is written for"
+    assert second.ran[0][4] is not thread
+
+
+def test_it_waits_and_a_failure_is_left_to_the_launch(monkeypatch: pytest.MonkeyPatch):
+    first, second = Jit(fails=True), Jit()
+    _loaded(monkeypatch, first, second)
+    with pytest.raises(ZeroDivisionError), early.compiling(SPEC, torch.device("cuda", 0)):
+        raise ZeroDivisionError
+    assert first.ran
+    assert second.ran
+    assert not first.ran[0][4].is_alive()
+
+
+def test_nothing_is_compiled_in_the_interpreter_or_on_a_cpu(monkeypatch: pytest.MonkeyPatch):
+    first, second = Jit(), Jit()
+    kernel = _loaded(monkeypatch, first, second)
+    with early.compiling(SPEC, torch.device("cpu")):
+        pass
+    kernel.interpreter = True
+    with early.compiling(SPEC, torch.device("cuda", 0)):
+        pass
+    assert not first.ran
+    assert not second.ran
