@@ -277,7 +277,7 @@ def _gluon_knobs(operator: Operator, nests: Nests, target: Target) -> tuple[Knob
     """The knobs of warp-specialised kernels, for one nest of products with rows for two groups of warps; else none."""
     nest = nests.plain[0]
     rows = nest.extent(nest.row) if nest.row is not None and nest.row_size is None else 0
-    if len(nests.plain) != 1 or not nest.has_product or rows % (2 * GROUP_ROWS) or not rows:
+    if len(nests.plain) != 1 or not nest.has_product or not rows:
         return ()
     if not target.warpgroup_products:
         return ()

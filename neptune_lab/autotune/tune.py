@@ -18,7 +18,7 @@ from neptune_lab.autotune.space import space
 from neptune_lab.autotune.workers import Workers, local
 from neptune_lab.errors import MeasureError
 from neptune_lab.loop_schedule.templates import choose_template
-from neptune_lab.pipeline import Choice
+from neptune_lab.pipeline import Choice, untuned_choice
 from neptune_lab.pipeline.compile import check_numbers
 from neptune_lab.records import Record, Store
 from neptune_lab.runtime import DeviceFacts
@@ -56,7 +56,7 @@ def tune(
 ) -> TuneResult:
     """Searches for the fastest template and options of an operator on a GPU, and records the measurements.
 
-    `nl.compile(op, tuned=True)` finds the result. A candidate that was measured before, with the same source, device
+    `nl.compile(op)` finds the result on a GPU. A candidate that was measured before, with the same source, device
     and versions, is not measured again, so that an interrupted run resumes. Ctrl-C or `cancel` ends the run
     and keeps the best so far.
 
@@ -135,31 +135,30 @@ def _known(store: Store, task: Task, facts: DeviceFacts) -> dict[str, Record]:
 
 
 def default_search(op: Operator, target: Target, seed: int) -> Searcher:
-    """MCFuser's search over the operator's space, after the default of `compile`, so that the result is never slower.
+    """MCFuser's search over the operator's space, after what the shape suggests and what `compile` chooses without a
+    record, so that the result is never slower.
 
     Raises:
         TuneError: the space is empty.
     """
-    template = op.template or choose_template(op.program)[0]
-    return _DefaultFirst(Choice(template), Search(space(op, target), CostModel(op, target), seed))
+    first = dict.fromkeys((Choice(op.template or choose_template(op.program)[0]), untuned_choice(op, target)))
+    return _After([c for c in first if c is not None], Search(space(op, target), CostModel(op, target), seed))
 
 
-class _DefaultFirst:
-    """A search that starts with a given candidate."""
+class _After:
+    """A search that starts with given candidates."""
 
-    def __init__(self, first: Choice, search: Searcher) -> None:
-        self._first, self._asked, self._search = first, False, search
+    def __init__(self, first: Sequence[Choice], search: Searcher) -> None:
+        self._first, self._waiting, self._search = tuple(first), list(first), search
 
     @property
     def finished(self) -> bool:
-        return self._asked and self._search.finished
+        return not self._waiting and self._search.finished
 
     def ask(self, n: int) -> list[Choice]:
-        if self._asked or n < 1:
-            return self._search.ask(n)
-        self._asked = True
-        return [self._first, *self._search.ask(n - 1)]
+        asked, self._waiting = self._waiting[:n], self._waiting[n:]
+        return [*asked, *self._search.ask(n - len(asked))]
 
     def tell(self, candidate: Choice, microseconds: float | None) -> None:
-        if candidate is not self._first:
+        if not any(candidate is one for one in self._first):
             self._search.tell(candidate, microseconds)

@@ -44,6 +44,7 @@ def bench(
     drawn: Annotated[int | None, typer.Option(min=1, help="Measure this many problems drawn with --seed instead.")]
     = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of drawn problems.")] = 0,
+    tune_drawn: Annotated[int, typer.Option(min=0, help="Tune so many of the drawn problems for 30 s each, too.")] = 0,
     drawn_report: Annotated[Path | None, typer.Option(help="Print the summary of this file of drawn problems.")]
     = None,
 ) -> None:  # fmt: skip
@@ -61,7 +62,8 @@ def bench(
         others = {"--only": only, "--tune": tune, "--kernels": kernels, "--export-kernels": export_kernels,
                   "--device": device, "--workers": workers, "--again": again, "--autotuned": autotuned,
                   "--report": report, "--html": html, "--markdown": markdown, "--readme": readme}  # fmt: skip
-        _drawn(drawn, seed, out, budget, tiny, [name for name, value in others.items() if value])
+        plan = (drawn, seed, Path(f"drawn-{seed}.jsonl") if out == _OUT else out, budget, tiny, tune_drawn)
+        _drawn(plan, [name for name, value in others.items() if value])
         return
     from neptune_lab.bench.measured import read
 
@@ -91,20 +93,20 @@ class _Request:
     device: str | None
 
 
-def _drawn(count: int, seed: int, out: Path, budget: float, tiny: bool, others: list[str]) -> None:
+def _drawn(plan: tuple[int, int, Path, float, bool, int], others: list[str]) -> None:
     """Measures drawn problems, and prints their summary; MeasureError for options of the other benchmark."""
     if others:
         raise MeasureError(
-            f"--drawn does not take {', '.join(others)}", help="it takes --seed, --out, --budget and --tiny"
+            f"--drawn does not take {', '.join(others)}",
+            help="it takes --seed, --out, --budget, --tiny and --tune-drawn",
         )
     from neptune_lab.bench.available import check_device
 
-    check_device(tiny)
+    check_device(plan[4])
     from neptune_lab.bench.drawn.run import DrawnPlan, run
     from neptune_lab.bench.drawn.summary import to_markdown
 
-    plan = DrawnPlan(count, seed, Path(f"drawn-{seed}.jsonl") if out == _OUT else out, budget, tiny)
-    typer.echo(to_markdown(run(plan, progress=_tell)), nl=False)
+    typer.echo(to_markdown(run(DrawnPlan(*plan), progress=_tell)), nl=False)
 
 
 def _measure(request: _Request) -> BenchmarkResults:

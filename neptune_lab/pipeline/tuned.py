@@ -93,6 +93,21 @@ def chosen_kernel(
     return None
 
 
+def untuned_choice(operator: Operator, target: Target) -> Choice | None:
+    """The choice that `chosen_kernel` makes for a GPU, with the options that follow from its tiles; None if it is what
+    the shape suggests."""
+    from neptune_lab.pipeline.compile import compile_choice
+
+    tried: list[Choice] = []
+
+    def make(choice: Choice) -> Kernel:
+        tried.append(choice)
+        return compile_choice(operator, choice, target=target, validate="none")
+
+    kernel = chosen_kernel(operator, make, target=target)
+    return None if kernel is None else replace(tried[-1], code=kernel.code)
+
+
 def _record(operator: Operator, similar: tuple[Operator, ...], target: Target | None) -> tuple[Record | None, bool]:
     """The record to follow, and whether it was measured at these very sizes."""
     from neptune_lab import records
@@ -168,4 +183,4 @@ def kernel_of_record(record: Record, make: Make, *, exact: bool) -> tuple[Kernel
         return None, error.reason
 
 
-__all__ = ["chooses_by_default", "chosen_kernel", "kernel_of_record"]
+__all__ = ["chooses_by_default", "chosen_kernel", "kernel_of_record", "untuned_choice"]

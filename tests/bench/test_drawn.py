@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from neptune_lab.bench.drawn import attention, measure, rows, summary
+from neptune_lab.bench.drawn import attention, measure, optional, rows, summary
 from neptune_lab.bench.drawn.measure import Task
 from neptune_lab.bench.drawn.problems import DTYPES, MASKS, MODS, MOST_BYTES, ROWS, WIDTHS, Problem, draw
 from neptune_lab.bench.drawn.results import DrawnResult, DrawnRun, read, to_text
@@ -83,7 +83,7 @@ def test_tiny_rows_are_right(operator):
     found = measure.measure(replace(FLAT, operator=operator), timer=Clock())
     assert [(e.status, e.note) for e in found.entries] == [("ok", "")] * 3
     assert found.ratio("compiler", "library") == 1.0
-    assert set(found.absent) == set(measure.OPTIONAL)
+    assert set(found.absent) == set(optional.PEERS)
 
 
 def test_a_wrong_answer_has_no_speed(monkeypatch):
@@ -132,7 +132,7 @@ def test_slow_peers_are_not_timed_in_turns():
 
 def answered(task: Task, us: float = 5.0) -> DrawnResult:
     entries = (ContestantResult(OURS, "ours", "ok", us), ContestantResult(COMPILE, "compiler", "ok", 10.0))
-    return DrawnResult(task.problem, entries if task.peers else entries[:1])
+    return DrawnResult(task.problem, entries[:1] if task.peers == measure.ALONE else entries)
 
 
 def test_a_run_goes_on_where_it_was(tmp_path):
@@ -172,10 +172,16 @@ def test_nothing_is_started_after_the_budget(tmp_path):
 def test_what_is_lost_is_told_and_measured_again_without_peers(tmp_path):
     def runner(tasks):
         for task in tasks:
-            yield task, Lost("took longer\nthan 1 s") if task.peers or task.problem.index else answered(task)
+            asked.append((task.problem.index, task.peers))
+            works = {0: (measure.ALONE,), 1: (), 2: (measure.USUAL, measure.ALONE)}[task.problem.index]
+            yield task, answered(task) if task.peers in works else Lost("took longer\nthan 1 s")
 
-    alone, lost = run(DrawnPlan(2, 1, tmp_path / "d.jsonl", tiny=True), runner=runner).results
+    asked: list[tuple[int, str]] = []
+    alone, lost, usual = run(DrawnPlan(3, 1, tmp_path / "d.jsonl", tiny=True), runner=runner).results
     assert (alone.ours.status, len(alone.entries)) == ("ok", 1)
+    assert (usual.ours.status, len(usual.entries)) == ("ok", 2)
+    assert asked[:6] == [(i, p) for p in (measure.ALL, measure.USUAL) for i in range(3)]
+    assert asked[6:] == [(0, measure.ALONE), (1, measure.ALONE)]
     assert (lost.ours.status, lost.ours.note) == ("failed", "took longer than 1 s")
 
 

@@ -16,6 +16,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("drawn.jsonl"))
     parser.add_argument("--budget", type=float, default=1200.0, help="seconds after which no problem is started")
+    parser.add_argument("--tune", type=int, default=0, help="so many of them are tuned too, for --seconds each")
+    parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--report", action="store_true", help="only print the summary of the file")
     given = parser.parse_args()
     if given.count < 1 or given.seed < 0:
@@ -37,7 +39,7 @@ def _summary(given: argparse.Namespace) -> str:
     check_device(tiny=False)
     from neptune_lab.bench.drawn.run import DrawnPlan, run
 
-    plan = DrawnPlan(given.count, given.seed, given.out, given.budget)
+    plan = DrawnPlan(given.count, given.seed, given.out, given.budget, tuned=given.tune, seconds=given.seconds)
     return to_markdown(run(plan, progress=lambda line: print(line, file=sys.stderr, flush=True)))
 
 

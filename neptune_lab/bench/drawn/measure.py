@@ -7,13 +7,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.util import find_spec
 
 import torch
 
 from neptune_lab.bench.clock import GpuTimer, HostTimer, KernelTimer
 from neptune_lab.bench.contestants import Attempt, Contestant, attempt
-from neptune_lab.bench.drawn import attention, rows
+from neptune_lab.bench.drawn import attention, optional, rows
 from neptune_lab.bench.drawn.problems import Problem, draw
 from neptune_lab.bench.drawn.results import DrawnResult
 from neptune_lab.bench.measured import FLEX, OURS, ContestantResult
@@ -26,22 +25,16 @@ from neptune_lab.runtime.timing import summary
 BOUNDS = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-4}
 # A contestant that is so many times slower than the fastest is timed by a few calls only.
 _SLOW = 20.0
-# Peers that are named, but have no adapter yet: the package and its module.
-OPTIONAL = {
-    "nvidia-cudnn-frontend": "cudnn",
-    "quack-kernels": "quack",
-    "liger-kernel": "liger_kernel",
-    "helion": "helion",
-    "tilelang": "tilelang",
-}
+# Which peers are measured beside our kernel.
+ALL, USUAL, ALONE = "all", "usual", "alone"
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a worker process measures; without `peers`, our kernel alone."""
+    """What a worker process measures: with all peers, without the optional ones, or our kernel alone."""
 
     problem: Problem
-    peers: bool = True
+    peers: str = ALL
 
 
 def measure_task(task: Task) -> DrawnResult:
@@ -59,26 +52,18 @@ def _load_compilers() -> None:
             attempt(one, None, (given.q,), None, lambda call: 0.0, device_memory())
 
 
-def absent() -> dict[str, str]:
-    """Optional peers that are not run, each with the reason."""
-    return {
-        name: "not installed" if find_spec(module) is None else "installed, but it has no adapter yet"
-        for name, module in OPTIONAL.items()
-    }
-
-
-def measure(problem: Problem, *, peers: bool = True, timer: KernelTimer | None = None) -> DrawnResult:
+def measure(problem: Problem, *, peers: str = ALL, timer: KernelTimer | None = None) -> DrawnResult:
     """The result of one problem.
 
     Args:
-        peers: also measure the alternatives.
+        peers: which alternatives are measured too: `ALL`, the `USUAL` ones, or none (`ALONE`).
         timer: times calls; default: this machine's.
     """
     timer = timer or (GpuTimer(seconds=0.5, least=5, most=40) if torch.cuda.is_available() else HostTimer(1))
     torch.compiler.reset()
     gc.collect()
     if problem.kind == "rows":
-        tensors = rows.inputs(problem)
+        given = tensors = rows.inputs(problem)
         right, found = rows.reference(problem, tensors), rows.contestants(problem, tensors)
         answer = rows.operator(problem).outputs[0].dtype
     else:
@@ -86,7 +71,9 @@ def measure(problem: Problem, *, peers: bool = True, timer: KernelTimer | None =
         tensors = (given.q, given.k, given.v)
         right, found = attention.reference(given, problem.index), attention.contestants(problem, given)
         answer = problem.dtype
-    chosen = found if peers else found[:1]
+    chosen = found[:1] if peers == ALONE else found
+    if peers == ALL:
+        chosen = (*chosen, *optional.contestants(problem, given))
     result = _compare(problem, chosen, tensors, right, BOUNDS[answer], timer)
     if torch.cuda.is_available() and not result.fatal:
         torch.cuda.empty_cache()
@@ -115,7 +102,7 @@ def _compare(
     else:
         entries = _timed(attempts, timer, problem.kind == "decode")
     first = {n: s for n, s in first.items() if n in (OURS, FLEX)}
-    return DrawnResult(problem, tuple(entries), right.checked, first, absent(), fatal)
+    return DrawnResult(problem, tuple(entries), right.checked, first, optional.absent(), fatal)
 
 
 def _first_call(one: Contestant, seconds: dict[str, float]):

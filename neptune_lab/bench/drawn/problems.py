@@ -69,6 +69,15 @@ class Problem:
         return 2 * s["batch"] * width * (s["heads"] * s["q_len"] + s["kv_heads"] * s["kv_len"])
 
     @property
+    def moved(self) -> int:
+        """Bytes that a row operator must read and write once: its matrix, what it writes, and weights or labels."""
+        rows, cols = self.sizes["rows"], self.sizes["cols"]
+        matrix, per_row = 2 * rows * cols, 4 * rows
+        if self.operator in ("softmax", "layer_norm"):
+            return 2 * matrix + (4 * cols if self.operator == "layer_norm" else 0)
+        return matrix + per_row + (per_row if self.operator == "cross_entropy" else 0)
+
+    @property
     def flops(self) -> float:
         """Operations of the products without a mask; 0 of a row operator."""
         s = self.sizes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from neptune_lab.bench.drawn.problems import Problem
@@ -12,7 +12,7 @@ from neptune_lab.bench.measured import OURS, ContestantResult
 from neptune_lab.errors import MeasureError
 from neptune_lab.strict.files import read_text, shown_path
 from neptune_lab.strict.json_text import MOST_BYTES, check_schema, parse
-from neptune_lab.strict.typed import Count, Line, Number, pack, unpack
+from neptune_lab.strict.typed import OMIT_DEFAULT, Count, Line, Number, Time, pack, unpack
 
 SCHEMA = 1
 
@@ -49,6 +49,24 @@ class DrawnResult:
 
 
 @dataclass(frozen=True)
+class TunedResult:
+    """One problem that was tuned, and measured with the choice before and after in turns.
+
+    Args:
+        index: the problem's number.
+        untuned_us, tuned_us: medians, in microseconds; None if tuning failed.
+        seconds: how long it was tuned.
+        note: the tuned choice, or why it failed.
+    """
+
+    index: Count
+    untuned_us: Time | None
+    tuned_us: Time | None
+    seconds: Number
+    note: Line = ""
+
+
+@dataclass(frozen=True)
 class DrawnRun:
     """A results file.
 
@@ -59,6 +77,8 @@ class DrawnRun:
         gpu: whether times are of a GPU.
         versions: of the packages.
         results: the problems that were measured, by number.
+        copy_gbps: the rate of a large copy on the device, in 10**9 bytes read and written per second; None: not known.
+        tuned: the problems that were tuned.
     """
 
     seed: Count
@@ -67,6 +87,8 @@ class DrawnRun:
     gpu: bool
     versions: Mapping[str, Line] = field(default_factory=dict)
     results: tuple[DrawnResult, ...] = ()
+    copy_gbps: Time | None = field(default=None, metadata=OMIT_DEFAULT)
+    tuned: tuple[TunedResult, ...] = field(default=(), metadata=OMIT_DEFAULT)
 
 
 def to_text(run: DrawnRun) -> str:
@@ -100,4 +122,4 @@ def read(path: Path) -> DrawnRun:
             raise MeasureError(f"{place} has no entry of {OURS}", help="the file was changed: measure again")
         parts.append(result)
     run = unpack({**head, "results": []}, DrawnRun, f"{where}, line 1", MeasureError)
-    return DrawnRun(run.seed, run.tiny, run.device, run.gpu, run.versions, tuple(parts))
+    return replace(run, results=tuple(parts))

@@ -10,16 +10,22 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from neptune_lab.bench import device
-from neptune_lab.bench.drawn.measure import Task, measure_task
+from neptune_lab.bench.drawn.measure import ALONE, USUAL, Task, measure_task
 from neptune_lab.bench.drawn.problems import draw
-from neptune_lab.bench.drawn.results import DrawnResult, DrawnRun, read, to_text
+from neptune_lab.bench.drawn.results import DrawnResult, DrawnRun, TunedResult, read, to_text
+from neptune_lab.bench.drawn.tuning import TuneTask, tunable, tune_task
 from neptune_lab.bench.measured import OURS, ContestantResult
 from neptune_lab.bench.workers import Lost, run_apart
 from neptune_lab.errors import MeasureError
 from neptune_lab.files import LongRun, write_text
+from neptune_lab.runtime.ceilings import measure_ceilings
 
 # Time limit of one problem, with all its contestants' compilations.
 TIMEOUT_S = 240.0
+# The start of the tuner's processes, in seconds.
+STARTS_S = 15.0
+# Folders of compiled kernels, which are empty when a run starts.
+CACHES = ("NEPTUNE_LAB_CACHE", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 
 Runner: TypeAlias = Callable[[Sequence[Task]], Iterator[tuple[Task, Any]]]
 
@@ -34,6 +40,8 @@ class DrawnPlan:
         out: the results file; problems that it holds are not measured again.
         budget_s: no problem is waited for after so many seconds.
         tiny: sizes for the interpreter.
+        tuned: so many of the problems are tuned for `seconds` each, after all were measured.
+        seconds: time of tuning one.
     """
 
     count: int
@@ -41,6 +49,13 @@ class DrawnPlan:
     out: Path = Path("drawn.jsonl")
     budget_s: float = 1200.0
     tiny: bool = False
+    tuned: int = 0
+    seconds: float = 30.0
+
+    @property
+    def each_s(self) -> float:
+        """About how long one problem takes that is tuned."""
+        return self.seconds + STARTS_S
 
 
 def run(
@@ -48,7 +63,7 @@ def run(
 ) -> DrawnRun:
     """Measures the problems that the plan's file lacks; all results of the file.
 
-    A problem whose process ended or took too long is measured again with our kernel alone.
+    A problem whose process ended or took too long is measured again without optional peers, then with our kernel alone.
 
     Args:
         runner: measures tasks; default: a worker process with empty kernel caches.
@@ -67,17 +82,20 @@ def run(
     with tempfile.TemporaryDirectory(prefix="neptune_lab-drawn-") as caches:
         answers = runner or _in_processes(Path(caches))
         try:
-            for peers in (True, False):  # the second time, what was lost
+            for fewer in (USUAL, ALONE, None):  # what was lost is measured again with fewer peers
                 lost: list[Task] = []
-                for task, answer in _within(answers, tasks, began, plan.budget_s):
+                for task, answer in _within(answers, tasks, began, plan.budget_s - plan.tuned * plan.each_s):
                     result = _lost(task, answer) if isinstance(answer, Lost) else answer
-                    if isinstance(answer, Lost) and peers:
-                        lost.append(replace(task, peers=False))
+                    if isinstance(answer, Lost) and fewer is not None:
+                        lost.append(replace(task, peers=fewer))
                     done = _with(done, result)
                     if failed := saved.save(to_text(done)):
                         progress(failed)
                     progress(line(result))
                 tasks = lost
+            for tuned in _tuned(plan, done, began, Path(caches), progress):
+                done = replace(done, tuned=(*done.tuned, tuned))
+                saved.save(to_text(done))
         finally:
             saved.finish()
     left = plan.count - sum(r.problem.index < plan.count for r in done.results)
@@ -86,25 +104,45 @@ def run(
     return done
 
 
+def _tuned(
+    plan: DrawnPlan, done: DrawnRun, began: float, caches: Path, progress: Callable[[str], None]
+) -> Iterator[TunedResult]:
+    """The first problems that can be tuned, and are not yet; none is started after the budget."""
+    known = {one.index for one in done.tuned}
+    tasks = [TuneTask(p, plan.seconds) for p in tunable(draw(plan.seed, plan.count, tiny=plan.tiny))[: plan.tuned]]
+    for task in tasks:
+        if task.problem.index in known or time.monotonic() - began >= plan.budget_s:
+            continue
+        environment = {name: str(caches / name.lower()) for name in CACHES}
+        limit = TIMEOUT_S + plan.seconds
+        for _, answer in run_apart(tune_task, [task], workers=1, timeout_s=limit, environment=environment):
+            if isinstance(answer, Lost):
+                answer = TunedResult(task.problem.index, None, None, 0.0, " ".join(answer.reason.split())[:300])
+            progress(f"tuned {task.problem.name}: {answer.untuned_us} us before, {answer.tuned_us} us after")
+            yield answer
+
+
 def _within(runner: Runner, tasks: Sequence[Task], began: float, budget_s: float) -> Iterator[tuple[Task, Any]]:
-    """The tasks' answers; no task is started after the budget."""
-    for start in range(len(tasks)):
+    """The tasks' answers, from one process as long as it lives; none is waited for after the budget."""
+    if not tasks or time.monotonic() - began >= budget_s:
+        return
+    for pair in runner(tasks):
+        yield pair
         if time.monotonic() - began >= budget_s:
-            return
-        yield from runner(tasks[start : start + 1])
+            return  # (The runner ends its process when it is closed.)
 
 
 def _in_processes(caches: Path) -> Runner:
     """Measures each task in a process, with caches of kernels that are empty when the run starts."""
-    names = ("NEPTUNE_LAB_CACHE", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
-    environment = {name: str(caches / name.lower()) for name in names}
+    environment = {name: str(caches / name.lower()) for name in CACHES}
     return lambda tasks: run_apart(measure_task, tasks, workers=1, timeout_s=TIMEOUT_S, environment=environment)
 
 
 def _begin(plan: DrawnPlan) -> DrawnRun:
     """The file's results, or new ones."""
     facts = device.describe()
-    fresh = DrawnRun(plan.seed, plan.tiny, facts["name"], facts["gpu"], device.used_versions())
+    copied = measure_ceilings().gbps if facts["gpu"] else None
+    fresh = DrawnRun(plan.seed, plan.tiny, facts["name"], facts["gpu"], device.used_versions(), copy_gbps=copied)
     if not plan.out.is_file():
         return fresh
     known = read(plan.out)
@@ -114,6 +152,7 @@ def _begin(plan: DrawnPlan) -> DrawnRun:
                 f"{plan.out} has {field} {getattr(known, field)}; this run has {getattr(fresh, field)}",
                 help="give another file",
             )
+    known = replace(known, copy_gbps=known.copy_gbps or fresh.copy_gbps)
     drawn = {p.index: p for p in draw(plan.seed, 1 + max((r.problem.index for r in known.results), default=0),
                                       tiny=plan.tiny)}  # fmt: skip
     if other := next((r.problem for r in known.results if r.problem != drawn[r.problem.index]), None):
