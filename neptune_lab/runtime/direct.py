@@ -264,7 +264,7 @@ class _Rewrite:
         kernel = compiled.kernel
         run, function, packed = kernel.run, kernel.function, kernel.packed_metadata
         grid = call.func.slice.elts if isinstance(call.func.slice, ast.Tuple) else [call.func.slice]
-        over = ", ".join([*map(ast.unparse, grid), *["1"] * (3 - len(grid))])
+        over = ", ".join([*map(self._extent, grid), *["1"] * (3 - len(grid))])
         own, form, metas = _launch_function(run)
         prefix = f"{_PREFIX}{number}_"
         self.names |= {f"{prefix}launch": own, f"{prefix}function": function, f"{prefix}packed": packed}
@@ -279,6 +279,14 @@ class _Rewrite:
             last = f"{prefix}kinds, {prefix}signature, ({', '.join(arguments)},)"
             return f"{head}, {prefix}packed, None, None, None, None, None, {last})"
         return f"{head}, None, None, {prefix}packed, None, None, None, {', '.join(arguments)})"
+
+    def _extent(self, extent: ast.expr) -> str:
+        """An extent of a grid; a function of the module that is asked about a tensor's device is its answer."""
+        answered = _Answers(self.module, self.device).visit(extent)
+        sizes = {t.id for n in self.function.body if isinstance(n, ast.Assign) for t in _shapes(n)}
+        if not {n.id for n in ast.walk(answered) if isinstance(n, ast.Name)} <= sizes | {"min", "max"}:
+            raise _Unknown
+        return ast.unparse(answered)
 
     def _value(self, option: ast.expr) -> Any:
         try:
@@ -301,6 +309,21 @@ class _Rewrite:
                 flat = "*" if metas is not None else ""
                 return f"{flat}{prefix}descriptor_{number}({tensor}, {_PREFIX}p_{tensor})"
         raise _Unknown
+
+
+class _Answers(ast.NodeTransformer):
+    """Replaces `function(tensor.device)` by what the module's function says of the device."""
+
+    def __init__(self, module: ModuleType, device: Any) -> None:
+        self._module, self._device = module, device
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        match node:
+            case ast.Call(func=ast.Name(id=name), args=[ast.Attribute(value=ast.Name(), attr="device")]) if hasattr(
+                self._module, name
+            ):
+                return ast.Constant(getattr(self._module, name)(self._device))
+        return self.generic_visit(node)
 
 
 def _shapes(statement: ast.Assign) -> list[ast.Name]:

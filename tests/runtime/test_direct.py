@@ -89,6 +89,30 @@ def test_grids_arguments_and_memory(world):
     assert all(place % 16 == 0 for place in (sums, parts, more))
 
 
+PERSISTENT = """
+import torch
+
+def entry(q):
+    out = torch.empty((4, 2), dtype=torch.float16, device=q.device)
+    first[(min(400, _multiprocessors(q.device)),)](out, q, num_warps=2)
+    return out
+"""
+
+
+def test_a_grid_may_depend_on_the_multiprocessors_of_the_gpu(world):
+    """So do those of persistent programs in Gluon; any other name that is not known goes Triton's way."""
+    module = ModuleType("module")
+    module._multiprocessors = {torch.device("cpu"): 132}.__getitem__  # type: ignore[attr-defined]
+    kernels = {"first": kernel(world, "first", num_warps=2)}
+    launch = direct(PERSISTENT, "entry", module, kernels, torch.device("cpu"), pytest.fail)
+    assert launch is not None
+    launch(torch.zeros(8, dtype=torch.float16))
+    assert world.seen[0][1][:3] == (132, 1, 1)
+    assert direct(PERSISTENT, "entry", ModuleType("other"), kernels, torch.device("cpu"), pytest.fail) is None
+    unknown = PERSISTENT.replace("_multiprocessors(q.device)", "LIMIT")
+    assert direct(unknown, "entry", module, kernels, torch.device("cpu"), pytest.fail) is None
+
+
 def test_memory_grows_with_a_size(world):
     launch = written(world)
     launch(torch.zeros(4), torch.zeros(1, 1000, dtype=torch.float16))
