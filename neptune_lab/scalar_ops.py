@@ -21,7 +21,7 @@ from math import inf
 from typing import Any, Literal, TypeAlias, TypeVar
 
 T = TypeVar("T")
-Kind: TypeAlias = Literal["number", "integer", "float", "comparison", "logic", "choice"]
+Kind: TypeAlias = Literal["number", "integer", "bits", "float", "comparison", "logic", "choice"]
 # An operand ("x", "y" or "z"), a number, or an operation's name and its operands.
 Formula: TypeAlias = str | int | float | tuple[Any, ...]
 
@@ -37,8 +37,8 @@ class ScalarOp:
         name: in the loop-scalar IR, and in HTile IR unless `htile` is given.
         arity: number of operands.
         kind: its operands. "number", "float", "integer": operands of one such dtype, which the result has too;
-            "comparison": operands of one dtype, to a condition; "logic": conditions; "choice": the first operand
-            decides between the others.
+            "bits": the same for integers, in no `Arith`; "comparison": operands of one dtype, to a condition;
+            "logic": conditions; "choice": the first operand decides between the others.
         symbol, level: in printed programs, infix (prefix for one operand), and its precedence. "": a call.
         htile: name in HTile IR, if it is another.
         ir: the IR that it belongs to.
@@ -90,7 +90,7 @@ class ScalarOp:
     @property
     def jumps(self) -> bool:
         """Whether the rounding of an operand can change it by a whole step."""
-        return self.kind == "comparison" or (self.exact and self.kind in ("float", "integer"))
+        return self.kind == "comparison" or (self.exact and self.kind in ("float", "integer", "bits"))
 
 
 def _function(name: str, **own: Any) -> ScalarOp:
@@ -127,6 +127,12 @@ def _logic(name: str, arity: int, level: int, **own: Any) -> ScalarOp:
     return ScalarOp(name, arity, "logic", symbol, level, exact=True, within=(0.0, 1.0), **names, **own)
 
 
+def _bits(name: str, python: str, numpy: str, tvm: str, symbol: str, torch: str = "") -> ScalarOp:
+    """An operation on the bits of two integers of one dtype, in two's complement."""
+    names: dict[str, Any] = {"python": python, "numpy": numpy, "torch": torch or numpy, "tvm": tvm, "triton": symbol}
+    return ScalarOp(name, 2, "bits", exact=True, zero=True, **names)
+
+
 _ROWS = (
     ScalarOp(
         "add", 2, "number", "+", ADD, python="add", numpy="add", torch="add", tvm="Add", triton="+", zero=True,
@@ -151,6 +157,12 @@ _ROWS = (
         "floormod", 2, "integer", "%", MUL, python="mod", numpy="remainder", torch="remainder", tvm="FloorMod",
         triton="%", exact=True,
     ),
+    _bits("bitand", "and_", "bitwise_and", "BitwiseAnd", "&"),
+    _bits("bitor", "or_", "bitwise_or", "BitwiseOr", "|"),
+    _bits("bitxor", "xor", "bitwise_xor", "BitwiseXor", "^"),
+    # By 0 or more, and less than the dtype's width: elsewhere machines differ, so mods keep to it (`operators.bits`).
+    _bits("shl", "lshift", "left_shift", "LShift", "<<", "bitwise_left_shift"),
+    _bits("shr", "rshift", "right_shift", "RShift", ">>", "bitwise_right_shift"),
     # NaN if an operand is; the emitters spell that out for floats, for which tl.maximum drops NaN.
     ScalarOp(
         "max", 2, "number", numpy="maximum", torch="maximum", sympy="Max", tvm="Max", triton="tl.maximum", exact=True,
@@ -195,6 +207,7 @@ _ROWS = (
     ),
     _function("sin", zero=True, within=(-1.0, 1.0)),
     _function("cos", within=(-1.0, 1.0)),
+    _function("atan", numpy="arctan", triton="_arctan", zero=True, rising=True, within=(-math.pi / 2, math.pi / 2)),
     _function("erf", numpy="math.erf", zero=True, rising=True, within=(-1.0, 1.0)),
     _rounding("floor"),
     _rounding("ceil", sympy="ceiling"),

@@ -40,6 +40,9 @@ def inputs_of(row: ScalarOp) -> dict[str, np.ndarray]:
     arrays = [first, second, first + 4]
     if row.kind == "logic":
         arrays = [np.array([False, False, True, True]), np.array([False, True, False, True])]
+    if row.kind == "bits":
+        second = [3, 3, 2, 5] if row.name in ("shl", "shr") else [3, -6, 12, 5]
+        arrays = [np.array([7, -7, 6, -1], np.int32), np.array(second, np.int32)]
     if row.kind == "integer":
         arrays = [np.array([7, -7, 6, -1], np.int32), np.array([3, 3, 2, 5], np.int32)]
     if row.name == "select":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from itertools import product
 
 import numpy as np
 import pytest
@@ -23,13 +24,15 @@ from scalar_readers import (
 
 from neptune_lab import scalar_ops
 from neptune_lab.errors import TileError
-from neptune_lab.htile.nodes import Elementwise, Literal
+from neptune_lab.htile.nodes import Elementwise, Literal, Name, Scalar
 from neptune_lab.htile.printer import to_text as tile_text
 from neptune_lab.htile.shapes import arity
+from neptune_lab.htile_passes.magnitudes import Magnitudes
 from neptune_lab.htile_passes.partition_masked_loops.simplify import infinities
-from neptune_lab.loop_ir.nodes import Const, Op
+from neptune_lab.loop_ir.nodes import Const, Op, Var
 from neptune_lab.loop_ir.render import as_figure
 from neptune_lab.loop_ir.sign import range_of
+from neptune_lab.loop_ir.simplify import bounds
 from neptune_lab.repair.functions import SYMPY, start_of
 from neptune_lab.scalar_ops import NUMPY, OPERATIONS
 
@@ -121,6 +124,30 @@ def test_ranges_hold_the_values(name: str):
             value = NUMPY[name](*arguments)
         slack = 1e-12 * abs(value) if np.isfinite(value) else 0.0  # of a quotient as a product with 1 / y
         assert np.isnan(value) or found.low - slack <= value <= found.high + slack, (arguments, found)
+
+
+@pytest.mark.parametrize("name", [name for name, row in LOOP.items() if row.kind in ("integer", "bits")])
+def test_bounds_of_integers_hold_the_values(name: str):
+    """Over every box of two variables from 0, and of their differences from a constant."""
+    counts = name in ("shl", "shr")
+    for (m, n), (s, t) in product(product((1, 2, 5, 9), repeat=2), product((0, 1, 3, 8), repeat=2)):
+        x, y = (Op("sub", (Var(v), Const(k))) for v, k in (("x", s), ("y", 0 if counts else t)))
+        y = Const(t + 1) if name in ("floordiv", "floormod") else y
+        points = np.array(list(product(range(m), range(n))))
+        right = points[:, 1] - t if not counts else points[:, 1]
+        right = np.full(len(points), t + 1) if isinstance(y, Const) else right
+        values = NUMPY[name](points[:, 0] - s, right)
+        found = bounds(Op(name, (x, y)), {"x": m, "y": n})
+        assert found is not None, (m, n, s, t)
+        assert found[0] <= values.min() <= values.max() <= found[1], (m, n, s, t, found)
+
+
+@pytest.mark.parametrize("name", [name for name, row in HTILE.items() if row.kind == "bits"])
+def test_magnitudes_of_bits_over_the_grid(name: str):
+    program = tiles(HTILE[name])
+    expr = Elementwise(name, (Scalar(Name("n")), Literal(3, "int32")), "int32")
+    wanted = max(abs(int(NUMPY[name](n, 3))) for n in range(2))
+    assert Magnitudes(program)(Elementwise("mul", (expr, Literal(1.0, "float32")), "float32")) == wanted
 
 
 @pytest.mark.parametrize("name", [name for name, row in HTILE.items() if row.kind in ("number", "float")])

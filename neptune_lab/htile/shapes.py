@@ -210,7 +210,7 @@ def _check_elementwise(op: str, operands: list[str], dtype: str) -> None:
     elif kind == "float":
         ok = dtype in FLOATS and set(operands) == {dtype}
         expected = "float operands of the result's dtype"
-    elif kind == "integer":
+    elif kind in ("integer", "bits"):
         ok = dtype in INTEGERS and set(operands) == {dtype}
         expected = "integer operands of the result's dtype"
     else:

@@ -137,8 +137,9 @@ def _value(expr: ir.TileExpr, at: Mapping[str, int]) -> float | None:
             values = [_value(arg, at) for arg in args]
             if None in values:
                 return None
+            operands = map(int, values) if operation(op).kind == "bits" else values  # pyright: ignore[reportArgumentType]
             with np.errstate(all="ignore"):
-                magnitude = float(NUMPY[op](*values))
+                magnitude = float(NUMPY[op](*operands))
         case _:
             return None
     return magnitude if math.isfinite(magnitude) else None

@@ -172,6 +172,7 @@ HELPERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "_tanh": (_respelled("_tanh"), ()),
         "_hardware_tanh": (_HARDWARE_TANH, ()),
         "_round": (_ROUND, ()),
+        "_arctan": (_respelled("_arctan"), ()),
         "_square": (_respelled("_square"), ()),
         "_power": (_respelled("_power"), ()),
         "_KEEP_NAN": (_KEEP_NAN, ()),

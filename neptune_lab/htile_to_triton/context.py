@@ -33,9 +33,21 @@ from neptune_lab.wrapping import Doc, flat, lines
 WIDTH = 116
 
 # Precedence of Python's operators, loosest first; an atom needs no brackets anywhere.
-COMPARE, OR, AND, ADD, MUL, NEGATE, ATOM = 4, 5, 6, 8, 9, 10, 12
+COMPARE, OR, XOR, AND, SHIFT, ADD, MUL, NEGATE, ATOM = 4, 5, 6, 7, 8, 9, 10, 11, 13
 _WORD = re.compile(r"\w+")
-LEVELS = {"+": ADD, "-": ADD, "*": MUL, "/": MUL, "//": MUL, "%": MUL, "&": AND, "|": OR}
+LEVELS = {
+    "+": ADD,
+    "-": ADD,
+    "*": MUL,
+    "/": MUL,
+    "//": MUL,
+    "%": MUL,
+    "<<": SHIFT,
+    ">>": SHIFT,
+    "&": AND,
+    "^": XOR,
+    "|": OR,
+}
 
 
 @dataclass(frozen=True, slots=True)

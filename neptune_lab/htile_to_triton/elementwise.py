@@ -106,6 +106,8 @@ def _infix(op: str, operands: list[ExpressionText], dtype: str) -> ExpressionTex
     symbol = operation(op).triton
     level = LEVELS.get(symbol, COMPARE)
     left, right = operands
+    if operation(op).kind == "bits" and left.literal is not None:
+        left = ExpressionText(with_dtype(left, dtype))  # a bare number has 32 bits, whatever it is shifted by
     if left.literal is not None and right.literal is not None and op not in LOGICAL:
         left = ExpressionText(full((), left.literal.value, dtype))
     # Comparisons do not chain, and only the left operand of an operator may have the same precedence.
@@ -134,8 +136,12 @@ def _is_non_negative(ctx: Context, expr: TileExpr) -> bool:
             return ctx.interval(value).lo >= 0
         case Iota(index=index):
             return all(ctx.interval(part.start).lo >= 0 for part in index if isinstance(part, Slice))
-        case Elementwise(op="add" | "mul" | "floordiv" | "floormod" | "min" | "max", args=args):
+        case Elementwise(op="add" | "mul" | "floordiv" | "floormod" | "min" | "max" | "bitor" | "bitxor", args=args):
             return all(_is_non_negative(ctx, arg) for arg in args)
+        case Elementwise(op="bitand", args=args):
+            return any(_is_non_negative(ctx, arg) for arg in args)
+        case Elementwise(op="shr", args=(shifted, _)):
+            return _is_non_negative(ctx, shifted)
         case _:
             return False
 

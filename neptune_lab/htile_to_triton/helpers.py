@@ -48,6 +48,28 @@ def _round(x):
     return tl.where(magnitude < limit, tl.where(x < 0, -whole, whole), x)
 '''
 
+_ARCTAN = '''@triton.jit
+def _arctan(x):
+    """atan(x), of -1 / |x| or (|x| - 1) / (|x| + 1) for a large |x|, so that a polynomial of degree 21 suffices."""
+    size = tl.abs(x)
+    middle = (size > 0.41421356237309503) & (size <= 2.414213562373095)
+    large = size > 2.414213562373095
+    t = tl.where(large, -1.0 / size, tl.where(middle, (size - 1.0) / (size + 1.0), x))
+    z = t * t
+    p = 0.02275052699336167 * z - 0.04483334622272886
+    p = p * z + 0.05736332165907643
+    p = p * z - 0.06649613695291669
+    p = p * z + 0.0769105515839315
+    p = p * z - 0.09090852557176049
+    p = p * z + 0.11111109636534361
+    p = p * z - 0.1428571426609662
+    p = p * z + 0.19999999999898407
+    p = p * z - 0.3333333333333325
+    near = t + t * (z * p)
+    far = tl.where(large, 1.5707963267948966, 0.7853981633974483) + near
+    return tl.where(large | middle, tl.where(x < 0, -far, far), near)
+'''
+
 _SQUARE = """@triton.jit
 def _square(x):
     return x * x
@@ -173,6 +195,7 @@ ASK = frozenset(
 
 HELPERS: Mapping[str, str] = MappingProxyType(
     {
+        "_arctan": _ARCTAN,
         "_dot": _DOT,
         "_dot_of_e4m3": _DOT_OF_EIGHTS.format(name="e4m3"),
         "_dot_of_e5m2": _DOT_OF_EIGHTS.format(name="e5m2"),

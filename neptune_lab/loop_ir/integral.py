@@ -8,7 +8,7 @@ from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Previous, Var
 from neptune_lab.scalar_ops import rows
 from neptune_lab.strict.dtypes import INTEGERS
 
-_ARITHMETIC = frozenset(row.name for row in rows("loop") if row.kind in ("number", "integer"))
+_ARITHMETIC = frozenset(row.name for row in rows("loop") if row.kind in ("number", "integer", "bits"))
 _CONDITIONS = frozenset(row.name for row in rows("loop") if row.kind in ("comparison", "logic"))
 
 

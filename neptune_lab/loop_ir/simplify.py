@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op, Program, Var, add, children, mul, rebuild, transform, walk
+from neptune_lab.loop_ir.nodes import (
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Program,
+    Var,
+    add,
+    children,
+    mul,
+    rebuild,
+    transform,
+    walk,
+)
 from neptune_lab.loop_ir.reach import as_sum
 from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.scalar_ops import NEGATION
@@ -57,7 +71,32 @@ def bounds(expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
                     return max(x[0], y[0]), max(x[1], y[1])
                 case "min":
                     return min(x[0], y[0]), min(x[1], y[1])
+                case "bitand":
+                    return _of_common_bits(x, y)
+                case "bitor":  # not (not x and not y)
+                    return _complement(_of_common_bits(_complement(x), _complement(y)))
+                case "bitxor":
+                    width = max(end.bit_length() for end in (*_complement(x), *_complement(y), *x, *y))
+                    return (0 if x[0] >= 0 and y[0] >= 0 else -(2**width)), 2**width - 1
+                case "shl" if 0 <= y[0] <= y[1] < 64:
+                    corners = [p << q for p in x for q in y]
+                    return min(corners), max(corners)
+                case "shr" if y[0] >= 0:
+                    corners = [p >> q for p in x for q in y]
+                    return min(corners), max(corners)
     return None
+
+
+def _complement(x: tuple[int, int]) -> tuple[int, int]:
+    """The limits of -v - 1 for v within x, which has the opposite bits."""
+    return -x[1] - 1, -x[0] - 1
+
+
+def _of_common_bits(x: tuple[int, int], y: tuple[int, int]) -> tuple[int, int]:
+    """The limits of v & w for v within x and w within y."""
+    high = max(x[1], y[1]) if x[0] < 0 and y[0] < 0 else min(side[1] for side in (x, y) if side[0] >= 0)
+    low = 0 if x[0] >= 0 or y[0] >= 0 else -(2 ** max((-x[0] - 1).bit_length(), (-y[0] - 1).bit_length()))
+    return low, high
 
 
 def _where(condition: Expr, expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
@@ -173,11 +212,15 @@ def in_int32(expr: Expr, extents: Mapping[str, int]) -> Expr:
 
 
 def exceeds_int32(program: Program) -> bool:
-    """Whether an integer that a block computes from its iteration variables may leave int32."""
+    """Whether an integer that a block computes from its iteration variables may leave int32, as far as bounds show; a
+    shift without bounds may."""
     for block in blocks(program):
         extents = {it.name: it.extent for it in block.iters}
         for part in walk(block.body.value):
             limits = bounds(part, extents) if isinstance(part, Op) else None
+            unbounded = isinstance(part, Op) and part.name == "shl" and limits is None
+            if unbounded and not any(isinstance(inner, Load) for inner in walk(part)):
+                return True
             if limits is not None and not -(2**31) <= limits[0] <= limits[1] < 2**31:
                 return True
     return False

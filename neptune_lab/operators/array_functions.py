@@ -217,6 +217,65 @@ def _searchsorted(boundaries: Any, value: Any, *, right: bool = False, side: str
     return _counted(lambda edge, v: edge < v)(boundaries, value)
 
 
+# -- statistics and distances of vectors ------------------------------------------------------------------------
+
+
+def _count_nonzero(x: Any, dim: Any = None) -> Any:
+    return _sum(elementwise(_condition, as_array(x)), dim)
+
+
+def _isin(x: Any, elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Any:
+    """torch.isin: whether a value is one of the elements of an array."""
+    members = as_array(constant(elements))
+
+    def of_value(value: Any) -> Any:
+        found = _any(elementwise(lambda member: member == value, members))
+        return ~found if invert else found
+
+    return elementwise(of_value, x) if isinstance(x, Array) else of_value(x)
+
+
+def _var(
+    x: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = None
+) -> Any:
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    array = as_array(x)
+    count = prod(array.shape[a] for a in _axes(array, dim))
+    freedom = count - (float(unbiased) if correction is None else correction)
+    return _sum((array - _mean(array, dim, True)) ** 2, dim, keepdim) / freedom
+
+
+def _logsumexp(x: Any, dim: Any, keepdim: bool = False) -> Any:
+    largest = _reduction("max", lambda element: element)(x, dim, True)
+    total = _sum((x - largest).exp(), dim, True).log() + largest
+    return total if keepdim else _sum(total, dim)
+
+
+def _softmax(x: Any, dim: Any = None, dtype: Any = None, **_options: Any) -> Any:
+    x = x if dtype is None else x.to(dtype)
+    exponentials = (x - _reduction("max", lambda element: element)(x, dim, True)).exp()
+    return exponentials / _sum(exponentials, dim, True)
+
+
+def _cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+    lengths = [_norm(x, 2, dim).clamp(min=eps) for x in (x1, x2)]
+    return _sum(x1 * x2, dim) / (lengths[0] * lengths[1])
+
+
+def _normalized(x: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12, **_options: Any) -> Any:
+    return x / _norm(x, p, dim, True).clamp(min=eps)
+
+
+def _flip(x: Any, *dims: Any) -> Any:
+    axes = {axis_of(x.ndim, d) for d in (dims[0] if len(dims) == 1 and isinstance(dims[0], tuple | list) else dims)}
+    return Array(x.shape, lambda at: x.element(tuple(x.shape[a] - 1 - i if a in axes else i for a, i in enumerate(at))))
+
+
+def _outer(x: Array, y: Array) -> Array:
+    return Array((x.shape[0], y.shape[0]), lambda at: x.element(at[:1]) * y.element(at[1:]))
+
+
 def _same(x: Any, *_others: Any, **_options: Any) -> Any:
     return x
 
@@ -244,6 +303,20 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "matmul": _matmul,
     "mm": _matmul,
     "mv": _matmul,
+    "vecdot": lambda x, y, dim=-1: _sum(x * y, dim),
+    "linalg_vecdot": lambda x, y, dim=-1: _sum(x * y, dim),
+    "outer": _outer,
+    "count_nonzero": _count_nonzero,
+    "isin": _isin,
+    "var": _var,
+    "std": lambda x, *args, **options: _var(x, *args, **options).sqrt(),
+    "logsumexp": _logsumexp,
+    "softmax": _softmax,
+    "cosine_similarity": _cosine_similarity,
+    "normalize": _normalized,
+    "pairwise_distance": lambda x, y, p=2.0, eps=1e-6: _norm(x - y + eps, p, -1),
+    "flip": _flip,
+    "take": lambda x, index: VIEWS["reshape"](x, (-1,))[index],
     "searchsorted": _searchsorted,
     "bucketize": lambda value, boundaries, **options: _searchsorted(boundaries, value, **options),
     "dim": lambda x: x.ndim,
@@ -256,6 +329,6 @@ OF_SCALARS = frozenset(
     {
         *("view", "reshape", "squeeze", "unsqueeze", "expand", "expand_as", "flatten", "ravel", "stack", "cat"),
         *("size", "numel", "getitem", "searchsorted", "bucketize", "sum", "mean", "any", "all", "amax", "amin"),
-        *("max", "min", "prod", "concat"),
+        *("max", "min", "prod", "concat", "isin"),
     }
 )

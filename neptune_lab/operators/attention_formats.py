@@ -62,7 +62,7 @@ class Formats:
         """The scale of `name` ("q", "k" or "v") for a sample and a head of it; None if it has none."""
         for own, (samples, heads) in self.scales:
             if own == name:
-                return scales[f"{name}_scale"][0 if samples == 1 else sample, 0 if heads == 1 else head]
+                return scales[f"{name}_scale"](0 if samples == 1 else sample, 0 if heads == 1 else head)
         return None
 
     def values(

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.operators.bits import shift
 from neptune_lab.operators.functions import FUNCTIONS
 from neptune_lab.operators.operations import is_wide, kind_of
 from neptune_lab.scalar_ops import rows
@@ -15,16 +16,35 @@ if TYPE_CHECKING:
 
 # Other names of operations in `scalar_ops`.
 _ALIASES = {
-    "float_power": "pow", "absolute": "abs", "special_expit": "sigmoid", "special_erf": "erf", "special_exp2": "exp2",
-}  # fmt: skip
+    "float_power": "pow",
+    "absolute": "abs",
+    "expit": "sigmoid",
+    "sgn": "sign",
+    **{f"arc{name}": f"a{name}" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "tan2")},
+}
 # The dtype for each name of a dtype or of a method that converts, such as x.half().
 DTYPES = {
     "float": "float32", "double": "float64", "half": "float16", "int": "int32", "long": "int64",
     **{n: n for n in ("bool", "int32", "int64", "float16", "bfloat16", "float32", "float64")},
 }  # fmt: skip
+NARROW_METHODS = {"char": "int8", "byte": "uint8", "short": "int16"}
 # Methods of `Scalar` that are called on the elements of arrays.
-_CONVERSIONS = {"to", "type", "astype", "type_as", *DTYPES}
+_CONVERSIONS = {"to", "type", "astype", "type_as", *DTYPES, *NARROW_METHODS}
 _LARGEST_EXPONENT = 64
+_SYMBOLS = {
+    "__iadd__": "+",
+    "__isub__": "-",
+    "__imul__": "*",
+    "__itruediv__": "/",
+    "__ifloordiv__": "//",
+    "__imod__": "%",
+    "__ipow__": "**",
+    "__iand__": "&",
+    "__ior__": "|",
+    "__ixor__": "^",
+    "__ilshift__": "<<",
+    "__irshift__": ">>",
+}
 
 
 def _apply(name: str, *args: Any) -> Scalar:
@@ -54,8 +74,10 @@ def call(library: str, name: str, args: tuple[Any, ...], kwargs: Any) -> Any:
     name = name.partition(".")[0]  # torch.ops.aten.tanh.default is called tanh.default
     kwargs = {n: v for n, v in (kwargs or {}).items() if n != "out" or v is not None}
     if kwargs.pop("inplace", False) or (name.endswith("_") and not name.endswith("__")):
-        return _in_place(args[0], call(library, name.strip("_"), args, kwargs), name)
-    name = name.strip("_")
+        return in_place(args[0], call(library, name.strip("_"), args, kwargs), name)
+    given, name = name, name.strip("_")
+    name = name if name in FUNCTIONS else name.removeprefix("special_")
+    name = _ALIASES.get(name, name)
     of_arrays = any(isinstance(a, Array) for a in (*args, *kwargs.values())) or name in array_functions.OF_SCALARS
     if of_arrays:
         return array_functions.call(library, name, args, kwargs)
@@ -70,24 +92,41 @@ def call(library: str, name: str, args: tuple[Any, ...], kwargs: Any) -> Any:
             ) from error
     operation = _operation(name)
     if operation is None or kwargs:
-        raise unknown(library, name, kwargs)
+        raise unknown(library, given, kwargs)
     return _apply(operation, *args)
 
 
-def _in_place(target: Any, result: Any, name: str) -> Any:
-    """`target` with the result's value, as after `x.add_(1)`."""
+def in_place(target: Any, result: Any, name: str) -> Any:
+    """`target` with the result's value, as after `x.add_(1)`.
+
+    Args:
+        target: the value that is changed.
+        result: its new value.
+        name: of the function, for messages.
+
+    Returns:
+        `target`.
+
+    Raises:
+        DefinitionError: the result is of another kind, which PyTorch refuses too.
+    """
     from neptune_lab.operators.math import Scalar
 
     if not isinstance(target, Scalar) or not isinstance(result, Scalar) or target.kind != result.kind:
         what = target.kind if isinstance(target, Scalar) else "tensor"
         raise DefinitionError(
             f"a mod changes a {what} in place by {name}",
-            help=f"use the result instead: y = x.{name.strip('_')}(...)",
+            help=f"use the result instead: {_instead(name)}",
         )
-    if is_wide(target.value) != is_wide(result.value):
+    if target.kind == "float" and is_wide(target.value) != is_wide(result.value):
         result = result.to(target.dtype)
     target.value, target.narrow = result.value, result.narrow
     return target
+
+
+def _instead(name: str) -> str:
+    symbol = _SYMBOLS.get(name)
+    return f"y = x {symbol} ..." if symbol else f"y = x.{name.strip('_')}(...)"
 
 
 def unknown(library: str, name: str, kwargs: Any) -> DefinitionError:
@@ -150,7 +189,8 @@ def power(base: Any, exponent: Any) -> Scalar:
 
     Args:
         base: a `Scalar` or a plain number.
-        exponent: a `Scalar` or a plain number; for an integer base, an int from 0 to 64.
+        exponent: a `Scalar` or a plain number; for an integer base, an int from 0 to 64, unless the base is a plain
+            power of two.
 
     Returns:
         The power; of integers by repeated squaring.
@@ -161,6 +201,8 @@ def power(base: Any, exponent: Any) -> Scalar:
     values = [getattr(x, "value", x) for x in (base, exponent)]
     if "float" in map(kind_of, values):
         return _apply("pow", base, exponent)
+    if isinstance(values[0], int) and values[0] > 0 and values[0].bit_count() == 1 and kind_of(values[1]) == "int":
+        return shift(1, _apply("mul", exponent, values[0].bit_length() - 1))  # 2 ** h
     constant = values[1]
     if not isinstance(constant, int) or isinstance(constant, bool) or constant < 0:
         raise DefinitionError(
@@ -178,91 +220,6 @@ def power(base: Any, exponent: Any) -> Scalar:
         result = _apply("mul", result, base) if constant % 2 else result
         base, constant = _apply("mul", base, base), constant // 2
     return result
-
-
-def invert(x: Any) -> Scalar:
-    """~x: the negation of a condition, or -x - 1 of an integer.
-
-    Args:
-        x: a `Scalar`: a condition or an integer.
-
-    Returns:
-        A `Scalar` of the same kind.
-
-    Raises:
-        DefinitionError: `x` is a float.
-    """
-    return _apply("sub", -1, x) if kind_of(x.value) == "int" else _apply("not", x)
-
-
-def shift(x: Any, by: Any, right: bool = False) -> Scalar:
-    """x << by as x * 2**by, or x >> by as x // 2**by.
-
-    Args:
-        x: an integer `Scalar`.
-        by: an int from 0 to 30.
-        right: whether to shift right.
-
-    Returns:
-        An integer `Scalar`.
-
-    Raises:
-        DefinitionError: `x` is not an integer, or `by` is not such a constant.
-    """
-    if not isinstance(by, int) or isinstance(by, bool) or not 0 <= by < 31 or kind_of(getattr(x, "value", x)) != "int":
-        raise DefinitionError(
-            f"`{'>>' if right else '<<'}` takes a whole number and a constant from 0 to 30",
-            help="multiply, or divide with `//`, by a power of two",
-        )
-    return _apply("floordiv" if right else "mul", x, 2**by)
-
-
-def bits(name: str, a: Any, b: Any) -> Scalar:
-    """`a & b`, `a | b` or `a ^ b`: of two conditions, or of an integer and a constant.
-
-    Args:
-        name: "and", "or" or "xor".
-        a, b: two conditions, or an integer `Scalar` and a Python int in either order.
-
-    Returns:
-        A condition or an integer, as a `Scalar`.
-
-    Raises:
-        DefinitionError: other operands.
-    """
-    x, y = (getattr(v, "value", v) for v in (a, b))
-    kinds = kind_of(x), kind_of(y)
-    if kinds == ("bool", "bool"):
-        return _apply("ne" if name == "xor" else name, a, b)
-    if isinstance(x, int) and not isinstance(x, bool):
-        a, b, y, kinds = b, a, x, kinds[::-1]
-    if kinds != ("int", "int") or not isinstance(y, int):
-        spelled = {"and": "&", "or": "|", "xor": "^"}[name]
-        raise DefinitionError(
-            f"`{spelled}` takes two conditions, or a whole number and a constant; got {' and '.join(kinds)}",
-            help="write `(x > 0) & (y > 0)`, with brackets; for other bits, read them from a tensor made before",
-        )
-    both = _masked(a, y)
-    if name == "and":
-        return both
-    return _apply("sub", _apply("add", a, y), both if name == "or" else _apply("mul", both, 2))
-
-
-def _masked(x: Any, mask: int) -> Any:
-    """x & mask of an integer x: the sum, over the runs of ones in `mask`, of ((x >> low) % 2**length) << low."""
-    if mask < 0:
-        return _apply("sub", x, _masked(x, -mask - 1))  # x without the bits that the mask clears
-    total: Any = _apply("mul", x, 0)
-    low = 0
-    while mask >> low:
-        length = 0
-        while (mask >> low + length) & 1:
-            length += 1
-        if length:
-            run = _apply("floormod", _apply("floordiv", x, 2**low), 2**length)
-            total = _apply("add", total, _apply("mul", run, 2**low))
-        low += max(length, 1)
-    return total
 
 
 def dtype_named(value: Any) -> str | None:

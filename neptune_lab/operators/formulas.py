@@ -26,6 +26,19 @@ def expm1(x: Term) -> Term:
     return ("select", ("eq", u, 1.0), x, ("select", far, less, corrected))
 
 
+def _odd(of_size: Term) -> Term:
+    """An odd function of x by its values for |x|."""
+    return ("select", ("lt", "x", 0.0), ("neg", of_size), of_size)
+
+
+def _grown(size: Term, small: Term) -> Term:
+    """An inverse of a hyperbolic function: log(2 x) where x * x would lose digits or overflow, else log(1 + small)."""
+    return ("select", ("gt", size, 1e8), ("add", ("log", size), math.log(2)), log1p(small))
+
+
+_SIZE: Term = ("abs", "x")
+_ROOT: Term = ("sqrt", ("add", ("mul", "x", "x"), 1.0))
+_BESIDE_ONE: Term = ("sqrt", ("mul", ("sub", "x", 1.0), ("add", "x", 1.0)))
 _SMALL_SINH: Term = ("mul", 0.5, ("add", expm1("x"), ("div", expm1("x"), ("add", 1.0, expm1("x")))))
 
 # Functions of one float x by the operations of the IR; numbers have the dtype of x.
@@ -53,5 +66,20 @@ FORMULAS: dict[str, Term] = {
         ("gt", ("abs", "x"), 1.0),
         ("div", ("sub", ("exp", "x"), ("exp", ("neg", "x"))), 2.0),
         _SMALL_SINH,
+    ),
+    "asin": ("atan", ("div", "x", ("sqrt", ("mul", ("sub", 1.0, "x"), ("add", 1.0, "x"))))),
+    "acos": ("mul", 2.0, ("atan", ("sqrt", ("div", ("sub", 1.0, "x"), ("add", 1.0, "x"))))),
+    "asinh": _odd(_grown(_SIZE, ("add", _SIZE, ("div", ("mul", "x", "x"), ("add", 1.0, _ROOT))))),
+    "acosh": ("select", ("lt", "x", 1.0), math.nan, _grown("x", ("add", ("sub", "x", 1.0), _BESIDE_ONE))),
+    "atanh": _odd(("mul", 0.5, log1p(("div", ("mul", 2.0, _SIZE), ("sub", 1.0, _SIZE))))),
+    "sinc": ("select", ("eq", "x", 0.0), 1.0, ("div", ("sin", ("mul", math.pi, "x")), ("mul", math.pi, "x"))),
+    "deg2rad": ("mul", "x", math.pi / 180),
+    "rad2deg": ("mul", "x", 180 / math.pi),
+    "special_ndtr": ("mul", 0.5, ("add", 1.0, ("erf", ("mul", "x", math.sqrt(0.5))))),
+    "special_entr": (
+        "select",
+        ("lt", "x", 0.0),
+        -math.inf,
+        ("select", ("eq", "x", 0.0), 0.0, ("mul", ("neg", "x"), ("log", "x"))),
     ),
 }

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.formulas import FORMULAS, Term
-from neptune_lab.operators.operations import NARROW, NUMBERS, is_wide, kind_of, operate, wrapped
+from neptune_lab.operators.function_parts import apply as _apply
+from neptune_lab.operators.function_parts import kind as _kind
+from neptune_lab.operators.function_parts import log1p as _log1p
+from neptune_lab.operators.function_parts import select as _select
+from neptune_lab.operators.function_parts import total as _add
+from neptune_lab.operators.operations import NARROW, is_wide, wrapped
+from neptune_lab.operators.two_operands import FUNCTIONS as OF_TWO
+from neptune_lab.operators.two_operands import trunc
 from neptune_lab.scalar_ops import OPERATIONS
 
 if TYPE_CHECKING:
@@ -22,44 +29,12 @@ _LARGEST_FLOAT32 = 3.4028234663852886e38
 _LARGEST_FLOAT64 = 1.7976931348623157e308
 
 
-def _apply(name: str, *args: Any) -> Any:
-    """The operation's result: a plain number if all arguments are, else a `Scalar`."""
-    from neptune_lab.operators.math import apply
-
-    if all(isinstance(a, NUMBERS) for a in args):
-        return operate(name, list(args)).item()
-    return apply(name, *args)
-
-
-def _kind(x: Any) -> str:
-    return kind_of(getattr(x, "value", x))
-
-
-def _add(*terms: Any) -> Scalar:
-    first, second, *more = terms
-    total = _apply("add", first, second)
-    return _add(total, *more) if more else total
-
-
-def _select(condition: Any, yes: Any, no: Any) -> Scalar:
-    return _apply("select", condition, yes, no)
-
-
 # -- ranges -----------------------------------------------------------------------------------------------------
 
 
 def _clamp(x: Any, min: Any = None, max: Any = None) -> Scalar:
     x = x if min is None else _apply("max", x, min)
     return x if max is None else _apply("min", x, max)
-
-
-def _unless_nan(name: str) -> Callable[[Any, Any], Scalar]:
-    """torch.fmax and torch.fmin: if one operand is NaN, the result is the other."""
-
-    def chosen(a: Any, b: Any) -> Scalar:
-        return _select(_apply("ne", a, a), b, _select(_apply("ne", b, b), a, _apply(name, a, b)))
-
-    return chosen
 
 
 def _where(condition: Any, input: Any = None, other: Any = None) -> Scalar:
@@ -89,32 +64,7 @@ def _finite(x: Any) -> Scalar:
     return _apply("lt", _apply("abs", x), math.inf)
 
 
-# -- quotients --------------------------------------------------------------------------------------------------
-
-
-def _trunc(x: Any) -> Scalar:
-    return x if _kind(x) == "int" else _select(_apply("lt", x, 0), _apply("ceil", x), _apply("floor", x))
-
-
-def _fmod(x: Any, y: Any) -> Scalar:
-    """The remainder with the sign of `x`, as in C; `floormod` of the magnitudes gives its magnitude."""
-    remainder = _apply("floormod", _apply("abs", x), _apply("abs", y))
-    return _select(_apply("lt", x, 0), _apply("neg", remainder), remainder)
-
-
-def _div(x: Any, y: Any, rounding_mode: str | None = None) -> Scalar:
-    if rounding_mode is None:
-        return _apply("div", x, y)
-    if rounding_mode == "floor":
-        return _apply("floordiv", x, y)
-    if rounding_mode != "trunc":
-        raise DefinitionError(
-            f"torch.div with rounding_mode={rounding_mode!r} in a mod", help="'floor' and 'trunc' are known"
-        )
-    if "float" in (_kind(x), _kind(y)):
-        return _trunc(_apply("div", x, y))
-    quotient = _apply("floordiv", _apply("abs", x), _apply("abs", y))
-    return _select(_apply("ne", _apply("lt", x, 0), _apply("lt", y, 0)), _apply("neg", quotient), quotient)
+# -- parts of a number ------------------------------------------------------------------------------------------
 
 
 def _sign(x: Any) -> Scalar:
@@ -123,17 +73,7 @@ def _sign(x: Any) -> Scalar:
     return _select(_apply("gt", x, 0), one, _select(_apply("lt", x, 0), -one, one - one))
 
 
-# -- log(1 + x), exp(x) - 1 and what uses them ------------------------------------------------------------------
-
-
-def _log1p(x: Any) -> Scalar:
-    """log(1 + x); for |x| < 1 times x / ((1 + x) - 1), which corrects the rounding of 1 + x (Kahan)."""
-    total = _apply("add", x, 1.0)
-    rounded = _apply("sub", total, 1.0)
-    corrected = _apply("div", _apply("mul", _apply("log", total), x), rounded)
-    uncorrected = _apply("log", total)
-    small = _select(_apply("eq", rounded, 0.0), x, corrected)
-    return _select(_apply("lt", _apply("abs", x), 1.0), small, uncorrected)
+# -- exp(x) - 1, and what uses log(1 + x) ------------------------------------------------------------------------
 
 
 def _expm1(x: Any) -> Scalar:
@@ -197,48 +137,45 @@ def _threshold(x: Any, threshold: float, value: float) -> Scalar:
     return _select(_apply("le", x, threshold), value, x)
 
 
+def _prelu(x: Any, weight: Any) -> Scalar:
+    from neptune_lab.operators.arrays import Array
+
+    if isinstance(weight, Array):
+        weight = weight.element((0,) * weight.ndim)
+    return _select(_apply("gt", x, 0), x, _apply("mul", x, weight))
+
+
+def _rrelu(x: Any, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False) -> Scalar:
+    if training:
+        raise DefinitionError("a mod draws random slopes", help="training=False takes their mean")
+    return _leaky_relu(x, (lower + upper) / 2)
+
+
+def _dropout(x: Any, p: float = 0.5, training: bool = True) -> Any:
+    if p and training:
+        raise DefinitionError(
+            f"a mod drops elements with probability {p}, by random numbers",
+            help="training=False drops none; a hash of the positions, such as (q * 7919 + kv * 104729) % 10 > 0, does "
+            "without random numbers",
+        )
+    return x
+
+
+def _logit(x: Any, eps: float | None = None) -> Scalar:
+    x = x if eps is None else _clamp(x, eps, 1 - eps)
+    return _apply("log", _apply("div", x, _apply("sub", 1.0, x)))
+
+
+def _round(x: Any, decimals: int = 0) -> Scalar:
+    if not decimals:
+        return _apply("round", x)
+    factor = 10.0 ** abs(decimals)
+    inward, outward = ("mul", "div") if decimals > 0 else ("div", "mul")
+    return _apply(outward, _apply("round", _apply(inward, x, factor)), factor)
+
+
 def _hardtanh(x: Any, min_val: float = -1.0, max_val: float = 1.0) -> Scalar:
     return _clamp(x, min_val, max_val)
-
-
-# -- arithmetic -------------------------------------------------------------------------------------------------
-
-
-def _scaled(name: str) -> Callable[..., Scalar]:
-    """torch.add and torch.sub with `alpha`."""
-    return lambda a, b, alpha=1: _apply(name, a, b if alpha == 1 else _apply("mul", b, alpha))
-
-
-def _lerp(a: Any, b: Any, weight: Any) -> Scalar:
-    return _apply("add", a, _apply("mul", weight, _apply("sub", b, a)))
-
-
-def _addcmul(a: Any, b: Any, c: Any, value: Any = 1) -> Scalar:
-    product = _apply("mul", b, c)
-    return _apply("add", a, product if value == 1 else _apply("mul", product, value))
-
-
-def _hypot(x: Any, y: Any) -> Scalar:
-    """sqrt(x**2 + y**2), whose squares do not overflow."""
-    x, y = _apply("abs", x), _apply("abs", y)
-    large, ratio = _apply("max", x, y), _apply("div", _apply("min", x, y), _apply("max", x, y))
-    ends = _apply("or", _apply("eq", large, 0.0), _apply("eq", large, math.inf))
-    return _select(ends, large, _apply("mul", large, _apply("sqrt", _add(1.0, _apply("mul", ratio, ratio)))))
-
-
-def _logaddexp(x: Any, y: Any) -> Scalar:
-    distance = _apply("abs", _apply("sub", x, y))
-    sum_ = _apply("add", _apply("max", x, y), _log1p(_apply("exp", _apply("neg", distance))))
-    return _select(_apply("eq", x, y), _apply("add", x, math.log(2)), sum_)  # also for two infinities
-
-
-def _heaviside(x: Any, at_zero: Any) -> Scalar:
-    return _select(_apply("eq", x, 0), at_zero, _select(_apply("gt", x, 0), 1.0, 0.0))
-
-
-def _copysign(x: Any, y: Any) -> Scalar:
-    negative = _apply("or", _apply("lt", y, 0.0), _apply("lt", _apply("div", 1.0, y), 0.0))  # -0.0 is negative
-    return _select(negative, _apply("neg", _apply("abs", x)), _apply("abs", x))
 
 
 def by_formula(term: Term, x: Any) -> Any:
@@ -293,51 +230,14 @@ def _of_value(value: float) -> Callable[..., Scalar]:
     return lambda x, **others: _filled(x, value, **others)
 
 
-def _bitwise(name: str) -> Callable[[Any, Any], Scalar]:
-    def applied(a: Any, b: Any) -> Scalar:
-        from neptune_lab.operators.foreign import bits
-
-        return bits(name, a, b)
-
-    return applied
-
-
-def _power(x: Any, exponent: Any) -> Scalar:
-    from neptune_lab.operators.foreign import power
-
-    return power(x, exponent)
-
-
-def _invert(x: Any) -> Scalar:
-    from neptune_lab.operators.foreign import invert
-
-    return invert(x)
-
-
-def _shift(right: bool) -> Callable[[Any, Any], Scalar]:
-    def applied(x: Any, by: Any) -> Scalar:
-        from neptune_lab.operators.foreign import shift
-
-        return shift(x, by, right)
-
-    return applied
-
-
 # By the name in torch or NumPy.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: partial(_row_or_formula, name) for name in FORMULAS},
-    "add": _scaled("add"),
-    "sub": _scaled("sub"),
-    "subtract": _scaled("sub"),
-    "rsub": lambda a, b: _apply("sub", b, a),
-    "lerp": _lerp,
-    "addcmul": _addcmul,
+    **OF_TWO,
     "clamp": _clamp,
     "clip": _clamp,
     "clamp_min": lambda x, min: _clamp(x, min),
     "clamp_max": lambda x, max: _clamp(x, None, max),
-    "fmax": _unless_nan("max"),
-    "fmin": _unless_nan("min"),
     "where": _where,
     "masked_fill": _masked_fill,
     "nan_to_num": _nan_to_num,
@@ -346,17 +246,12 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "isfinite": _finite,
     "isposinf": lambda x: _apply("eq", x, math.inf),
     "isneginf": lambda x: _apply("eq", x, -math.inf),
-    "div": _div,
-    "divide": _div,
-    "fmod": _fmod,
-    "trunc": _trunc,
-    "fix": _trunc,
-    "frac": lambda x: _apply("sub", x, _trunc(x)),
+    "trunc": trunc,
+    "fix": trunc,
+    "frac": lambda x: _apply("sub", x, trunc(x)),
     "sign": _sign,
     "log1p": _log1p,
     "expm1": _expm1,
-    "special_log1p": _log1p,
-    "special_expm1": _expm1,
     "softplus": _softplus,
     "log_sigmoid": _log_sigmoid,
     "logsigmoid": _log_sigmoid,
@@ -373,20 +268,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "softshrink": _softshrink,
     "hardshrink": _hardshrink,
     "threshold": _threshold,
-    "hypot": _hypot,
-    "logaddexp": _logaddexp,
-    "heaviside": _heaviside,
-    "copysign": _copysign,
-    "pow": _power,
-    "power": _power,
-    "bitwise_and": _bitwise("and"),
-    "bitwise_or": _bitwise("or"),
-    "bitwise_xor": _bitwise("xor"),
-    "logical_xor": lambda a, b: _apply("ne", a, b),
-    "bitwise_left_shift": _shift(False),
-    "bitwise_right_shift": _shift(True),
-    "bitwise_not": _invert,
-    "invert": _invert,
     "full_like": _filled,
     "zeros_like": _of_value(0),
     "ones_like": _of_value(1),
@@ -394,5 +275,13 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "new_zeros": lambda x, size=(), dtype=None, **_others: _new(x, 0, size, dtype),
     "new_full": lambda x, size, fill_value, dtype=None, **_others: _new(x, fill_value, size, dtype),
     "new_tensor": lambda x, data, dtype=None, **_others: _filled(x, data, dtype),
+    "prelu": _prelu,
+    "rrelu": _rrelu,
+    "dropout": _dropout,
+    "logit": _logit,
+    "round": _round,
+    "angle": lambda x: _select(_apply("ne", x, x), x, _select(_apply("lt", x, 0), math.pi, 0.0)),
+    "isreal": lambda x: _apply("or", _apply("eq", x, x), _apply("ne", x, x)),
+    **dict.fromkeys(("positive", "real", "conj", "conj_physical", "resolve_conj", "resolve_neg"), lambda x: x),
     "is_floating_point": lambda x: _kind(x) == "float",
 }

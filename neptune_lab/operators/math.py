@@ -12,6 +12,7 @@ that a mod written for FlexAttention works unchanged.  This does not import torc
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,8 @@ import numpy as np
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators import foreign
 from neptune_lab.operators.arrays import Array, constant, elementwise
-from neptune_lab.operators.operations import convert, is_wide, kind_of, operate, promoted, wrapped
+from neptune_lab.operators.bits import bits, invert, shift
+from neptune_lab.operators.operations import NARROW, convert, is_wide, kind_of, operate, promoted, wrapped
 from neptune_lab.scalar_ops import rows
 
 
@@ -121,34 +123,52 @@ class Scalar:
         return apply("ne", self, other)
 
     def __and__(self, other: Any) -> Scalar:
-        return foreign.bits("and", self, other)
+        return bits("and", self, other)
 
     __rand__ = __and__
 
     def __or__(self, other: Any) -> Scalar:
-        return foreign.bits("or", self, other)
+        return bits("or", self, other)
 
     __ror__ = __or__
 
     def __xor__(self, other: Any) -> Scalar:
-        return foreign.bits("xor", self, other)
+        return bits("xor", self, other)
 
     __rxor__ = __xor__
 
     def __lshift__(self, other: Any) -> Scalar:
-        return foreign.shift(self, other)
+        return shift(self, other)
 
     def __rshift__(self, other: Any) -> Scalar:
-        return foreign.shift(self, other, right=True)
+        return shift(self, other, right=True)
 
     def __invert__(self) -> Scalar:
-        return foreign.invert(self)
+        return invert(self)
 
     def __rlshift__(self, other: Any) -> Scalar:
-        return foreign.shift(other, self)
+        return shift(other, self)
 
     def __rrshift__(self, other: Any) -> Scalar:
-        return foreign.shift(other, self, right=True)
+        return shift(other, self, right=True)
+
+    def __pos__(self) -> Scalar:
+        return self
+
+    def __round__(self, digits: int | None = None) -> Scalar:
+        return foreign.call("torch.Tensor", "round", (self, digits or 0), None)
+
+    def __floor__(self) -> Scalar:
+        return apply("floor", self)
+
+    def __ceil__(self) -> Scalar:
+        return apply("ceil", self)
+
+    def __divmod__(self, other: Any) -> tuple[Scalar, Scalar]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> tuple[Scalar, Scalar]:
+        return other // self, other % self
 
     def __getitem__(self, index: Any) -> Any:
         return foreign.call("torch.Tensor", "getitem", (self, index), None)
@@ -186,7 +206,7 @@ class Scalar:
             The converted value; the same object if no dtype is given.
 
         Raises:
-            DefinitionError: the dtype is not bool, an integer of 32 or 64 bits, or a float of 16, 32 or 64 bits.
+            DefinitionError: the dtype is not bool, an integer, or a float of 16, 32 or 64 bits.
         """
         for target in (*targets, dtype):
             name = foreign.dtype_named(target.dtype if isinstance(target, Scalar) else target)
@@ -211,9 +231,12 @@ class Scalar:
     astype = type_as = type
 
     def _converted(self, name: str) -> Scalar:
+        name = foreign.NARROW_METHODS.get(name, name)
+        if name in NARROW:
+            return Scalar(wrapped(convert(self.value, "int64"), name), name)
         if name not in foreign.DTYPES:
             raise DefinitionError(
-                f"a mod converts a value to {name}: expected {', '.join(sorted(foreign.DTYPES))}",
+                f"a mod converts a value to {name}: expected {', '.join(sorted({*foreign.DTYPES, *NARROW}))}",
                 help="such as .float() or .to(torch.int32)",
             )
         return Scalar(convert(self.value, foreign.DTYPES[name]))
@@ -228,10 +251,12 @@ class Scalar:
 
     def __getattr__(self, name: str) -> Any:
         """A method of torch's tensors: a conversion such as `float`, or the function of that name."""
-        if name in foreign.DTYPES:
+        if name in foreign.DTYPES or name in foreign.NARROW_METHODS:
             return lambda: self._converted(name)
-        if name in ("contiguous", "detach", "clone", "cpu", "cuda"):
+        if name in ("contiguous", "detach", "cpu", "cuda"):
             return lambda *_args, **_kwargs: self
+        if name == "clone":
+            return lambda *_args, **_kwargs: Scalar(self.value, self.narrow)
         if name.startswith("__"):
             raise AttributeError(name)
         return lambda *args, **kwargs: foreign.call("torch.Tensor", name, (self, *args), kwargs)
@@ -250,6 +275,21 @@ class Scalar:
     def __array_function__(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: Any) -> Scalar:
         """NumPy's other functions, such as `numpy.where`, on a `Scalar` (NumPy calls this)."""
         return foreign.call("numpy", func.__name__, args, kwargs)
+
+
+def _in_place(name: str) -> Callable[[Scalar, Any], Any]:
+    """`x += y`, which changes every name of `x`, as in PyTorch; an array beside `x` makes a new array."""
+    function = getattr(operator, f"__{name}__")
+
+    def changed(self: Scalar, other: Any) -> Any:
+        result = function(self, other)
+        return foreign.in_place(self, result, f"__i{name}__") if isinstance(result, Scalar) else result
+
+    return changed
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"):
+    setattr(Scalar, f"__i{_name}__", _in_place(_name))
 
 
 def minimum(a: Any, b: Any) -> Scalar:

@@ -198,11 +198,15 @@ def _floored(name: str, a: Any, b: Any) -> Any:
     """
     from tvm import tirx
 
-    whole = tirx.floor(a / b)
-    if name == "floormod":
-        return a - whole * b
     infinite = tirx.EQ(tirx.abs(a), tirx.const(_math.inf, "float64"))
-    return tirx.if_then_else(infinite, tirx.const(_math.nan, "float64"), whole)
+    # By an infinite divisor: a itself, or the divisor if the signs differ.
+    beyond = tirx.And(tirx.EQ(tirx.abs(b), tirx.const(_math.inf, "float64")), tirx.Not(infinite))
+    differs = tirx.And(beyond, a * b < tirx.const(0.0, "float64"))
+    whole = tirx.if_then_else(differs, tirx.const(-1.0, "float64"), tirx.floor(a / b))
+    if name == "floormod":
+        return tirx.if_then_else(beyond, tirx.if_then_else(differs, b, a), a - whole * b)
+    unknown = tirx.And(infinite, tirx.NE(b, tirx.const(0.0, "float64")))
+    return tirx.if_then_else(unknown, tirx.const(_math.nan, "float64"), whole)
 
 
 def product(a: Any, b: Any) -> Any:

@@ -35,13 +35,17 @@ from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.pipeline.record import AppliedPass
 from neptune_lab.pipeline.validate import Validated, triton_numpy
 from neptune_lab.pipeline.validate.at_sizes import wrong_at
+from neptune_lab.scalar_ops import rows
 from neptune_lab.target import Target
 
 # Tiles along a size at the samples: enough that no loop is unrolled, and several that no other expression gives.
 _TILES = (7, 9, 12, 17, 23)
 # Operations of which bounds of positions decide the result, so that the compiler may leave them out.
 _DECIDED = frozenset(
-    {"lt", "le", "gt", "ge", "eq", "ne", "min", "max", "floordiv", "floormod", "floor", "ceil", "round", "trunc"}
+    {
+        *("lt", "le", "gt", "ge", "eq", "ne", "min", "max", "floordiv", "floormod", "floor", "ceil", "round", "trunc"),
+        *(row.name for row in rows("loop") if row.kind == "bits"),
+    }
 )
 # The farthest that a definition may tell positions from each other, by numbers of its own: the samples are larger, and
 # the kernel is run at every number of tiles below them.

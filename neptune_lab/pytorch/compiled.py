@@ -172,7 +172,9 @@ def _explained(error: TileError, lookups: list[str]) -> NeptuneError:
 def _as_tuned(make: Callable[[], Operator], op: Operator) -> Operator:
     """The operator in the form in which presets are tuned, whose records also apply to `op`."""
     try:
-        return make()
+        alike = make()
+        alike.program  # noqa: B018  # its definition may be refused, which is made here
+        return alike
     except DefinitionError:  # in that form, captured values must fit into 32 bits
         return op
 

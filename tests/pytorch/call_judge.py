@@ -14,7 +14,6 @@ import torch
 import torch.nn.attention.flex_attention as flex_module
 from call_cases import Case, simpler
 
-import neptune_lab as nl
 from neptune_lab.errors import NeptuneError
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -43,15 +42,16 @@ def judge(case: Case) -> Verdict:
     margin.  Where both are finite the result is as close as float32 allows for scores of that size; where the two
     differ in kind (a sum that overflows in float32 alone) all else is right.
     """
-    (q, k, v), captured = case.tensors()
-    score_mod, mask_mod = case.mods(captured)
+    given, captured = case.tensors()
+    q, k, v = case.form.dense(given)
+    score_mod, mask_mod = case.form.mods(*case.mods(captured), case.sizes, case.seed)
     options: dict[str, Any] = {"enable_gqa": q.shape[1] != k.shape[1], "scale": case.scale}
     on_device = case.mods({name: tensor.to(DEVICE) for name, tensor in captured.items()})
-    given = [t.to(DEVICE) for t in (q, k, v)]
+    given = [t.to(DEVICE) for t in given]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            found = nl.attention(*given, score_mod=on_device[0], mask_mod=on_device[1], **options).cpu()
+            found, *further = (t.cpu() for t in case.form.call(given, *on_device, case.seed, options))
         except NeptuneError as error:
             word = "unclear" if error.help is None else "refused"
             return Verdict(word, f"{type(error).__name__}: {error.reason}")
@@ -69,7 +69,11 @@ def judge(case: Case) -> Verdict:
     found, single = (torch.where(ordered, double, x).to(found.dtype) for x in (found, single))
     large = ((v.abs() > 1e35) & v.isfinite()).any(-2, keepdim=True).repeat_interleave(q.shape[1] // v.shape[1], 1)
     found = torch.where(large & single.isfinite() & ~found.isfinite(), single.to(found.dtype), found)
-    return compare(found, single, double, size, v, decided, lost & ~ordered, narrow.isnan())
+    of_eights = 5e-3 if case.form.eights else 0.0  # weights have 16 bits
+    verdict = compare(found, single, double, size, v, decided, lost & ~ordered, narrow.isnan(), of_eights)
+    if verdict.word != "right" or case.special:
+        return verdict
+    return _statistics(further, _scores(case, q, k, score_mod, mask_mod), size[..., 0], of_eights)
 
 
 def compare(
@@ -81,6 +85,7 @@ def compare(
     decided: torch.Tensor | None = None,
     lost: torch.Tensor | None = None,
     rounded: torch.Tensor | None = None,
+    more: float = 0.0,
 ) -> Verdict:
     """`found` beside the two references.
 
@@ -89,6 +94,7 @@ def compare(
         decided: rows of which one key takes all the weight, however the scores are rounded.
         lost: elements that are NaN in float32 wherever the scores are rounded.
         rounded: elements that are NaN in the inputs' own dtype, where a small weight may be 0.
+        more: further error, relative to the largest value.
     """
     narrow = double.to(found.dtype)
     nan = single.isnan() & narrow.isnan()
@@ -104,7 +110,7 @@ def compare(
     if decided is not None:
         blur = torch.where(decided, 0.0, blur)
     own = {torch.float16: 2e-3, torch.bfloat16: 2e-2}.get(found.dtype, 0.0)
-    tolerance = (2e-5 + blur + own) * largest + 1e-30
+    tolerance = (2e-5 + blur + max(own, more)) * largest + 1e-30
     distance = torch.where(finite & found.isfinite(), (found.double() - double).abs(), 0.0)
     readable = blur < 0.1  # beyond, no digit of the weights is left
     wrong |= readable & (distance > tolerance + 4 * (single.double() - double).abs().nan_to_num(0, 0, 0))
@@ -115,6 +121,30 @@ def compare(
     return Verdict(
         "wrong", f"{told}{single[at].item()} (float64: {double[at].item()}); scores up to {size.max().item():.3g}"
     )
+
+
+def _scores(case: Case, q: torch.Tensor, k: torch.Tensor, score_mod: Any, mask_mod: Any) -> torch.Tensor:
+    """The scores after the mods, in float64."""
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+    scores = q.double() @ k.double().mT * (q.shape[3] ** -0.5 if case.scale is None else case.scale)
+    index = torch.meshgrid(*(torch.arange(n) for n in scores.shape), indexing="ij")
+    if score_mod is not None:
+        scores = torch.as_tensor(score_mod(scores, *index)).double().expand(scores.shape)
+    return scores if mask_mod is None else torch.where(mask_mod(*index), scores, -torch.inf)
+
+
+def _statistics(found: list[torch.Tensor], scores: torch.Tensor, size: torch.Tensor, more: float) -> Verdict:
+    """The log-sum-exp and the largest scores, if the call returned them, where both are finite or -inf."""
+    for name, own, wanted in zip(("lse", "max_scores"), found, (scores.logsumexp(-1), scores.amax(-1)), strict=False):
+        usual = ((wanted.abs() < 1e30) | wanted.isneginf()) & (size < 1e30)
+        finite = usual & wanted.isfinite()
+        tolerance = 64 * _EPS * size + (2e-5 + more) * wanted.abs().clamp(min=1)
+        far = (own.double() - wanted).abs().nan_to_num(torch.inf) > tolerance
+        wrong = torch.where(finite, far, usual & (own.double() != wanted))
+        if wrong.any():
+            at = tuple(wrong.nonzero()[0].tolist())
+            return Verdict("wrong", f"{name} at {at}: {own[at].item()} in place of {wanted[at].item()}")
+    return Verdict("right")
 
 
 def _flex(q: Any, k: Any, v: Any, score_mod: Any, mask_mod: Any, options: dict[str, Any]) -> torch.Tensor:

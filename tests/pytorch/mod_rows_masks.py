@@ -383,7 +383,7 @@ PYTORCH = {
 ROWS: dict[str, Row] = {
     **masks(GYM),
     **masks(CANVAS, sizes=(1, 2, 2, 36, 36, 8)),
-    **masks(MORTON, sizes=(1, 2, 1, 16, 16, 8), refused="takes .*a constant"),
+    **masks(MORTON, sizes=(1, 2, 1, 16, 16, 8)),
     **masks(TRANSFORMERS, sizes=(2, 4, 2, 20, 24, 8)),
     **masks(PYTORCH),
 }

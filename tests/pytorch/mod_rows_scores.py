@@ -206,17 +206,73 @@ METHODS = {
     "torch.isclose": lambda s, b, h, q, kv: torch.where(torch.isnan(s) | torch.isinf(s), 0.0, s),
 }  # fmt: skip
 
-# Kernels have no operation for these.
+CODES = whole(max(Q, KV), low=-40, high=40, seed=11, dtype=torch.int32)
+BYTES = whole(KV, high=256, seed=12, dtype=torch.uint8)
+
+
+def in_place_bits(s, b, h, q, kv):
+    code = q + 0 * kv
+    code ^= kv
+    code <<= 1
+    code |= 1
+    code &= 0x1F
+    code >>= 1
+    return s + code * 0.1
+
+
+def parity(n):
+    for shift in (8, 4, 2, 1):
+        n = n ^ (n >> shift)
+    return n & 1
+
+
+def hashed(b, h, q, kv):
+    """A 32-bit hash of a position, as for dropout without random numbers."""
+    n = (q * 2654435761 + kv * 40503 + h * 97 + b) & 0xFFFFFFFF
+    n = ((n >> 16) ^ n) * 0x45D9F3B & 0xFFFFFFFF
+    return (n >> 16) ^ n
+
+
 ARCS = {
     ".atan": lambda s, b, h, q, kv: torch.atan(s),
     "torch.atan2": lambda s, b, h, q, kv: torch.atan2(s, HEADS[h]),
-    "torch.asin, acos": lambda s, b, h, q, kv: torch.asin(torch.tanh(s)) + torch.acos(torch.tanh(s)),
+    "torch.asin, acos": lambda s, b, h, q, kv: torch.asin(torch.tanh(s)) + 2 * torch.acos(torch.tanh(s)),
+    "arcsinh, arccosh, arctanh": lambda s, b, h, q, kv: (
+        torch.asinh(s) + torch.acosh(1 + s * s) + torch.atanh(torch.sin(s) * 0.9)
+    ),
+    "angle on a canvas": lambda s, b, h, q, kv: s + torch.atan2((q // 6 - kv // 6).float(), (q % 6 - kv % 6).float()),
+    "degrees and radians": lambda s, b, h, q, kv: s * torch.deg2rad(q * 10.0) - torch.rad2deg(s) * 0.01,
+    "sinc": lambda s, b, h, q, kv: s * torch.sinc((q - kv) / 5),
+    "logit": lambda s, b, h, q, kv: torch.logit(torch.sigmoid(s)) + torch.logit(torch.sigmoid(s), eps=0.3),
+    "special functions": lambda s, b, h, q, kv: torch.special.ndtr(s) + torch.special.entr(s.abs()) + torch.erfc(s),
+    "xlogy": lambda s, b, h, q, kv: s + torch.xlogy(kv, q + 1) * 0.1,
+    "logaddexp2, ldexp": lambda s, b, h, q, kv: torch.logaddexp2(s, HEADS[h]) + torch.ldexp(s, -h),
+    "signbit, sgn": lambda s, b, h, q, kv: torch.where(torch.signbit(s), s * 2, s) + torch.sgn(kv - q),
 }
 BITS = {
     "& | ^ of two positions": lambda s, b, h, q, kv: s + ((q & kv) - (q | kv) + (q ^ kv)) * 0.1,
     "& of negative numbers": lambda s, b, h, q, kv: s + ((q - kv) & (kv - 5)) * 0.1,
     "<< by a position": lambda s, b, h, q, kv: s + (1 << (kv % 5)) * 0.1,
     ">> by a position": lambda s, b, h, q, kv: s + (q >> (kv % 3)) * 0.1,
+    "in place": in_place_bits,
+    "of captured integers": lambda s, b, h, q, kv: s + ((CODES[q] & CODES[kv]) ^ (CODES[q] | kv)) % 16 * 0.1,
+    "of captured bytes": lambda s, b, h, q, kv: s + (BYTES[kv] << 3) * 0.01 + ((BYTES[kv] ^ 0x5A) >> 2) * 0.01,
+    "of conditions and numbers": lambda s, b, h, q, kv: s + ((q > kv) & kv) * 0.1 + ((q > 3) | (kv & 1)) * 0.2,
+    "number on the left": lambda s, b, h, q, kv: s + ((5 & q) + (3 ^ kv) + (8 | q) + (64 >> h)) * 0.05,
+    "torch.bitwise_": lambda s, b, h, q, kv: (
+        s + torch.bitwise_xor(torch.bitwise_and(q, kv), torch.bitwise_not(q)) * 0.1 + torch.bitwise_or(q, kv)
+    ),
+    "torch shifts": lambda s, b, h, q, kv: (
+        s + torch.bitwise_left_shift(q, kv % 7) % 9 * 0.1 + torch.bitwise_right_shift(q * 9, torch.bitwise_and(kv, 3))
+    ),
+    "methods": lambda s, b, h, q, kv: s + q.bitwise_and(kv) * 0.1 + q.__xor__(kv) * 0.1 + q.__lshift__(h) * 0.05,
+    "<< beyond 32 bits": lambda s, b, h, q, kv: s + (1 << (kv + 20)) % 97 * 0.1,
+    "<< beyond 64 bits, and by less than 0": lambda s, b, h, q, kv: s + ((3 << (kv * 4)) + (3 << (q - kv))) % 97 * 0.1,
+    ">> by more than there are bits": lambda s, b, h, q, kv: s + ((q - kv) >> (kv * 5)) * 0.5 + (q >> (kv - q)) * 0.1,
+    "a power of two": lambda s, b, h, q, kv: s / 2**h + torch.pow(2, kv % 5) * 0.1,
+    "parity of bits": lambda s, b, h, q, kv: torch.where(parity(q ^ kv) == 1, s, -s),
+    "gray codes": lambda s, b, h, q, kv: s + ((q ^ (q >> 1)) == (kv ^ (kv >> 1))) * 2.0,
+    "hash for dropout": lambda s, b, h, q, kv: torch.where(hashed(b, h, q, kv) % 10 < 7, s, -torch.inf),
     "a bit of a number": lambda s, b, h, q, kv: torch.where(((0xA5 >> (kv % 8)) & 1) == 1, s, -3.0),
 }  # fmt: skip
 
@@ -224,8 +280,8 @@ ROWS: dict[str, Row] = {
     **scores(GYM),
     **scores(PYTORCH),
     **scores(METHODS),
-    **scores(ARCS, refused=r"torch.a(tan|tan2|sin) is not one of the functions"),
-    **scores(BITS, refused="takes .*a constant"),
+    **scores(ARCS),
+    **scores(BITS),
     **{f"{name}, float16": Row(score=PYTORCH[name], dtype=torch.float16) for name in ("head offset", "relative")},
     **{f"{name}, bfloat16": Row(score=GYM[name], dtype=torch.bfloat16) for name in ("alibi", "softcap 20")},
     **{f"{name}, two queries": Row(score=GYM[name], sizes=(1, 4, 2, 2, 40, 16)) for name in ("alibi, computed",)},

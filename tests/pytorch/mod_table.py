@@ -10,6 +10,7 @@ import torch
 from attention_reference import DEVICE, tensors
 
 import neptune_lab as nl
+from neptune_lab.errors import NeptuneError
 
 # batch, heads, key heads, queries, keys, head_dim: lengths that no tile divides.
 SIZES = (2, 4, 4, 20, 24, 8)
@@ -26,6 +27,7 @@ class Row:
         sizes: batch, heads, key heads, queries, keys, head_dim.
         dtype: of q, k and v.
         refused: "" if the row is right; else what the error says: the cause.
+        theirs: whether FlexAttention refuses the call, too.
     """
 
     score: Mod | None = None
@@ -33,6 +35,7 @@ class Row:
     sizes: tuple[int, int, int, int, int, int] = SIZES
     dtype: torch.dtype = torch.float32
     refused: str = ""
+    theirs: bool = False
 
     def tensors(self) -> list[torch.Tensor]:
         """q, k and v."""
@@ -65,6 +68,15 @@ class Row:
         if not torch.equal(found.isnan(), expected.isnan()):
             return torch.inf
         return (found - expected).nan_to_num().abs().max().item()
+
+    def judged(self) -> str:
+        """ "right", "wrong", "refused" by an error of ours that names a way around, or "unclear" by any other."""
+        try:
+            return "right" if self.error() < self.tolerance else "wrong"
+        except NeptuneError as error:
+            return "refused" if error.help else "unclear"
+        except Exception:  # noqa: BLE001  # any other error tells a user nothing
+            return "unclear"
 
     @property
     def tolerance(self) -> float:

@@ -76,7 +76,7 @@ def test_scores(score_mod):
 @pytest.mark.parametrize(
     ("score_mod", "match"),
     [
-        (lambda s, b, h, q, kv: s + torch.softmax(TABLE[q], 0), r"torch.softmax is not one(.|\n)*help"),
+        (lambda s, b, h, q, kv: s + torch.cumsum(TABLE[q], 0)[0], r"torch.cumsum is not one(.|\n)*help"),
         (lambda s, b, h, q, kv: s + BIAS.expand(9, 80).sum(), r"all 720 elements of .* BIAS(.|\n)*before the call"),
         (lambda s, b, h, q, kv: s + (TABLE[q] > 0), r"shape \(4,\) is used whole: .* needs 1 more ind"),
         (lambda s, b, h, q, kv: s + int(q), r"as a Python number, in .*test_mod_functions.py, line \d+: `"),
@@ -86,11 +86,14 @@ def test_scores(score_mod):
         (lambda s, b, h, q, kv: s + q.add_(0.5), "a mod changes a int in place by add_"),
         (lambda s, b, h, q, kv: s + TABLE.add_(1)[q, 0], "a mod changes a tensor in place by add_"),
         (lambda s, b, h, q, kv: s.item(), r"Tensor.item is not one"),
-        (lambda s, b, h, q, kv: s * 2**-h, r"whole number to a power(.|\n)*2.0 \*\* h"),
+        (lambda s, b, h, q, kv: s * 3**-h, r"whole number to a power(.|\n)*2.0 \*\* h"),
         (lambda s, b, h, q, kv: torch.where(q > kv), "torch.where with a condition alone"),
         (lambda s, b, h, q, kv: s + undefined, r"NameError: .* in .*line \d+"),  # noqa: F821
-        (lambda s, b, h, q, kv: s + (q & kv), "`&` takes two conditions, or a whole number and a constant"),
-        (lambda s, b, h, q, kv: s + q.to(torch.int8), "converts a value to int8"),
+        (lambda s, b, h, q, kv: s + (q & s), "`&` takes whole numbers or conditions; got int and float"),
+        (lambda s, b, h, q, kv: s + (1 << s), "`<<` takes whole numbers or conditions; got int and float"),
+        (lambda s, b, h, q, kv: s + q.to(torch.complex64), "converts a value to complex64"),
+        (lambda s, b, h, q, kv: s + torch.lgamma(s), r"torch.lgamma is not one of the functions(.|\n)*table\[b, h"),
+        (lambda s, b, h, q, kv: torch.nn.functional.dropout(s), "drops elements with probability 0.5"),
         (lambda s, b, h, q, kv: s * (q < 2**70), "1180591620717411303424, which int64 does not hold"),
         (lambda s, b, h, q, kv: q > kv, "returned bool: expected float"),
         (lambda *_: None, "returned NoneType"),
@@ -100,6 +103,16 @@ def test_refusals_name_the_cause_the_line_and_a_way_out(score_mod, match):
     q, k, v = tensors((1, 2, 32, 16))
     with pytest.raises(DefinitionError, match=match):
         nl.attention(q, k, v, score_mod=score_mod)
+
+
+def test_shifts_of_positions_have_64_bits():
+    """Bounds show that the first needs them; nothing bounds the second."""
+    q, k, v = tensors((1, 1, 16, 16), (1, 1, 24, 16))
+    for mod in (
+        lambda s, b, h, q, kv: s + (1 << (kv * 2)) % 97 * 0.1,
+        lambda s, b, h, q, kv: s + (3 << (q * kv // 9)) % 97 * 0.1,
+    ):
+        assert (nl.attention(q, k, v, score_mod=mod) - flex(q, k, v, mod)).abs().max() < 2e-5
 
 
 def test_one_batch_of_keys_for_all():

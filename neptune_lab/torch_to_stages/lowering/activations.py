@@ -13,7 +13,8 @@ from neptune_lab.torch_to_stages.values import Value
 
 # Functions of floats that the IR has under the same name.
 _SAME = (
-    *("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "sigmoid", "sin", "cos", "erf", "floor", "ceil", "round"),
+    *("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "sigmoid", "sin", "cos", "atan", "erf"),
+    *("floor", "ceil", "round"),
 )
 _ERF_SCALE = math.sqrt(0.5)
 _TANH_SCALE = math.sqrt(2 / math.pi)
