@@ -161,7 +161,7 @@ def _is_narrow(x: Any) -> bool:
 
 def _is_inside(count: Any, width: int) -> bool:
     """Whether an expression is a remainder of a division by at most a width."""
-    divisor = count.b if type(count).__name__ == "FloorMod" else None
+    divisor: Any = count.b if type(count).__name__ == "FloorMod" else None
     return type(divisor).__name__ == "IntImm" and 0 < int(divisor.value) <= width
 
 

@@ -23,7 +23,7 @@ from neptune_lab.operators import foreign
 from neptune_lab.operators.arrays import Array, constant, elementwise
 from neptune_lab.operators.bits import bits, invert, shift
 from neptune_lab.operators.operations import NARROW, convert, is_wide, kind_of, operate, promoted, wrapped
-from neptune_lab.scalar_ops import rows
+from neptune_lab.scalar_ops import OPERATIONS, rows
 
 
 class Scalar:
@@ -158,12 +158,6 @@ class Scalar:
     def __round__(self, digits: int | None = None) -> Scalar:
         return foreign.call("torch.Tensor", "round", (self, digits or 0), None)
 
-    def __floor__(self) -> Scalar:
-        return apply("floor", self)
-
-    def __ceil__(self) -> Scalar:
-        return apply("ceil", self)
-
     def __divmod__(self, other: Any) -> tuple[Scalar, Scalar]:
         return self // other, self % other
 
@@ -288,6 +282,8 @@ def _in_place(name: str) -> Callable[[Scalar, Any], Any]:
     return changed
 
 
+for _name in ("floor", "ceil"):
+    setattr(Scalar, f"__{_name}__", lambda self, name=_name: apply(name, self))
 for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"):
     setattr(Scalar, f"__i{_name}__", _in_place(_name))
 
@@ -376,12 +372,20 @@ def apply(name: str, *args: Any) -> Scalar:
                 f"a mod combines its arguments with a {type(arg).__name__}: only numbers and tensors can be combined",
                 help="read one element of a captured tensor, as in `slopes[h]`",
             )
+    own = _narrow(args) if OPERATIONS[name].kind in _WRAPPING and name not in ("shl", "shr") else ""
+    if own:  # PyTorch converts a Python number to the dtype of the tensor beside it: bytes[kv] == 256 means == 0
+        whole = (isinstance(a, int | np.integer) and not isinstance(a, bool) for a in args)
+        args = tuple(int(wrapped(int(a), own)) if is_int else a for a, is_int in zip(args, whole, strict=True))
     values = [a.value if isinstance(a, Scalar) else a for a in args]
     result = operate(name, values)
     narrow = _narrow(args) if kind_of(result) == "int" else ""
     if narrow and name not in ("select", "min", "max", "floormod"):  # these cannot overflow
         result = wrapped(result, narrow)
     return Scalar(result, narrow)
+
+
+# Operations whose operands have one dtype.
+_WRAPPING = ("number", "integer", "bits", "comparison")
 
 
 def _narrow(args: tuple[Any, ...]) -> str:

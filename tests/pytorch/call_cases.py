@@ -153,6 +153,8 @@ def draw(seed: int) -> Case:
     dtype = rng.choice(["float32", "float32", "float32", "float16", "bfloat16"])
     form = draw_form(rng, sizes)
     layout = rng.choice(["", "", *LAYOUTS]) if form.kind in ("", "made", "lists", "full lists") else ""
+    if form.hides:  # as for masks: NaN and infinities of v
+        special = tuple(one for one in special if one[0] != "v")
     return Case(form.sizes(sizes), dtype, score, mask, () if form.eights else special, scale, seed, layout, form)
 
 

@@ -51,6 +51,11 @@ class Form:
             kv_len = -(-max(kv_len, q_len) // self.page) * self.page
         return (batch, heads, kv_heads, q_len, kv_len, *widths)  # pyright: ignore[reportReturnType]
 
+    @property
+    def hides(self) -> bool:
+        """Whether the form hides keys without a mask_mod."""
+        return self.kind in ("packed", "paged", "lists", "full lists")
+
     def fits(self, sizes: Sizes) -> bool:
         """Whether a call of this form can have the sizes."""
         return self.sizes(sizes) == sizes

@@ -62,7 +62,7 @@ def mask_text(rng: random.Random, depth: int) -> str:
             f"((q > {n}) ^ (kv & 1)) == 0", f"parity(q ^ kv) == {m % 2}",
             # gathers through gathers
             "perm[perm[kv]] <= q", "flags[table[2, kv]]", f"torch.isin(kv % 8, torch.tensor([{m}, {n}, 7]))",
-            f"doc[(q ^ {m}) % S] == doc[kv]", "relative[perm[q] + perm[kv]] > -0.7", f"(table[:, kv] > q - {n}).any()",
+            f"doc[(q ^ {m}) % S] == doc[kv]", "relative[perm[q] + perm[kv]] > -0.7", f"(table[:, kv] > q - {n}).any(0)",
             # conditions as values
             "(q >= kv) == (kv > 3)", f"(q >= kv) + (kv < {n})", f"(kv % {n}).bool()", f"(q > kv) * {n} >= kv % 4",
             f"torch.isfinite(bias[q, kv]) & (kv != {m})", f"torch.sign(q - kv) >= {m - 1}",
@@ -106,7 +106,7 @@ def score_text(rng: random.Random, depth: int) -> str:
             f"torch.atan({x}) * {c}", f"torch.asinh({x})", f"torch.sinh(torch.tanh({x}))",
             f"torch.logaddexp({x}, bias[q, kv])",
             f"({x}) + relative[perm[q] - perm[kv]]", f"({x}) + relative[perm[(q + kv) % S]]", f"({x}) / 2 ** (h + 1)",
-            f"({x}) + strided[table[0, kv]]", f"({x}) + table[:, q].sum() * 0.01",
+            f"({x}) + strided[table[0, kv]]", f"({x}) + table[:, q].sum(0) * 0.01",
             f"({x}) * torch.sinc((q - kv) * 0.{n})", f"torch.copysign({x}, bias[q, kv])",
             f"({x}) + morton(q ^ kv) * 0.01",
             f"({x}) + (q * kv * 3000000) * 1e-9", f"torch.clamp({x}, min=-{c})", f"F.leaky_relu({x}, 0.{n})",

@@ -257,6 +257,9 @@ BITS = {
     "in place": in_place_bits,
     "of captured integers": lambda s, b, h, q, kv: s + ((CODES[q] & CODES[kv]) ^ (CODES[q] | kv)) % 16 * 0.1,
     "of captured bytes": lambda s, b, h, q, kv: s + (BYTES[kv] << 3) * 0.01 + ((BYTES[kv] ^ 0x5A) >> 2) * 0.01,
+    "bytes beside numbers of more bits": lambda s, b, h, q, kv: (
+        torch.where(BYTES[kv] >= 300, s, -1.0) + BYTES[kv] // 300 * 0.1 + torch.where(BYTES[kv] > -1, 0.5, 0.0)
+    ),
     "of conditions and numbers": lambda s, b, h, q, kv: s + ((q > kv) & kv) * 0.1 + ((q > 3) | (kv & 1)) * 0.2,
     "number on the left": lambda s, b, h, q, kv: s + ((5 & q) + (3 ^ kv) + (8 | q) + (64 >> h)) * 0.05,
     "torch.bitwise_": lambda s, b, h, q, kv: (
