@@ -60,7 +60,7 @@ class Call(Row):
             options |= {"cu_seqlens_q": self.offsets[0], "cu_seqlens_k": self.offsets[1]}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = nl.attention(
+            found: Any = nl.attention(  # pyright: ignore[reportCallIssue]
                 q, k, v, score_mod=self.score, mask_mod=self.mask, scale=self.scale,
                 enable_gqa=q.shape[1] != k.shape[1], **options,
             )  # fmt: skip

@@ -11,6 +11,8 @@ from attention_reference import DEVICE, causal, flex, tensors
 
 import neptune_lab as nl
 from neptune_lab.errors import DefinitionError, LaunchError
+from neptune_lab.loop_ir.run_in_python import run_in_python
+from neptune_lab.operators import attention as operators
 
 TABLE = torch.randn(32, 4, generator=torch.Generator().manual_seed(1)).to(DEVICE)
 BIAS = torch.randn(80, generator=torch.Generator().manual_seed(2)).to(DEVICE)
@@ -110,9 +112,19 @@ def test_shifts_of_positions_have_64_bits():
     q, k, v = tensors((1, 1, 16, 16), (1, 1, 24, 16))
     for mod in (
         lambda s, b, h, q, kv: s + (1 << (kv * 2)) % 97 * 0.1,
-        lambda s, b, h, q, kv: s + (3 << (q * kv // 9)) % 97 * 0.1,
+        lambda s, b, h, q, kv: s + (3 << (q * kv // 3)) % 97 * 0.1,
     ):
         assert (nl.attention(q, k, v, score_mod=mod) - flex(q, k, v, mod)).abs().max() < 2e-5
+
+
+def test_no_shift_is_left_to_the_machine():
+    """Python refuses to shift by less than 0, so a program that does has no guard."""
+    op = operators.general(
+        1, 1, 5, 7, 4, lambda s, b, h, q, kv: s + ((5 << (q - kv)) + ((kv - 9) >> (q - kv))) * 0.1, dtype="float32"
+    )
+    inputs = op.random_inputs()
+    found, expected = run_in_python(op.program, inputs)["out"], op.reference(*inputs.values())
+    assert abs(found - expected).max() < 1e-5
 
 
 def test_one_batch_of_keys_for_all():
