@@ -24,6 +24,7 @@ from neptune_lab.htile.walk import (
     stores,
     written_tensors,
 )
+from neptune_lab.htile_to_triton.eviction import policies
 from neptune_lab.htile_to_triton.options import EmitOptions
 from neptune_lab.htile_to_triton.padding import Padding
 from neptune_lab.htile_to_triton.scope import Draft, Scope, UniqueNames
@@ -106,6 +107,7 @@ class Context:
         self.sizes: dict[str, str] = {}  # size that is known at the launch -> parameter
         self.variables: dict[str, tuple[str, Draft]] = {}  # grid or loop variable -> (name, the line that binds it)
         self.written = written_tensors(kernel)
+        self.policies = policies(kernel)
         self._handed: dict[Hashable, list[tuple[str, Scope]]] = {}
 
     def name_pointers(self) -> frozenset[str]:

@@ -73,6 +73,9 @@ def load(ctx: Context, access: Access, order: tuple[int, ...]) -> Doc:
     if conditions:
         other = "0.0" if ctx.dtype(access) in FLOATS else "0"
         args += [f"mask={conjunction(conditions)}", f"other={other}"]
+    policy = ctx.policies.get((ctx.loops[0].origin, access.tensor)) if ctx.loops else None
+    if policy is not None and access.tensor not in ctx.written:
+        args.append(f'eviction_policy="{policy}"')
     return call("tl.load", *args)
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from neptune_lab.bench.clock import Samples
 from neptune_lab.bench.drawn import attention, measure, optional, rows, summary, tuning
 from neptune_lab.bench.drawn import run as runs
 from neptune_lab.bench.drawn.measure import Task
@@ -226,27 +227,41 @@ def test_rows_of_the_packages_are_called_as_they_are_defined(monkeypatch: pytest
     assert "no l2_norm" in other.refuses(problem, 0)  # type: ignore[arg-type]
 
 
+def test_a_loss_in_sixteen_bits_is_judged_by_them(monkeypatch: pytest.MonkeyPatch):
+    """liger's losses have the dtype of the logits; ours is float32, and is judged as such."""
+    losses = _Function(lambda x, labels, *_: (functional.cross_entropy(x, labels, reduction="none"), None, None, None))
+    _install(monkeypatch, "liger_kernel.ops.cross_entropy", LigerCrossEntropyFunction=losses)
+    monkeypatch.setattr(optional.contestants, "__defaults__", ("liger_kernel".__eq__,))
+    problem = replace(FLAT, operator="cross_entropy", sizes={"rows": 40, "cols": 400})
+    found = {e.name: e for e in measure.measure(problem, timer=_Clock()).entries}
+    peer = found["liger-kernel"]
+    assert peer.status == "ok"
+    assert measure.BOUNDS["float32"] < (peer.error or 0) < measure.BOUNDS["float16"]
+    assert (found[OURS].error or 0) < measure.BOUNDS["float32"]
+
+
+class _Clock:
+    """Times that say nothing."""
+
+    def quick(self, call):
+        return 1.0
+
+    def times(self, calls, cold):
+        return {name: Samples((1.0, 1.0), "") for name in calls}
+
+
 def test_a_peer_that_fails_is_told_and_costs_nothing_else(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(optional, "installed", lambda module: module == "quack")
     monkeypatch.setattr(optional.contestants, "__defaults__", (optional.installed,))
     monkeypatch.setattr(optional.absent, "__defaults__", (optional.installed,))
 
-    class Clock:
-        def quick(self, call):
-            return 1.0
-
-        def times(self, calls, cold):
-            from neptune_lab.bench.clock import Samples
-
-            return {name: Samples((1.0, 1.0), "") for name in calls}
-
-    found = measure.measure(FLAT, timer=Clock())
+    found = measure.measure(FLAT, timer=_Clock())
     peer = next(e for e in found.entries if e.name == "quack-kernels")
     assert peer.status == "failed"
     assert "quack" in peer.note
     assert found.ours.status == "ok"
     assert "quack-kernels" not in found.absent
-    assert all(e.name != "quack-kernels" for e in measure.measure(FLAT, peers=measure.USUAL, timer=Clock()).entries)
+    assert all(e.name != "quack-kernels" for e in measure.measure(FLAT, peers=measure.USUAL, timer=_Clock()).entries)
 
 
 # -- tuned problems and the summary -------------------------------------------------------------------------------

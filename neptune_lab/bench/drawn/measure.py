@@ -92,7 +92,8 @@ def _compare(
     attempts: list[Attempt] = []
     for one in chosen:
         timed = replace(one, make=_first_call(one, first))
-        attempts.append(attempt(timed, problem, tensors, right, timer.quick, device_memory(), bound))
+        own = max(bound, BOUNDS[problem.dtype]) if one.name in optional.IN_INPUTS_DTYPE else bound
+        attempts.append(attempt(timed, problem, tensors, right, timer.quick, device_memory(), own))
         if attempts[-1].fatal:
             break
     entries = [a.entry for a in attempts]

@@ -5,6 +5,7 @@ An adapter imports its package inside, and is given a problem with its tensors. 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -45,10 +46,14 @@ PEERS: Mapping[str, Peer] = {
     "tilelang": Peer("tilelang", "compiler", (tilelang_attention.refuses, tilelang_attention.prepared)),
     flex_flash.NAME: Peer(flex_flash.MODULE, "compiler", (flex_flash.refuses, flex_flash.prepared)),
 }
+# Peers whose answer has the dtype of the inputs, where ours is float32 (losses); its error is judged by that dtype.
+IN_INPUTS_DTYPE = frozenset({"liger-kernel"})
 
 
 def installed(module: str) -> bool:
     """Whether a module can be found, without importing it."""
+    if module in sys.modules:
+        return True
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:  # of a package that is not there
@@ -79,4 +84,4 @@ def _contestant(name: str, kind: str, problem: Problem, given: Any, refuses: Ref
     return Contestant(name, kind, lambda *_: refuses(problem), lambda *_: prepares(problem, given))
 
 
-__all__ = ["PEERS", "Peer", "absent", "contestants", "installed"]
+__all__ = ["IN_INPUTS_DTYPE", "PEERS", "Peer", "absent", "contestants", "installed"]
