@@ -19,7 +19,15 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource, GluonJITFunction
 
-SHORT = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "int32": "i32", "bool": "i1"}
+SHORT = {
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float32": "fp32",
+    "int32": "i32",
+    "bool": "i1",
+    "float8_e4m3fn": "fp8e4nv",
+    "float8_e5m2": "fp8e5",
+}
 LAUNCH = re.compile(r"^    (\w+)\[\(.*\)\]\(\n((?:        .*\n)*)    \)", re.MULTILINE)
 DESCRIPTOR = re.compile(r"TensorDescriptor\((\w+), \[.*?\], \[.*?\], (\[.*?\]), (\w+)\)")
 
@@ -56,7 +64,11 @@ def facts(function, arguments: list[str], dtypes: dict[str, str], module) -> dic
     done = triton.compile(
         GluonASTSource(function, signature, {}, {}),
         target=GPUTarget("cuda", 90, 32),
-        options={"num_warps": 4, "maxnreg": registers},
+        options={
+            "num_warps": 4,
+            "maxnreg": registers,
+            "enable_fp_fusion": not any("fusion=False" in a for a in arguments),
+        },
     )
     ptx = done.asm["ptx"]
     said = assembler(ptx)

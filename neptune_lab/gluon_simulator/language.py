@@ -13,6 +13,8 @@ from neptune_lab.gluon_simulator.steps import current
 from neptune_lab.gluon_simulator.threads import Barrier, Crew
 from neptune_lab.gluon_simulator.tiles import (
     BFLOAT16,
+    E4M3,
+    E5M2,
     Memory,
     Pending,
     Tile,
@@ -72,7 +74,10 @@ def gluon_language(
         cast=_step(lambda value, dtype: tile(value).to(dtype)),
         load=_step(load),
         store=_step(store),
+        fma=_step(lambda a, b, c: tile(np.float32(np.float64(a) * np.float64(b) + np.float64(c)))),
         bfloat16=BFLOAT16.type,
+        float8e4nv=E4M3.type,
+        float8e5=E5M2.type,
         float16=np.float16,
         float32=np.float32,
         int32=np.int32,

@@ -14,6 +14,14 @@ from neptune_lab.gluon_simulator.steps import START, Kind, Stamp, current
 from neptune_lab.gluon_simulator.threads import Barrier
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
+E5M2 = np.dtype(ml_dtypes.float8_e5m2)
+# Dtypes that NumPy lacks, by torch's name, and torch's of the integers that have their bits.
+_BY_BITS = {
+    "torch.bfloat16": (BFLOAT16, "int16"),
+    "torch.float8_e4m3fn": (E4M3, "uint8"),
+    "torch.float8_e5m2": (E5M2, "uint8"),
+}
 
 
 class Tile(np.ndarray):
@@ -28,7 +36,10 @@ class Tile(np.ndarray):
         return made.view(Tile) if isinstance(made, np.ndarray) else made
 
     def to(self, dtype: Any) -> Tile:
-        """Converted."""
+        """Converted; to floats of 8 bits as a GPU does it, where the largest stands for all above it."""
+        if dtype in (E4M3, E5M2):
+            largest = np.float32(ml_dtypes.finfo(dtype).max)
+            return tile(np.clip(self, -largest, largest).astype(dtype))
         return tile(self.astype(dtype))
 
 
@@ -65,11 +76,10 @@ class Memory:
 
 def array_of(tensor: Any) -> Any:
     """A CPU tensor's values as an array that shares its memory."""
-    if str(tensor.dtype) != "torch.bfloat16":
+    if str(tensor.dtype) not in _BY_BITS:
         return tensor.numpy()
-    return (
-        tensor.view(sys.modules["torch"].int16).numpy().view(BFLOAT16)
-    )  # torch gives NumPy none: the bits are the same
+    dtype, integer = _BY_BITS[str(tensor.dtype)]
+    return tensor.view(getattr(sys.modules["torch"], integer)).numpy().view(dtype)
 
 
 def memory_of(tensor: Any) -> Any:

@@ -64,7 +64,7 @@ class Consumer:
         # A persistent program starts the first products of its next tile before it stores the outputs of this one.
         self.prefetched = (
             {p.target: ctx.names.fresh(f"{p.target}_first") for p in self.structure.first.leading}
-            if ctx.gluon.ahead and shared.persistent
+            if ctx.gluon.ahead and shared.persistent and not self.structure.promoted
             else {}
         )
 
@@ -74,7 +74,8 @@ class Consumer:
         for ring in self.shared.rings:
             ctx.line(f"{ring.slot} = 0")
             ctx.line(f"{ring.phase} = 0")
-        for product in self.structure.parts[0].leading:
+        first = self.structure.first
+        for product in (*first.leading, *(p for p in first.trailing if p.promotion is not None)):
             columns = ctx.shape(product.store.target)[1]
             if columns not in self.zeros:
                 self.zeros[columns] = ctx.names.fresh(f"zeros_{columns}")
@@ -205,21 +206,28 @@ class Consumer:
         for ring in dict.fromkeys(self.shared.leading):
             self._release(ring)
 
-    def _issue_trailing(self, this: LoopPart) -> None:
+    def _issue_trailing(self, this: LoopPart, *, waited: bool = False) -> None:
+        """Issues the trailing products; `waited`: their operands are there."""
         ctx = self.ctx
         waits = by_ring(self.shared.trailing, this.trailing)
         for ring, product in zip(self.shared.trailing, this.trailing, strict=True):
             self._at(product.store)
-            if product is waits[ring]:
+            if product is waits[ring] and not waited:
                 self._wait_full(ring)
-            operands = (self.left[product.target], _right(ring, product), ctx.tiles[product.target])
-            ctx.line(seq(f"{self._pending(product)} = ", call("warpgroup_mma", *operands, "is_async=True")))
+            if product.promotion is None:
+                to: tuple[str, ...] = (ctx.tiles[product.target], "is_async=True")
+            else:
+                to = (self.zeros[ctx.shape(product.store.target)[1]], "use_acc=False", "is_async=True")
+            operands = (self.left[product.target], _right(ring, product), *to)
+            ctx.line(seq(f"{self._pending(product)} = ", call("warpgroup_mma", *operands)))
 
     def _finish_trailing(self, this: LoopPart, *, tie: bool, running: int = 0) -> None:
         ctx = self.ctx
         self._at(this.trailing[0].store)
         pending = [self._pending(product) for product in this.trailing]
         done = [ctx.tiles[product.target] for product in this.trailing]
+        for product in this.trailing:
+            ctx.defined[product.target] = (ROWS, ctx.shape(product.store.target)[1])
         if tie:
             operands = [self.left[product.target] for product in this.trailing]
             pending, done = pending + operands, done + operands
@@ -336,12 +344,14 @@ def _carried(parts: tuple[LoopPart, ...], after: tuple[Store, ...]) -> frozenset
     carried = {access.tensor for stmt in after for access in reads(stmt)}
     for this in parts:
         stored: set[str] = {product.target for product in this.leading}
-        carried |= {product.target for product in this.trailing}
+        carried |= {product.accumulator for product in this.trailing}
         for stmt in this.middle:
             carried |= {access.tensor for access in reads(stmt)} - stored
             stored.add(stmt.target.tensor)
         for product in this.trailing:
             carried |= {access.tensor for access in reads(product.store)} - stored
+            if product.promotion is not None:
+                carried |= {access.tensor for access in reads(product.promotion)} - stored - {product.target}
         for stmt in this.after:
             carried |= {access.tensor for access in reads(stmt)} - stored
             stored.add(stmt.target.tensor)

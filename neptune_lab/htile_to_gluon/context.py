@@ -12,6 +12,7 @@ from neptune_lab.htile_to_gluon.options import GluonOptions
 from neptune_lab.htile_to_gluon.rows import CONSUMER
 from neptune_lab.htile_to_gluon.structure import Structure
 from neptune_lab.htile_to_triton.context import Context
+from neptune_lab.htile_to_triton.expression_text import triton_dtype
 from neptune_lab.htile_to_triton.padding import Padding
 from neptune_lab.htile_to_triton.scope import Draft, Scope, UniqueNames
 from neptune_lab.scalar_ops import ScalarOp
@@ -50,6 +51,7 @@ class GluonContext(Context):
         super().__init__(program, kernel, helpers, UniqueNames(taken | MODULE_NAMES), emit)
         self.padding = Padding(program, kernel, one_width=False)
         self.structure = structure
+        self.kind = "8" if structure.eights else ""  # of the layouts' names
         self.gluon = options
         self.columns = columns  # of the leading product
         self.layouts: dict[str, None] = {}
@@ -61,20 +63,20 @@ class GluonContext(Context):
 
     def tile_layout(self, columns: int) -> str:
         """The name of the layout of a tile with that many columns."""
-        return self._layout(f"TILE_{columns}")
+        return self._layout(f"TILE{self.kind}_{columns}")
 
     def rows_layout(self, columns: int | None = None) -> str:
         """The name of the layout of a vector of rows that broadcasts with tiles of that many columns (None: of the
         leading product's, which variables have)."""
-        return self._layout(f"ROWS_{columns or self.columns}")
+        return self._layout(f"ROWS{self.kind}_{columns or self.columns}")
 
     def columns_layout(self, columns: int) -> str:
         """The name of the layout of a vector of columns."""
-        return self._layout(f"COLUMNS_{columns}")
+        return self._layout(f"COLUMNS{self.kind}_{columns}")
 
     def operand_layout(self, columns: int) -> str:
         """The name of the layout of a left operand of a product with that many columns."""
-        return self._layout(f"LEFT_{columns}")
+        return self._layout(f"LEFT{self.kind}_{columns}")
 
     def _layout(self, name: str) -> str:
         self.layouts[name] = None
@@ -83,6 +85,11 @@ class GluonContext(Context):
     def function(self, row: ScalarOp) -> str:
         """The name or symbol of an operation in Gluon, before `spelled`; "" if it has none."""
         return row.triton if row.gluon else ""
+
+
+def gluon_dtype(dtype: str) -> str:
+    """Gluon's name of a dtype."""
+    return spelled(triton_dtype(dtype))
 
 
 def spelled(text: str) -> str:
@@ -95,12 +102,14 @@ def layout_lines(names: set[str]) -> list[str]:
     out: list[str] = []
     for name in sorted(names, key=lambda n: (int(n.rsplit("_", 1)[1]), n)):
         kind, columns = name.rsplit("_", 1)
-        tile = f"gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {columns}, 16])"
+        # An instruction sums 32 bytes of each row; a register of the left operand has 4.
+        depth, adjacent = (32, 4) if kind.endswith("8") else (16, 2)
+        tile = f"gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {columns}, {depth}])"
         text = {
             "TILE": tile,
             "ROWS": f"gl.SliceLayout(1, {tile})",
             "COLUMNS": f"gl.SliceLayout(0, {tile})",
-            "LEFT": f"gl.DotOperandLayout(0, {tile}, 2)",
-        }[kind]
+            "LEFT": f"gl.DotOperandLayout(0, {tile}, {adjacent})",
+        }[kind.removesuffix("8")]
         out.append(f"{name} = gl.constexpr({text})")
     return out

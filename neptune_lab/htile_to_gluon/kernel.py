@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from neptune_lab.htile.nodes import Kernel, Program
 from neptune_lab.htile.shapes import shape_of
 from neptune_lab.htile_to_gluon.consumer import Consumer
-from neptune_lab.htile_to_gluon.context import GluonContext, layout_lines, spelled
+from neptune_lab.htile_to_gluon.context import GluonContext, gluon_dtype, layout_lines, spelled
 from neptune_lab.htile_to_gluon.match import match_structure
 from neptune_lab.htile_to_gluon.options import GluonOptions
 from neptune_lab.htile_to_gluon.producer import emit_producer
+from neptune_lab.htile_to_gluon.promoting import PromotingConsumer
 from neptune_lab.htile_to_gluon.shared_memory import SharedMemory, plan_shared_memory, tile_bytes
 from neptune_lab.htile_to_gluon.structure import Structure, UnsupportedKernel
 from neptune_lab.htile_to_gluon.tile_schedule import tiles
 from neptune_lab.htile_to_gluon.widths import widened
 from neptune_lab.htile_to_triton.context import WIDTH, HostDescriptor
+from neptune_lab.htile_to_triton.module import rounds_to_eights
 from neptune_lab.htile_to_triton.scope import UniqueNames
 from neptune_lab.wrapping import Bracketed, lines
 
@@ -49,6 +51,7 @@ class GluonKernel:
         descriptors: tensor descriptors that it takes after them.
         programs: the number of tiles, which is the grid's size or, with persistent programs, its limit.
         registers: registers per thread at the launch.
+        fused: as in `KernelSource`.
     """
 
     name: str
@@ -58,6 +61,7 @@ class GluonKernel:
     descriptors: tuple[HostDescriptor, ...]
     programs: int
     registers: int
+    fused: bool
 
 
 def emit_kernel(
@@ -93,6 +97,7 @@ def emit_kernel(
         warps.inputs + warps.outputs,
         tiles(kernel),
         registers,
+        not rounds_to_eights(kernel),
     )
 
 
@@ -159,7 +164,7 @@ def _warps(
     taken = taken | {d.parameter for d in producer.host_descriptors.values()}
     ctx = GluonContext(program, kernel, structure, helpers, taken, options, columns)
     ctx.name_pointers()
-    consumer = Consumer(ctx, shared)
+    consumer = PromotingConsumer(ctx, shared) if structure.promoted else Consumer(ctx, shared)
     consumer.emit()
     return _Warps(shared, producer, consumer, helpers)
 
@@ -233,7 +238,7 @@ def _entry(
         extents = ", ".join(map(str, (slots, 1, *shape) if of_matrix else (slots, *shape)))
         rows, columns = shape
         layout = f"{described[(tensor, (rows, columns))]}.layout"
-        body.append(f"{buffer} = gl.allocate_shared_memory(gl.{dtype}, [{extents}], {layout})")
+        body.append(f"{buffer} = gl.allocate_shared_memory({gluon_dtype(dtype)}, [{extents}], {layout})")
 
     for resident in shared.resident:
         tensor, of_matrix = resident.access.tensor, resident.of_matrix

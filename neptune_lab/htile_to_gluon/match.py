@@ -6,6 +6,11 @@ The form: unnested loops over one tiled reduction (parts of a loop, and unrolled
     row work            pointwise operators, reductions of rows, small reads
     trailing products   y = dot(value of the loop, tile loaded by the loop, acc=f(y))
 
+or trailing products z = dot(value of the loop, tile loaded by the loop), each with a promotion y = f(y, z): Hopper adds
+products of floats of 8 bits with fewer digits than float32, so the sum of a tile is added to the others apart.  All
+products have factors of 16 bits, or all of 8; those of 8 are read along the dimension that is summed, which is the last
+of both factors' tensors.
+
 The first dimension of every tile is the rows, and no operation combines rows, so each consumer takes a share of them.
 
 Tiles may be visited in any order.  In a rolling update, each state is the reduction over the tiles visited so far, and
@@ -20,6 +25,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.affine import affine, expression, is_nonnegative
@@ -29,7 +35,7 @@ from neptune_lab.htile.substitute import substitute
 from neptune_lab.htile.walk import accesses, evaluate, names_of_access, names_of_index, reads, subexpressions, tile_dims
 from neptune_lab.htile_to_gluon.rows import ROWS
 from neptune_lab.htile_to_gluon.structure import LoopPart, Product, Structure, UnsupportedKernel
-from neptune_lab.strict.dtypes import HALVES
+from neptune_lab.strict.dtypes import EIGHTS, HALVES
 
 MOST_CONSUMERS = 3
 MOST_PROGRAMS = 4096  # the loop bounds of at most so many programs are computed one by one
@@ -66,16 +72,32 @@ def match_structure(program: ir.Program, kernel: ir.Kernel) -> Structure:
             what = "the first tile of its loop is not certain to exist, and a guard depends on the order of the tiles"
         raise UnsupportedKernel(what)
     first = _tile_of(program, parts[0], downward=downward)
-    structure = Structure(rows, resident, before, first, parts, downward, after)
+    eights = _multiplies_eights(program, first)
+    structure = Structure(rows, resident, before, first, parts, downward, after, eights)
     _check_rows(program, structure)
     return structure
+
+
+def _multiplies_eights(program: ir.Program, part: LoopPart) -> bool:
+    """Whether the products multiply floats of 8 bits: all, or none."""
+    widths = {dtype_of(product.b, program) in EIGHTS for product in (*part.leading, *part.trailing)}
+    if len(widths) > 1:
+        raise UnsupportedKernel("some of its products multiply floats of 8 bits, others of 16")
+    if len({product.promotion is None for product in part.trailing}) > 1:
+        raise UnsupportedKernel("some of its products are added by the matrix unit, others in float32")
+    return widths.pop()
 
 
 def _reads_number(part: LoopPart) -> bool:
     """Whether a part reads the number of its tile as a scalar, not to locate a tile or its elements."""
     return part.loop is not None and any(
         isinstance(expr, ir.Scalar) and part.loop.var in names_of_index(expr.value)
-        for store in (*part.middle, *part.after, *(p.store for p in (*part.leading, *part.trailing)))
+        for store in (
+            *part.middle,
+            *part.after,
+            *(p.store for p in (*part.leading, *part.trailing)),
+            *(p.promotion for p in part.trailing if p.promotion is not None),
+        )
         for expr in subexpressions(store.value)
     )
 
@@ -131,7 +153,7 @@ def _parts(
 
 
 def _shape(program: ir.Program, product: Product) -> tuple[object, ...]:
-    return product.target, product.b.tensor, shape_of(product.b, program), product.transposed
+    return product.target, product.accumulator, product.b.tensor, shape_of(product.b, program), product.transposed
 
 
 def _tile(rest: list[ir.Stmt], signature: list[str]) -> tuple[ir.For | None, tuple[ir.Store, ...]] | None:
@@ -158,7 +180,10 @@ def _part(
     trailing: list[Product] = []
     middle: list[ir.Store] = []
     after: list[ir.Store] = []
+    promotions = _promotions(body)
     for store in body:
+        if any(store is promotion for promotion in promotions.values()):
+            continue
         if program.tensor(store.target.tensor).space != "chip":
             raise UnsupportedKernel(f"its loop stores to {store.target.tensor}")
         if not isinstance(store.value, ir.Dot):
@@ -171,6 +196,10 @@ def _part(
             if trailing:
                 middle, after = middle + after, []
             trailing.append(product)
+        elif product.target in promotions:
+            if trailing:
+                middle, after = middle + after, []
+            trailing.append(replace(product, promotion=promotions[product.target]))
         else:
             raise UnsupportedKernel(
                 f"the product {product.target} neither has a loop-invariant left operand nor accumulates over the loop"
@@ -178,12 +207,29 @@ def _part(
     if not leading or not trailing:
         what = "that accumulates over the loop" if leading else "with a loop-invariant left operand"
         raise UnsupportedKernel(f"its loop has no product {what}")
-    targets = {p.target for p in trailing}
+    targets = {name for p in trailing for name in (p.target, p.accumulator)}
     for store in (*middle, *after):
         if read := targets & {a.tensor for a in reads(store)}:
             raise UnsupportedKernel(f"{store.target.tensor} reads the accumulator {read.pop()} inside the loop")
     certain = loop is None or _always_runs(loop, env)
     return LoopPart(loop, tuple(leading), tuple(middle), tuple(trailing), tuple(after), certain)
+
+
+def _promotions(body: tuple[ir.Store, ...]) -> dict[str, ir.Store]:
+    """By product, the only statement of `body` that reads it, `y = f(y, product)`, if the product is no sum itself."""
+    found: dict[str, ir.Store] = {}
+    for n, store in enumerate(body):
+        if not isinstance(store.value, ir.Dot) or store.value.acc is not None:
+            continue
+        readers = [s for s in body if store.target.tensor in {a.tensor for a in reads(s)}]
+        if len(readers) == 1 and any(s is readers[0] for s in body[n + 1 :]) and _accumulates(readers[0]):
+            found[store.target.tensor] = readers[0]
+    return found
+
+
+def _accumulates(store: ir.Store) -> bool:
+    products = any(isinstance(expr, ir.Dot) for expr in subexpressions(store.value))
+    return not products and store.target.tensor in {access.tensor for access in reads(store)}
 
 
 def _always_runs(loop: ir.For, env: Env) -> bool:
@@ -210,8 +256,12 @@ def _product(program: ir.Program, store: ir.Store, dot: ir.Dot) -> Product:
     if not isinstance(b, ir.Access) or program.tensor(b.tensor).space == "chip":
         raise UnsupportedKernel(f"the right operand of {store.target.tensor} is not a tile in global memory")
     dtype = dtype_of(b, program)
-    if dtype not in HALVES:
-        raise UnsupportedKernel(f"{store.target.tensor} multiplies {dtype}; expected float16 or bfloat16")
+    if dtype not in (*HALVES, *EIGHTS):
+        raise UnsupportedKernel(f"{store.target.tensor} multiplies {dtype}; expected floats of 16 or 8 bits")
+    if dtype in EIGHTS and not transposed:
+        raise UnsupportedKernel(
+            f"{store.target.tensor} multiplies {dtype}, of which {b.tensor} does not have the summed dimension last"
+        )
     if any(isinstance(e, ir.Dot) for part in (dot.a, dot.acc) if part is not None for e in subexpressions(part)):
         raise UnsupportedKernel(f"an operand of the product {store.target.tensor} contains a product")
     return Product(store, dot.a, b, transposed, dot.acc)
@@ -252,11 +302,12 @@ def _check_rows(program: ir.Program, structure: Structure) -> None:
         if store.mask is not None:
             raise UnsupportedKernel(f"the store to {store.target.tensor} has a mask")
         for expr in (store.target, *subexpressions(store.value)):
-            _check_tile(program, structure.rows, expr, store.target.tensor)
+            _check_tile(program, structure.rows, expr, store.target.tensor, PLAIN_DTYPES)
     for part in structure.parts:
         for product in (*part.leading, *part.trailing):
+            factors = (*PLAIN_DTYPES, *EIGHTS) if structure.eights else PLAIN_DTYPES
             for expr in (product.store.target, *_operands(product)):
-                _check_tile(program, structure.rows, expr, product.target)
+                _check_tile(program, structure.rows, expr, product.target, factors)
             if (columns := shape_of(product.store.target, program)[-1]) > WIDEST or columns % 16:
                 raise UnsupportedKernel(
                     f"{product.target} has {columns} columns; expected a multiple of 16, at most {WIDEST}"
@@ -268,6 +319,7 @@ def _row_work(structure: Structure) -> Iterator[ir.Store]:
     for part in structure.parts:
         yield from part.middle
         yield from part.after
+        yield from (product.promotion for product in part.trailing if product.promotion is not None)
     yield from structure.after
 
 
@@ -277,12 +329,10 @@ def _operands(product: Product) -> Iterator[ir.TileExpr]:
             yield from subexpressions(operand)
 
 
-def _check_tile(program: ir.Program, rows: int, expr: ir.TileExpr, name: str) -> None:
+def _check_tile(program: ir.Program, rows: int, expr: ir.TileExpr, name: str, dtypes: tuple[str, ...]) -> None:
     shape = shape_of(expr, program)
-    if dtype_of(expr, program) not in PLAIN_DTYPES and not isinstance(expr, ir.Literal):
-        raise UnsupportedKernel(
-            f"{name} computes in {dtype_of(expr, program)}; expected one of {', '.join(PLAIN_DTYPES)}"
-        )
+    if dtype_of(expr, program) not in dtypes and not isinstance(expr, ir.Literal):
+        raise UnsupportedKernel(f"{name} computes in {dtype_of(expr, program)}; expected one of {', '.join(dtypes)}")
     if len(shape) > 2:
         raise UnsupportedKernel(f"{name} has a tile of {len(shape)} dimensions; expected rows and columns")
     if any(extent & (extent - 1) for extent in shape[1:]):

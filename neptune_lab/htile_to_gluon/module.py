@@ -9,7 +9,7 @@ from neptune_lab.htile.nodes import Kernel, Program, Store
 from neptune_lab.htile.spelling import check_spelling
 from neptune_lab.htile.verify import verify
 from neptune_lab.htile.walk import stores
-from neptune_lab.htile_to_gluon.context import MODULE_NAMES
+from neptune_lab.htile_to_gluon.context import MODULE_NAMES, gluon_dtype
 from neptune_lab.htile_to_gluon.helpers import EXTREMA, HELPERS, MULTIPROCESSORS
 from neptune_lab.htile_to_gluon.kernel import GluonKernel, emit_kernel
 from neptune_lab.htile_to_gluon.options import GluonOptions
@@ -177,7 +177,10 @@ def _write_gluon(out: Writer, kernel: GluonKernel) -> KernelSource:
         else:
             out.plain(line.text)
     text = "\n".join(out.text[first:]) + "\n"
-    return KernelSource(kernel.name, text, (kernel.programs,), kernel.pointers, kernel.descriptors, 4, None, "gluon")
+    grid, fused = (kernel.programs,), kernel.fused
+    return KernelSource(
+        kernel.name, text, grid, kernel.pointers, kernel.descriptors, 4, None, language="gluon", fused=fused
+    )
 
 
 def _write_launcher(
@@ -198,7 +201,7 @@ def _write_launcher(
     )
     layouts = {(block, dtype): f"_SHARED_{'_'.join(map(str, block))}_{dtype.upper()}" for block, dtype in blocks}
     for (block, dtype), name in layouts.items():
-        out.plain(f"{name} = gl.NVMMASharedLayout.get_default_for({[*block]}, gl.{dtype})")
+        out.plain(f"{name} = gl.NVMMASharedLayout.get_default_for({[*block]}, {gluon_dtype(dtype)})")
     out.plain("", "", f"def {entry}({', '.join(arguments.values())}):", *signature(program))
     device = f"{arguments[program.inputs[0]]}.device"
     for kernel, source, done in zip(program.kernels, sources, emitted, strict=True):
@@ -210,7 +213,7 @@ def _write_launcher(
                 _descriptor(d, arguments[d.tensor], layouts[(_block(d), program.tensor(d.tensor).dtype)])
                 for d in source.descriptors
             ]
-            args += ["num_warps=4", f"maxnreg={done.registers}"]
+            args += ["num_warps=4", f"maxnreg={done.registers}", *([] if done.fused else ["enable_fp_fusion=False"])]
             if options.persistent:
                 grid = f"min({done.programs}, _multiprocessors({device})),"
         else:

@@ -87,16 +87,20 @@ def _walk(ctx: GluonContext, shared: SharedMemory) -> None:
 
 @dataclass(slots=True)
 class _Saved:
-    """Where in its tensor a tile of a trailing product is: the variable of its row, and its matrix, if there are
-    several, and its column, which are the same in all iterations; () before the first one."""
+    """Where in its tensor a tile of a trailing product is: the variable of its row, or of its column if the product takes
+    it transposed; and what is the same in all iterations, () before the first one: its matrix, if there are several,
+    and the other of the two."""
 
-    row: str
+    moving: str
     others: tuple[str, ...] = ()
+    by_columns: bool = False
 
     @property
     def place(self) -> tuple[str, ...]:
         """The position."""
-        return (*self.others[:-1], self.row, self.others[-1])
+        if self.by_columns:
+            return (*self.others, self.moving)
+        return (*self.others[:-1], self.moving, self.others[-1])
 
 
 def _load_leading(ctx: GluonContext, shared: SharedMemory, part: LoopPart) -> None:
@@ -110,12 +114,14 @@ def _save_positions(ctx: GluonContext, shared: SharedMemory, part: LoopPart, at:
     for ring, product in by_ring(shared.trailing, part.trailing).items():
         ctx.node, ctx.origin = product.store.node_id, product.store.origin
         *matrix, row, column = _place(ctx, product.b)[1]
-        others = (*matrix, column)
+        moving, fixed = (column, row) if product.transposed else (row, column)
+        others = (*matrix, fixed)
         in_loop = set() if part.loop is None else {ctx.variables[part.loop.var][0]}
         if at[ring].others not in ((), others) or in_loop & set(re.findall(r"\w+", " ".join(others))):
-            raise UnsupportedKernel(f"tiles of {product.b.tensor} do not all start at one column")
-        at[ring].others = others
-        ctx.line(f"{at[ring].row} = {row}")
+            what = "row" if product.transposed else "column"
+            raise UnsupportedKernel(f"tiles of {product.b.tensor} do not all start at one {what}")
+        at[ring].others, at[ring].by_columns = others, product.transposed
+        ctx.line(f"{at[ring].moving} = {moving}")
 
 
 def _load_trailing(ctx: GluonContext, shared: SharedMemory, at: dict[RingBuffer, _Saved]) -> None:

@@ -21,7 +21,10 @@ class Product:
         a: the left operand: for a leading product a loop-invariant tile, for a trailing one a value of the loop.
         b: the global tile that the loop loads for it.
         transposed: whether the product takes `b` transposed.
-        acc: what the product is added to: a function of its own target; None for a leading product.
+        acc: what the product is added to: a function of its own target; None for a leading product, and for a trailing
+            one with `promotion`.
+        promotion: the statement that adds the product to its accumulator in float32, if the matrix unit does not; it is
+            no other's of the part.
     """
 
     store: Store
@@ -29,11 +32,17 @@ class Product:
     b: Access
     transposed: bool
     acc: TileExpr | None
+    promotion: Store | None = None
 
     @property
     def target(self) -> str:
         """The tile that it computes."""
         return self.store.target.tensor
+
+    @property
+    def accumulator(self) -> str:
+        """The tile that accumulates it over the loop."""
+        return self.target if self.promotion is None else self.promotion.target.tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +77,7 @@ class Structure:
         first: the first tile that is visited; it is certain to exist.
         parts: in the order in which they are visited; the first part contains the first tile.
         downward: whether tiles are visited from the last to the first.
+        eights: whether the products multiply floats of 8 bits; else of 16.
     """
 
     rows: int
@@ -77,6 +87,12 @@ class Structure:
     parts: tuple[LoopPart, ...]
     downward: bool
     after: tuple[Store, ...]
+    eights: bool = False
+
+    @property
+    def promoted(self) -> bool:
+        """Whether products are added to their accumulators by statements of their own."""
+        return any(product.promotion is not None for product in self.first.trailing)
 
     @property
     def consumers(self) -> int:

@@ -12,9 +12,10 @@ from neptune_lab.htile.walk import evaluate, reads, stores, subexpressions
 from neptune_lab.htile_to_gluon.kernel import REGISTERS
 from neptune_lab.htile_to_gluon.match import bound_points, match_structure
 from neptune_lab.htile_to_gluon.rows import ROWS
-from neptune_lab.htile_to_gluon.structure import LoopPart, Structure, UnsupportedKernel
+from neptune_lab.htile_to_gluon.structure import LoopPart, Product, Structure, UnsupportedKernel
 from neptune_lab.htile_to_gluon.widths import widened
 from neptune_lab.htile_to_triton.descriptors import BYTES, leaves_rows
+from neptune_lab.htile_to_triton.module import rounds_to_eights
 
 THREADS = 128  # of a consumer
 # A vector beside the columns of a product is held by every group of four threads.
@@ -22,6 +23,8 @@ VECTOR_THREADS = 4
 REGISTER = 4  # bytes
 # Registers of a thread that hold no tile: addresses, counters, and the state of its rows.
 OTHERS = 49
+# Of these, those that are needed while products run whose sums are promoted: no values of row work are live then.
+OTHERS_OF_PRODUCTS = 24
 # Programs of at most so many tiles are persistent: what a program does before and after its loop then overlaps.
 SHORT_LOOP = 16
 
@@ -46,8 +49,10 @@ def _fits(program: Program, kernel: Kernel) -> bool:
 
 def suits_persistence(program: Program) -> bool:
     """Whether persistent programs are faster, as far as measured on an H200: up to 33% if programs have few tiles, 28%
-    slower for 48 tiles, and 10% slower if the row work computes tanh."""
-    return all(_is_short(kernel) and not _computes_tanh(kernel) for kernel in program.kernels)
+    slower for 48 tiles, and 10% slower if the row work computes tanh.  Not measured for products of 8 bits."""
+    return all(
+        _is_short(kernel) and not _computes_tanh(kernel) and not rounds_to_eights(kernel) for kernel in program.kernels
+    )
 
 
 def suits_tie(program: Program) -> bool:
@@ -88,11 +93,24 @@ def registers_of(program: Program, structure: Structure) -> int:
 
 
 def _of_part(program: Program, part: LoopPart) -> int:
-    columns = [shape_of(p.store.target, program)[1] for p in (*part.leading, *part.trailing)]
-    operands = [shape_of(p.a, program)[1] for p in part.trailing]
+    leading = sum(_of_product(program, product) for product in part.leading)
+    trailing = sum(_of_product(program, product) for product in part.trailing)
+    operands = sum(_of_operand(program, product) for product in part.trailing)
     loaded = {access for stmt in (*part.middle, *part.after) for access in reads(stmt) if _is_global(program, access)}
-    products = sum(ROWS * n // THREADS for n in columns) + sum(ROWS * n // (2 * THREADS) for n in operands)
-    return products + sum(_of_access(program, access) for access in loaded)
+    of_row_work = leading + trailing + operands + sum(_of_access(program, access) for access in loaded)
+    if all(product.promotion is None for product in part.trailing):
+        return of_row_work
+    # (Trailing products and their accumulators have as many registers each.)
+    return max(of_row_work, leading + 2 * trailing + operands - (OTHERS - OTHERS_OF_PRODUCTS))
+
+
+def _of_product(program: Program, product: Product) -> int:
+    return ROWS * shape_of(product.store.target, program)[1] // THREADS
+
+
+def _of_operand(program: Program, product: Product) -> int:
+    size = BYTES[dtype_of(product.b, program)]
+    return ROWS * shape_of(product.a, program)[1] * size // (THREADS * REGISTER)
 
 
 def _is_global(program: Program, access: Access) -> bool:

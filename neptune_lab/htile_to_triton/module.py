@@ -166,17 +166,17 @@ def write_kernel(out: Writer, function: str, kernel: Kernel, ctx: Context) -> Ke
     text = "\n".join(out.text[first:]) + "\n"
     grid = tuple(axis.extent for axis in kernel.grid) or (1,)
     made = KernelSource(function, text, grid, tuple(pointers), descriptors, kernel.num_warps, kernel.num_stages)
-    return replace(made, sizes=tuple(sizes), fused=not _rounds_to_eights(ctx))
+    return replace(made, sizes=tuple(sizes), fused=not rounds_to_eights(kernel))
 
 
-def _rounds_to_eights(ctx: Context) -> bool:
+def rounds_to_eights(kernel: ir.Kernel) -> bool:
     """Whether the kernel converts computed values to floats of 8 bits.
 
     A fused multiply-add rounds one product of `x * c - m * c` only, so the difference may be far above 0 although
     x <= m.  Weights of a softmax that grow by this stay right in wider floats, since their sum grows too; floats of 8
     bits end at 448.
     """
-    every = (part for store in stores(ctx.kernel.body) for part in subexpressions(store.value))
+    every = (part for store in stores(kernel.body) for part in subexpressions(store.value))
     return any(isinstance(part, ir.Cast) and part.dtype in EIGHTS for part in every)
 
 

@@ -1,0 +1,131 @@
+"""A consumer whose products are added to their accumulators in float32, by statements of their own.
+
+    before the loop     x = a @ b0
+    each tile           row work j, p = p of tile j;   z = p @ cj  |  x = a @ bj+1;   wait for z, y = f(y, z), wait for x
+
+The leading product of the next tile is issued together with the trailing product of this one, and no product runs
+during row work: x, y and z together take so many registers that the values of row work would spill.  Meanwhile, the
+other consumer's products run.  `p` is not carried from one iteration to the next, since the compiler carries floats of
+8 bits byte by byte.
+"""
+
+from __future__ import annotations
+
+from neptune_lab.htile.affine import affine, is_nonnegative
+from neptune_lab.htile.nodes import Access, Arith, Elementwise, IndexExpr, Int, TileExpr
+from neptune_lab.htile_to_gluon.consumer import FIRST_BARRIER, Consumer
+from neptune_lab.htile_to_gluon.context import GluonContext
+from neptune_lab.htile_to_gluon.expressions import emit, whole_tile
+from neptune_lab.htile_to_gluon.rows import ROWS, part
+from neptune_lab.htile_to_gluon.shared_memory import SharedMemory
+from neptune_lab.htile_to_gluon.structure import LoopPart, Product
+from neptune_lab.htile_to_gluon.tile_schedule import canonicalize, for_each_tile, tiles_of_parts
+from neptune_lab.wrapping import call, seq
+
+
+class PromotingConsumer(Consumer):
+    """The emission of one consumer function."""
+
+    def __init__(self, ctx: GluonContext, shared: SharedMemory) -> None:
+        super().__init__(ctx, shared)
+        targets = {product.target for product in self.structure.first.leading}
+        self.carried |= targets
+        for name in sorted(targets):
+            ctx.tiles[name] = ctx.names.fresh(name)
+
+    def _tile(self) -> None:
+        ctx, structure = self.ctx, self.structure
+        for stmt in structure.before:
+            self._store(stmt)
+        ctx.line("# the first product", comment=True)
+        self._start_leading(structure.first)
+        self._finish_leading(structure.first, 0)
+        for n, this in enumerate(structure.parts):
+            after = structure.parts[n + 1 :]
+
+            def one(mine: IndexExpr, this: LoopPart = this, after: tuple[LoopPart, ...] = after) -> None:
+                self._work(this, canonicalize(Arith("+", mine, tiles_of_parts(ctx, after))))
+
+            for_each_tile(ctx, this, opened=False, body=one)
+        if self.shared.persistent:
+            for resident in self.shared.resident:
+                ctx.line(f"mbarrier.arrive({resident.spent}.index({self._slot()}), count=1)")
+        ctx.line("# the outputs", comment=True)
+        for stmt in structure.after:
+            self._store(stmt)
+
+    def _work(self, this: LoopPart, left: IndexExpr) -> None:
+        """A tile; `left` tiles follow it."""
+        ctx = self.ctx
+        follows = left != Int(0)
+        for stmt in this.middle:
+            self._fresh_name(stmt.target.tensor)
+            self._store(stmt)
+        for product in this.trailing:
+            self._fresh_name(product.target)
+            self._left(product)
+        if follows:
+            self._await_next(left)
+        for ring in dict.fromkeys(self.shared.trailing):
+            self._wait_full(ring)
+        if self.ping_pong:
+            ctx.line(f"{ctx.helper('_sync')}({FIRST_BARRIER} + {self.me})")
+        self._issue_trailing(this, waited=True)
+        if follows:
+            # (After the last tile, they run on stale operands, unused: products under an `if` would be serialised.)
+            self._issue_leading(this)
+        if self.ping_pong:
+            ctx.line(f"{ctx.helper('_arrive')}({FIRST_BARRIER + 1} - {self.me})")
+        self._finish_trailing(this, tie=False, running=len(this.leading) if follows else 0)
+        for product in this.trailing:
+            self._promote(product)
+        for stmt in this.after:
+            self._fresh_name(stmt.target.tensor)
+            self._store(stmt)
+        if follows:
+            self._finish_next(this, left)
+
+    def _fresh_name(self, tensor: str) -> None:
+        ctx = self.ctx
+        if tensor not in self.carried:
+            ctx.tiles[tensor] = ctx.name_for(("tile", tensor), tensor, ctx.scope)
+
+    def _finish_next(self, this: LoopPart, left: IndexExpr) -> None:
+        """Waits for the leading products of the next tile, and gives their slots back if there is one."""
+        ctx = self.ctx
+        self._at(this.leading[0].store)
+        pending = ", ".join(self._pending(product) for product in this.leading)
+        done = ", ".join(ctx.tiles[product.target] for product in this.leading)
+        ctx.line(f"{done} = warpgroup_mma_wait(0, [{pending}])")
+        certain = is_nonnegative(affine(left) + -1, ctx.env)
+        for ring in dict.fromkeys(self.shared.leading):
+            if certain:
+                self._release(ring)
+                continue
+            step = f"{ctx.helper('_next')}({ring.slot}, {ring.phase}, {ctx.gluon.stages})"
+            ctx.line(f"if {ctx.index(left)} > 0:")
+            ctx.line(f"    mbarrier.arrive({ring.empty}.index({ring.slot}), count=1)")
+            ctx.line(f"    {ring.slot}, {ring.phase} = {step}")
+
+    def _promote(self, product: Product) -> None:
+        """`y = f(y, z)`; a sum of a product and z is fused, which rounds once and is one instruction."""
+        ctx = self.ctx
+        store = product.promotion
+        assert store is not None
+        self._at(store)
+        shape = (ROWS, ctx.shape(store.target)[1])
+        name = ctx.tiles[product.accumulator]
+        match store.value:
+            case Elementwise(op="add", args=(Elementwise(op="mul", args=(a, b)), c)) if _is_tile(c, product.target):
+                factors = [emit(ctx, part(x, self.rows), shape[1]).doc for x in (a, b)]
+                value = call("gl.fma", *factors, ctx.tiles[product.target])
+            case value_of:
+                value = whole_tile(ctx, part(value_of, self.rows), shape, "float32")
+        ctx.line(seq(f"{name} = ", value))
+
+
+def _is_tile(expr: TileExpr, name: str) -> bool:
+    return isinstance(expr, Access) and expr.tensor == name
+
+
+__all__ = ["PromotingConsumer"]
