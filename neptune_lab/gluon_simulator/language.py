@@ -80,6 +80,7 @@ def gluon_language(
         float8e5=E5M2.type,
         float16=np.float16,
         float32=np.float32,
+        int8=np.int8,
         int32=np.int32,
         int64=np.int64,
     )

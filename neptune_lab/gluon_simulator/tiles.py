@@ -35,8 +35,10 @@ class Tile(np.ndarray):
         made = getattr(ufunc, method)(*(x.view(np.ndarray) if isinstance(x, Tile) else x for x in inputs), **options)
         return made.view(Tile) if isinstance(made, np.ndarray) else made
 
-    def to(self, dtype: Any) -> Tile:
+    def to(self, dtype: Any, bitcast: bool = False) -> Tile:
         """Converted; to floats of 8 bits as a GPU does it, where the largest stands for all above it."""
+        if bitcast:
+            return tile(np.asarray(self).view(dtype))
         if dtype in (E4M3, E5M2):
             largest = np.float32(ml_dtypes.finfo(dtype).max)
             return tile(np.clip(self, -largest, largest).astype(dtype))
@@ -66,6 +68,16 @@ class Memory:
     def permute(self, order: tuple[int, ...]) -> Memory:
         """A view with dimensions in another order."""
         return Memory(self.array.transpose(order))
+
+    @property
+    def dtype(self) -> Any:
+        """Of its elements."""
+        return self.array.dtype
+
+    def load(self, _layout: Any) -> Tile:
+        """Its elements."""
+        step("compute")
+        return tile(self.array.copy())
 
     def store(self, value: Tile) -> None:
         """Fills it."""

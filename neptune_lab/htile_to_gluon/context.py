@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from neptune_lab.htile.bounds import Interval
@@ -53,6 +55,7 @@ class GluonContext(Context):
         self.structure = structure
         self.kind = "8" if structure.eights else ""  # of the layouts' names
         self.gluon = options
+        self.fuses = False  # whether `a * b + c` is emitted as one operation
         self.columns = columns  # of the leading product
         self.layouts: dict[str, None] = {}
         self.env[CONSUMER] = Interval(0, structure.consumers - 1)
@@ -60,6 +63,15 @@ class GluonContext(Context):
         self.scope = self.root
         name = self.names.fresh("consumer")
         self.variables[CONSUMER] = (name, Draft([name], kernel.name))
+
+    @contextmanager
+    def fusing(self, *, on: bool = True) -> Iterator[None]:
+        """Inside, a sum of a product and a term is one operation, which rounds once."""
+        before, self.fuses = self.fuses, on
+        try:
+            yield
+        finally:
+            self.fuses = before
 
     def tile_layout(self, columns: int) -> str:
         """The name of the layout of a tile with that many columns."""

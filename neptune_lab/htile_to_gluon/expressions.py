@@ -48,6 +48,8 @@ def emit(ctx: GluonContext, expr: ir.TileExpr, columns: int) -> ExpressionText:
             return ExpressionText(text, ATOM if text == bracketed else 0, python=True)
         case ir.Literal(value=value, dtype=dtype):
             return literal_expression(value, dtype)
+        case ir.Elementwise(op="add", args=(ir.Elementwise(op="mul", args=(a, b)), c)) if ctx.fuses:
+            return ExpressionText(call("gl.fma", *(emit(ctx, arg, columns).doc for arg in (a, b, c))))
         case ir.Elementwise(args=args):
             return elementwise(ctx, expr, [emit(ctx, arg, columns) for arg in args])
         case ir.Reduce(op=op, arg=arg):

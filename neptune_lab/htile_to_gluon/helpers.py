@@ -97,6 +97,15 @@ def _arrive(BARRIER: gl.constexpr):
     )
 '''
 
+_NEGATE = '''@gluon.jit
+def _negate(tile, LAYOUT: gl.constexpr):
+    """Changes the signs of a tile of floats of 8 bits in shared memory, before products read it."""
+    bits = tile.load(LAYOUT).to(gl.int8, bitcast=True)
+    tile.store((bits ^ -128).to(tile.dtype, bitcast=True))
+    fence_async_shared()
+    _meet()
+'''
+
 _HARDWARE_TANH = '''@gluon.jit
 def _hardware_tanh_gluon(x):
     """The GPU's own instruction: relative error about 2**-11."""
@@ -167,6 +176,7 @@ HELPERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "_turn": (_TURN, ()),
         "_barriers": (_BARRIERS, ()),
         "_meet": (_MEET, ()),
+        "_negate": (_NEGATE, ("_meet",)),
         "_sync": (_SYNC, ()),
         "_arrive": (_ARRIVE, ()),
         "_tanh": (_respelled("_tanh"), ()),

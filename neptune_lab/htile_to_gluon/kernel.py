@@ -15,6 +15,7 @@ from neptune_lab.htile_to_gluon.promoting import PromotingConsumer
 from neptune_lab.htile_to_gluon.shared_memory import SharedMemory, plan_shared_memory, tile_bytes
 from neptune_lab.htile_to_gluon.structure import Structure, UnsupportedKernel
 from neptune_lab.htile_to_gluon.tile_schedule import tiles
+from neptune_lab.htile_to_gluon.unscaled import unscaled
 from neptune_lab.htile_to_gluon.widths import widened
 from neptune_lab.htile_to_triton.context import WIDTH, HostDescriptor
 from neptune_lab.htile_to_triton.module import rounds_to_eights
@@ -83,6 +84,7 @@ def emit_kernel(
     """
     program, kernel = widened(program, kernel)
     structure = match_structure(program, kernel)
+    program, structure = unscaled(program, structure) if structure.promoted else (program, structure)
     registers = _launch_registers(program, structure)
     warps = _fitting_warps(program, kernel, structure, taken, options)
     functions = _functions(kernel, name, warps)

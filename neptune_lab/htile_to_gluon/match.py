@@ -257,7 +257,9 @@ def _product(program: ir.Program, store: ir.Store, dot: ir.Dot) -> Product:
         raise UnsupportedKernel(f"the right operand of {store.target.tensor} is not a tile in global memory")
     dtype = dtype_of(b, program)
     if dtype not in (*HALVES, *EIGHTS):
-        raise UnsupportedKernel(f"{store.target.tensor} multiplies {dtype}; expected floats of 16 or 8 bits")
+        raise UnsupportedKernel(
+            f"{store.target.tensor} multiplies {dtype}; expected float16 or bfloat16, or floats of 8 bits"
+        )
     if dtype in EIGHTS and not transposed:
         raise UnsupportedKernel(
             f"{store.target.tensor} multiplies {dtype}, of which {b.tensor} does not have the summed dimension last"

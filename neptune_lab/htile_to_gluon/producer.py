@@ -87,9 +87,9 @@ def _walk(ctx: GluonContext, shared: SharedMemory) -> None:
 
 @dataclass(slots=True)
 class _Saved:
-    """Where in its tensor a tile of a trailing product is: the variable of its row, or of its column if the product takes
-    it transposed; and what is the same in all iterations, () before the first one: its matrix, if there are several,
-    and the other of the two."""
+    """Where in its tensor a tile of a trailing product is: the variable of its row, or of its column if the product
+    takes it transposed; and what is the same in all iterations, () before the first one: its matrix, if there are
+    several, and the other of the two."""
 
     moving: str
     others: tuple[str, ...] = ()

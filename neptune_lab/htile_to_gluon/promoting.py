@@ -1,7 +1,7 @@
 """A consumer whose products are added to their accumulators in float32, by statements of their own.
 
-    before the loop     x = a @ b0
-    each tile           row work j, p = p of tile j;   z = p @ cj  |  x = a @ bj+1;   wait for z, y = f(y, z), wait for x
+    before the loop   x = a @ b0
+    each tile         row work j, p = p of tile j;  z = p @ cj  |  x = a @ bj+1;  wait for z, y = f(y, z), wait for x
 
 The leading product of the next tile is issued together with the trailing product of this one, and no product runs
 during row work: x, y and z together take so many registers that the values of row work would spill.  Meanwhile, the
@@ -12,15 +12,15 @@ other consumer's products run.  `p` is not carried from one iteration to the nex
 from __future__ import annotations
 
 from neptune_lab.htile.affine import affine, is_nonnegative
-from neptune_lab.htile.nodes import Access, Arith, Elementwise, IndexExpr, Int, TileExpr
+from neptune_lab.htile.nodes import Arith, IndexExpr, Int
 from neptune_lab.htile_to_gluon.consumer import FIRST_BARRIER, Consumer
 from neptune_lab.htile_to_gluon.context import GluonContext
-from neptune_lab.htile_to_gluon.expressions import emit, whole_tile
+from neptune_lab.htile_to_gluon.expressions import whole_tile
 from neptune_lab.htile_to_gluon.rows import ROWS, part
 from neptune_lab.htile_to_gluon.shared_memory import SharedMemory
 from neptune_lab.htile_to_gluon.structure import LoopPart, Product
 from neptune_lab.htile_to_gluon.tile_schedule import canonicalize, for_each_tile, tiles_of_parts
-from neptune_lab.wrapping import call, seq
+from neptune_lab.wrapping import seq
 
 
 class PromotingConsumer(Consumer):
@@ -58,9 +58,11 @@ class PromotingConsumer(Consumer):
         """A tile; `left` tiles follow it."""
         ctx = self.ctx
         follows = left != Int(0)
+        unscaled = self.structure.unscaled
         for stmt in this.middle:
             self._fresh_name(stmt.target.tensor)
-            self._store(stmt)
+            with ctx.fusing(on=unscaled is not None and stmt.target.tensor == unscaled.weight):
+                self._store(stmt)
         for product in this.trailing:
             self._fresh_name(product.target)
             self._left(product)
@@ -84,6 +86,18 @@ class PromotingConsumer(Consumer):
             self._store(stmt)
         if follows:
             self._finish_next(this, left)
+
+    def _start_leading(self, this: LoopPart, more: str = "") -> None:
+        unscaled = self.structure.unscaled
+        if unscaled is not None:
+            ctx = self.ctx
+            for resident in self.shared.resident:
+                slot = self._slot()
+                ctx.line(f"mbarrier.wait({resident.ready}.index({slot}), {self.shared.resident_parity}{more})")
+                ctx.line(f"if {ctx.tiles[unscaled.scale]} < 0:")
+                layout = ctx.tile_layout(resident.shape[1])
+                ctx.line(f"    {ctx.helper('_negate')}({resident.tile(slot)}, {layout})")
+        super()._start_leading(this, more)
 
     def _fresh_name(self, tensor: str) -> None:
         ctx = self.ctx
@@ -115,17 +129,8 @@ class PromotingConsumer(Consumer):
         self._at(store)
         shape = (ROWS, ctx.shape(store.target)[1])
         name = ctx.tiles[product.accumulator]
-        match store.value:
-            case Elementwise(op="add", args=(Elementwise(op="mul", args=(a, b)), c)) if _is_tile(c, product.target):
-                factors = [emit(ctx, part(x, self.rows), shape[1]).doc for x in (a, b)]
-                value = call("gl.fma", *factors, ctx.tiles[product.target])
-            case value_of:
-                value = whole_tile(ctx, part(value_of, self.rows), shape, "float32")
-        ctx.line(seq(f"{name} = ", value))
-
-
-def _is_tile(expr: TileExpr, name: str) -> bool:
-    return isinstance(expr, Access) and expr.tensor == name
+        with ctx.fusing():
+            ctx.line(seq(f"{name} = ", whole_tile(ctx, part(store.value, self.rows), shape, "float32")))
 
 
 __all__ = ["PromotingConsumer"]

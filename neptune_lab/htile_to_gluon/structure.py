@@ -67,6 +67,20 @@ class LoopPart:
 
 
 @dataclass(frozen=True, slots=True)
+class Unscaled:
+    """Row work on products that are not scaled (unscaled.py).
+
+    Args:
+        scale: the tile of the scalar that scales them; if it is negative, the left operands of the leading products are
+            negated.
+        weight: the tile whose exponent is a product and a sum that round once.
+    """
+
+    scale: str
+    weight: str
+
+
+@dataclass(frozen=True, slots=True)
 class Structure:
     """The structure of a kernel that can be emitted in Gluon.
 
@@ -78,6 +92,7 @@ class Structure:
         parts: in the order in which they are visited; the first part contains the first tile.
         downward: whether tiles are visited from the last to the first.
         eights: whether the products multiply floats of 8 bits; else of 16.
+        unscaled: whether and how row work computes with products that are not scaled.
     """
 
     rows: int
@@ -88,6 +103,7 @@ class Structure:
     downward: bool
     after: tuple[Store, ...]
     eights: bool = False
+    unscaled: Unscaled | None = None
 
     @property
     def promoted(self) -> bool:
