@@ -55,10 +55,10 @@ def unscaled(program: ir.Program, structure: Structure) -> tuple[ir.Program, Str
         after the loop: m0, l                   =>  m0 * u, l / 256
 
     Formal statement: let u = max(|s|, TINY), t = u * log2(e), and q be negated if s < 0, so that qk * u is the former
-    score unless s is 0.  Rounding is monotone, so max(qk * u) = max(qk) * u, and m0 * u is the former m0.  score - m1 is
-    at most 0, so no weight exceeds 256; it is 0 for the largest score, whatever its size, so F is not needed.  Each e
-    has the factor 256 = 2^8, and so has l.  If s is 0, products times t are 0, and -inf times t is -inf.  NaN stays NaN,
-    and where m0 * u is +inf, l becomes NaN as it was.
+    score unless s is 0.  Rounding is monotone, so max(qk * u) = max(qk) * u, and m0 * u is the former m0.  No
+    score - m1 exceeds 0, so no weight exceeds 256; for the largest score it is 0, whatever its size, so F is not
+    needed.  Each e has the factor 256 = 2^8, and so has l.  If s is 0, products times t are 0, and -inf times t is
+    -inf.  NaN stays NaN, and where m0 * u is +inf, l becomes NaN as it was.
 
     Returns:
         The program and the structure in that form; as given if it is no such softmax.
