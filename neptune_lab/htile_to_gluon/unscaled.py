@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import shape_of
-from neptune_lab.htile.walk import accesses, names_of_access, rewrite_store
+from neptune_lab.htile.walk import accesses, names_of_access, rewrite, rewrite_store
 from neptune_lab.htile_to_gluon.structure import LoopPart, Product, Structure, Unscaled
 from neptune_lab.strict.dtypes import EIGHTS
 
@@ -142,10 +142,14 @@ def _difference(value: ir.TileExpr, *names: str) -> list[ir.Access]:
 
 
 def _trailing(product: Product, found: _Softmax) -> Product:
-    a = product.a
-    assert isinstance(a, ir.Cast)
-    weight = next(access for access in accesses(a) if access.tensor == found.weight)
-    return replace(product, a=replace(a, arg=weight))
+    def visit(expr: ir.TileExpr) -> ir.TileExpr:
+        match expr:
+            case ir.Elementwise(op="mul", args=(ir.Access(tensor=found.weight) as weight, ir.Literal())):
+                return weight
+            case _:
+                return expr
+
+    return replace(product, a=rewrite(product.a, visit))
 
 
 def _outside(found: _Softmax, unit: str) -> Callable[[ir.TileExpr], ir.TileExpr]:
@@ -219,7 +223,7 @@ def _only(values: dict[str, ir.TileExpr], holds: Callable[[ir.TileExpr], bool]) 
 
 def _of_weights(a: ir.TileExpr) -> tuple[str, float] | None:
     """The tile that is rounded to 8 bits, and its factor, a power of two."""
-    match a:
+    match _past_the_end(a, 0.0):
         case ir.Cast(arg=ir.Elementwise(op="mul", args=(ir.Access(tensor=name), ir.Literal(value=value))), dtype=dtype):
             factor = float(value)
             if dtype in EIGHTS and factor > 0 and math.frexp(factor)[0] == 0.5:
@@ -255,10 +259,20 @@ def _is_constant(structure: Structure, scale: ir.TileExpr) -> bool:
 
 def _is_reduction(value: ir.TileExpr, op: str, name: str) -> bool:
     match value:
-        case ir.Reduce(op=found, arg=ir.Access(tensor=tensor), dim=1):
-            return (found, tensor) == (op, name)
+        case ir.Reduce(op=found, arg=arg, dim=1):
+            tile = _past_the_end(arg, -math.inf if op == "max" else 0.0)
+            return found == op and isinstance(tile, ir.Access) and tile.tensor == name
         case _:
             return False
+
+
+def _past_the_end(expr: ir.TileExpr, identity: float) -> ir.TileExpr:
+    """A tile of which the columns past the end of the keys are replaced by `identity`, without that."""
+    match expr:
+        case ir.Elementwise(op="where", args=(condition, inner, ir.Literal(value=other))) if other == identity:
+            return expr if _names(condition) else inner
+        case _:
+            return expr
 
 
 def _is_finite(value: ir.TileExpr, largest: str) -> bool:

@@ -19,15 +19,30 @@ pytestmark = pytest.mark.xdist_group("gluon")
 
 SCRIPT = Path(__file__).parent.parent / "gluon_offline.py"
 BIG = {"heads": 2, "seq": 512, "head_dim": 128}
+
+
+def eights(**more):
+    """Causal attention of e4m3 tensors with a scale per head, and weights of e4m3."""
+    formats = dict.fromkeys(("q_dtype", "k_dtype", "v_dtype", "weights_dtype"), "float8_e4m3fn")
+    formats |= dict.fromkeys(("q_scale", "k_scale", "v_scale"), (1, 2)) | {"dtype": "bfloat16", "v_transposed": True}
+    return attention.general(1, 2, 512, 512, 128, mask_mod=lambda b, h, q, kv: q >= kv, **formats, **more)
+
+
+def capped(s, b, h, q, kv):
+    return math.tanh(s / 20.0) * 20.0
+
+
 KERNELS = {
     "causal": (lambda: attention.causal(**BIG), {}),
     "persistent": (lambda: attention.softcap(**BIG), {"persistent": True, "tie": True, "tanh": "hardware"}),
     "window": (lambda: attention.window(**{**BIG, "seq": 1024}, window=300), {"block_kv": 64, "ring_stages": 4}),
     "lse": (lambda: attention.causal(**{**BIG, "head_dim": 64}, dtype="bfloat16", return_lse=True), {"block_q": 64}),
+    "e4m3": (eights, {}),
+    "e4m3, capped": (lambda: eights(score_mod=capped, return_lse=True), {"persistent": True}),
     "wide": (lambda: attention.causal(**{**BIG, "head_dim": 256}), {"block_kv": 64}),
 }
 # ptxas takes 10 s of CPU for the others, which `make nightly` compiles.
-BY_DAY = ("causal", "lse")
+BY_DAY = ("causal", "e4m3", "lse")
 
 
 def every_function():

@@ -1,0 +1,192 @@
+"""Gluon kernels that multiply floats of 8 bits, simulated warp by warp, against float64 of what tensors stand for."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import by_name
+import numpy as np
+import pytest
+import torch
+
+from neptune_lab.gluon_simulator import Simulator
+from neptune_lab.htile_to_gluon import why_unsupported
+from neptune_lab.operators import Operator, attention, math
+from neptune_lab.pipeline import tuned
+from neptune_lab.target import Target
+
+E4 = "float8_e4m3fn"
+HOPPER = Target("cuda", (9, 0))
+# Of weights of e4m3 (docs/concepts/numbers.md).
+TOLERANCE = 3e-2
+
+
+def causal(b: Any, h: Any, q: Any, kv: Any) -> Any:
+    return q >= kv
+
+
+def eights(mask_mod: Any = None, score_mod: Any = None, **sizes: Any) -> Operator:
+    """Attention of e4m3 tensors with a scale per head, and weights of e4m3."""
+    given = {"batch": 1, "heads": 2, "q_len": 256, "kv_len": 256, "head_dim": 64, **sizes}
+    heads, keys = (1, given["heads"]), (1, given.get("kv_heads") or given["heads"])
+    formats = {f"{name}_dtype": E4 for name in "qkv"} | {"q_scale": heads, "k_scale": keys, "v_scale": keys}
+    formats |= {"dtype": "bfloat16", "weights_dtype": E4, "v_transposed": True}
+    return attention.general(mask_mod=mask_mod, score_mod=score_mod, **{**formats, **given})
+
+
+def compiled(operator: Operator, **options: Any) -> Any:
+    return by_name.compile(operator, "rolling_update", code="gluon", **{"block_q": 128, "block_kv": 64, **options})
+
+
+def as_torch(array: np.ndarray) -> torch.Tensor:
+    array = np.ascontiguousarray(array)
+    if array.dtype.name != E4:
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(np.uint8)).view(torch.float8_e4m3fn)
+
+
+def run(kernel: Any, inputs: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+    out = Simulator(kernel.source, 5)(kernel.triton.entry, *map(as_torch, inputs.values()))
+    return tuple(t.double().numpy() for t in (out if isinstance(out, tuple) else (out,)))
+
+
+def wanted(operator: Operator, inputs: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+    out = operator.reference(*inputs.values())
+    return out if isinstance(out, tuple) else (out,)
+
+
+def error(got: np.ndarray, want: np.ndarray) -> float:
+    """The relative error; infinities that are right have none."""
+    difference = np.where((got == want) & np.isinf(want), 0.0, got - np.where(np.isinf(want), 0.0, want))
+    return float(np.linalg.norm(difference) / np.linalg.norm(want[np.isfinite(want)]))
+
+
+def check(operator: Operator, **options: Any) -> str:
+    """The source of the kernel, which is right."""
+    kernel = compiled(operator, **options)
+    inputs = operator.random_inputs(0)
+    for got, want in zip(run(kernel, inputs), wanted(operator, inputs), strict=True):
+        assert error(got, want) < TOLERANCE
+    return kernel.source
+
+
+BIAS = np.random.default_rng(0).normal(size=256).astype(np.float32)
+OPERATORS = {
+    "plain": lambda: eights(),
+    "causal": lambda: eights(causal),
+    "window": lambda: eights(lambda b, h, q, kv: (q >= kv) & (q - kv < 200), q_len=512, kv_len=512),
+    "gqa": lambda: eights(causal, heads=4, kv_heads=2, batch=2),
+    "lse": lambda: eights(causal, return_lse=True, return_max=True),
+    "empty rows": lambda: eights(lambda b, h, q, kv: (q >= kv) & (q > 3), empty_rows="zero", return_lse=True),
+    "softcap": lambda: eights(causal, lambda s, b, h, q, kv: math.tanh(s / 20.0) * 20.0),
+    "bias": lambda: eights(None, lambda s, b, h, q, kv: s + BIAS[kv]),
+    "no scales": lambda: eights(causal, q_scale=None, k_scale=None, v_scale=None),
+    "width of values": lambda: eights(causal, v_head_dim=128),
+    "keys that tiles do not divide": lambda: eights(causal, q_len=304, kv_len=304),
+    "queries that tiles do not divide": lambda: eights(q_len=131),
+}
+# In these, scores are products times a scale, perhaps masked.
+UNSCALED = {*OPERATORS} - {"softcap", "bias", "no scales"}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_attention(name: str):
+    source = check(OPERATORS[name]())
+    assert ("_negate(" in source) == (name in UNSCALED)
+    assert "enable_fp_fusion=False" in source
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ping_pong": False},
+        {"ring_stages": 1},
+        {"ring_stages": 3},
+        {"persistent": True},
+        {"persistent": True, "ahead": True, "tie": True, "ring_stages": 1},
+        {"block_kv": 128},
+        {"block_q": 64},
+        {"block_q": 192, "block_kv": 64},
+    ],
+    ids=str,
+)
+def test_options(options: dict[str, Any]):
+    length = 384 if options.get("block_q") == 192 else 256
+    check(eights(causal, heads=4, q_len=length, kv_len=length), **options)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_scales_of_any_sign_and_size(persistent: bool):
+    """A head per pair of scales: positive, negative (q is negated), 0 (masked keys stay out), large and small."""
+    operator = eights(causal, heads=6, return_max=True)
+    kernel = compiled(operator, persistent=persistent)
+    inputs = dict(operator.random_inputs(3))
+    inputs["q_scale"] = np.float32([[1.0, -1.0, 0.0, -0.5, 1e30, 1e-30]])
+    inputs["k_scale"] = np.float32([[1.0, 2.0, 1.0, -3.0, -1e5, 1e-30]])
+    assert "_negate(" in kernel.source
+    for got, want in zip(run(kernel, inputs), wanted(operator, inputs), strict=True):
+        for head in range(6):
+            if np.abs(want[:, head]).max() > 1e-20:
+                assert error(got[:, head], want[:, head]) < TOLERANCE
+
+
+def test_scales_that_are_no_numbers_give_none():
+    operator = eights(causal)
+    inputs = dict(operator.random_inputs(3))
+    inputs["q_scale"] = np.float32([[np.nan, np.inf]])
+    (got,) = run(compiled(operator), inputs)
+    assert np.isnan(got).all()
+
+
+def test_scores_that_are_large_and_equal():
+    """The largest weight is 256, not what rounding makes of it: each row averages the values of its largest scores."""
+    operator = eights(heads=1, kv_len=256)
+    inputs = dict(operator.random_inputs(5))
+    chosen = np.random.default_rng(1).random(256) < 0.4
+    q, k = (np.zeros_like(inputs[name]) for name in ("q", "k"))
+    q[..., 0], k[..., 0] = 448, np.where(chosen, 448, 416)
+    inputs |= {"q": q, "k": k, "q_scale": np.float32([[3.3e7]]), "k_scale": np.float32([[0.7]])}
+    (got,) = run(compiled(operator), inputs)
+    v = inputs["v"].astype(np.float64)[0, 0] * inputs["v_scale"].astype(np.float64)
+    assert error(got[0, 0], np.broadcast_to(v[:, chosen].mean(1), got[0, 0].shape)) < 5e-3
+
+
+def test_layouts():
+    operator = eights(causal, batch=2)
+    inputs = operator.random_inputs(0)
+    turned = {n: as_torch(inputs[n].swapaxes(1, 2)).transpose(1, 2) for n in "qk"}  # (batch, length, heads, head_dim)
+    strided = operator.with_strides(**{n: t.stride() for n, t in turned.items()})
+    tensors = [turned.get(n, as_torch(a)) for n, a in inputs.items()]
+    kernel = compiled(strided)
+    out = Simulator(kernel.source, 5)(kernel.triton.entry, *tensors)
+    assert error(out.double().numpy(), wanted(operator, inputs)[0]) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("operator", "why"),
+    [
+        (lambda: eights(weights_dtype=None, v_transposed=False), "the right operand of acc is not a tile in global"),
+        (lambda: eights(q_dtype="bfloat16", k_dtype="bfloat16"), "some of its products multiply floats of 8 bits"),
+        (lambda: eights(q_len=250, kv_len=250), "the copy engine cannot load tiles of v"),
+    ],
+)
+def test_reasons(operator: Any, why: str):
+    kernel = by_name.compile(operator(), "rolling_update", block_q=128, block_kv=64)
+    assert re.search(why, why_unsupported(kernel.htile, kernel.htile.kernels[0]) or "")
+
+
+@pytest.mark.parametrize(
+    ("operator", "gluon"),
+    [
+        (lambda: eights(causal, q_len=2048, kv_len=2048, head_dim=128, heads=8), True),
+        (lambda: eights(q_len=4096, kv_len=4096, heads=8), True),
+        (lambda: eights(causal, q_len=2048, kv_len=2048, head_dim=256, heads=8), False),  # too many registers
+        (lambda: eights(causal, q_len=2050, kv_len=2050, head_dim=128, heads=8), False),
+    ],
+)
+def test_the_choice_without_a_record(operator: Any, gluon: bool):
+    op = operator()
+    choice = tuned.untuned_choice(op, HOPPER)
+    assert gluon == (choice is not None and choice.code.code == "gluon")
+    assert choice is None or not choice.code.persistent
