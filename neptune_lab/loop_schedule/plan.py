@@ -92,7 +92,7 @@ def plan(
     if only is None:
         wanted = [b for b in wanted if not _is_epilogue(program, flow, b, reduce_axes)]
     free = {name: b for name, b in blocks.items() if name not in placed}
-    chains = _chains(dims, flow, wanted, above, reduce_axes)
+    chains = _chains(dims, flow, blocks, wanted, above, reduce_axes)
     nests = [_nest(dims, flow, free, above, reduce_axes, chain) for chain in chains]
     order = {name: n for n, name in enumerate(blocks)}
     if pad_rows:
@@ -129,6 +129,7 @@ def _own_sources(flow: nx.DiGraph, name: str, reduce_axes: Mapping[str, Dimensio
 def _chains(
     dims: Dimensions,
     flow: nx.DiGraph,
+    blocks: Mapping[str, Block],
     reductions: list[Block],
     above: dict[str, set[str]],
     reduce_axes: dict[str, Dimension],
@@ -150,7 +151,9 @@ def _chains(
         for other in merged:
             same_axis = reduce_axes[part[0].name] == reduce_axes[other[0].name]
             if not same_axis or not (
-                _kept(dims, other) <= _kept(dims, part) or _narrows(dims, flow, other, part, reduce_axes)
+                _kept(dims, other) <= _kept(dims, part)
+                or _narrows(dims, flow, other, part, reduce_axes)
+                or _read_one_product(dims, blocks, other, part, above, reduce_axes)
             ):
                 continue
             kept = [_accumulators(dims, blocks) for blocks in (part, other)]
@@ -163,6 +166,24 @@ def _chains(
             merged.append(part)
     order = {b.name: n for n, b in enumerate(reductions)}
     return [sorted(members, key=lambda b: order[b.name]) for members in merged]
+
+
+def _read_one_product(
+    dims: Dimensions,
+    blocks: Mapping[str, Block],
+    one: Collection[Block],
+    other: Collection[Block],
+    above: Mapping[str, set[str]],
+    reduce_axes: Mapping[str, Dimension],
+) -> bool:
+    """Whether both parts are products that need the same matrix product along their reduce axis, such as the gradients
+    of keys and values, which both need the scores: a nest of each would compute it again."""
+    if not all(is_product(b) for b in (*one, *other)):
+        return False
+    axis = reduce_axes[one[0].name]
+    needed = [set.union(*(above[b.name] for b in part)) for part in (one, other)]
+    both = (blocks[name] for name in set.intersection(*needed))
+    return any(is_product(b) and axis in dims.all_of(b, "spatial") for b in both)
 
 
 def _accumulators(dims: Dimensions, part: Collection[Block]) -> int:

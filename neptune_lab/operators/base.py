@@ -70,6 +70,8 @@ class Operator:
         recipe: how it can be made again with other arguments; None if that is not known.
         family: the sizes that are known at the launch only, and how the operator is made at others
             (`operators.dims`); its own are those of the hints.  None: all are numbers.
+        parts: names of the stages of each part of the definition, in order, if it is to be scheduled in parts that share
+            no kernel; empty: as a whole.
     """
 
     name: str
@@ -88,6 +90,7 @@ class Operator:
     python: tuple[PythonFunction, ...] = field(repr=False, default=())
     recipe: Recipe | None = field(repr=False, default=None)
     family: Family | None = field(repr=False, default=None)
+    parts: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.isidentifier():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from neptune_lab.collector import uncollected
@@ -16,7 +17,7 @@ from neptune_lab.loop_schedule.templates import config as configs
 from neptune_lab.loop_schedule.templates.config import PerNest, config_of, for_target, with_sizes
 from neptune_lab.pipeline import options as code_options
 from neptune_lab.pipeline.choice import Choice
-from neptune_lab.pipeline.fallback import REFUSALS, schedule_apart, schedule_each_stage
+from neptune_lab.pipeline.fallback import REFUSALS, schedule_apart, schedule_each_stage, schedule_parts
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.lower import lower, passed, translated_and_verified
 from neptune_lab.pipeline.normalise import asks_for_last_tile, kernels, normalised, shared, stored_bytes
@@ -103,6 +104,9 @@ def candidates(operator: Operator, template: str | None, config: TileConfig | No
     Raises:
         ScheduleError, RepairError: the template refuses the definition as it is written, and no other is left.
     """
+    if operator.parts:
+        yield schedule_parts(operator, partial(_part, template=template, config=config))
+        return
     refusal: NeptuneError | None = None
     written: Schedule | None = None
     normalises = config is None or config.normalise
@@ -125,6 +129,16 @@ def candidates(operator: Operator, template: str | None, config: TileConfig | No
     yield from (schedule for schedule in following if schedule is not None)
     if refusal is not None:
         raise refusal
+
+
+def _part(operator: Operator, template: str | None, config: TileConfig | None) -> Schedule:
+    """The best schedule of one part of an operator; in smaller parts if it is refused and nothing was asked for."""
+    try:
+        return next(candidates(operator, template, config))
+    except REFUSALS as refusal:
+        if template is not None:
+            raise
+        return schedule_apart(operator, refusal, translated_and_verified, config)
 
 
 def _better(made: Schedule, written: Schedule) -> bool:

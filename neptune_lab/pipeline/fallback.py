@@ -46,6 +46,28 @@ def schedule_apart(
     return _together(operator, parts)
 
 
+def schedule_parts(operator: Operator, schedule: Callable[[Operator], Schedule]) -> Schedule:
+    """A schedule of an operator in its own parts.
+
+    Args:
+        operator: with `parts`.
+        schedule: schedules one part, as an operator.
+
+    Returns:
+        The schedules of the parts as one, with a cut between each two.
+
+    Raises:
+        ScheduleError, RepairError, TileError, EmitError: a part is refused.
+    """
+    whole = Schedule(operator)
+    for stages in operator.parts[1:]:
+        whole.cut(stages[0])
+        whole.remark(f"A part starts at {stages[0]}, as the definition says.")
+    for stages in operator.parts:
+        whole.adopt(schedule(_alone(operator, _part_of(operator, stages))))
+    return whole
+
+
 def schedule_each_stage(operator: Operator, refusal: NeptuneError, check: Callable[[Schedule], object]) -> Schedule:
     """A schedule of `operator` with one kernel per stage."""
     search = _Search(operator, check)
@@ -157,7 +179,7 @@ def _part_of(operator: Operator, stages: Sequence[str]) -> Part:
 
 def _alone(operator: Operator, part: Part) -> Operator:
     """The stages of a part as an operator: what they read is an input, what others read is an output."""
-    return replace(operator, build=lambda: part.program)
+    return replace(operator, build=lambda: part.program, parts=())
 
 
 def _together(operator: Operator, parts: list[_Part]) -> Schedule:
@@ -193,4 +215,4 @@ def _why_apart(before: _Part, part: _Part) -> str:
     return f"{what} from {before.stages[-1]}, which is kept in global memory. {means}: {part.refusal.reason}."
 
 
-__all__ = ["REFUSALS", "schedule_apart", "schedule_each_stage"]
+__all__ = ["REFUSALS", "schedule_apart", "schedule_each_stage", "schedule_parts"]

@@ -1,0 +1,168 @@
+"""The backward pass of an operator, derived from its definition.
+
+    >>> from neptune_lab.operators import attention, backward
+    >>> op = attention.causal(batch=1, heads=2, seq=8, head_dim=4)
+    >>> str(backward(op, wrt=["q"]))
+    'attention_causal_backward(...)'
+
+`training` also gives the forward pass that keeps what the backward pass reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from neptune_lab.errors import DefinitionError
+from neptune_lab.operators.base import Arrays, Operator
+from neptune_lab.strict.console import shown
+from neptune_lab.tensor_spec import TensorSpec
+
+if TYPE_CHECKING:
+    from neptune_lab.loop_ir.nodes import Program
+    from neptune_lab.operators.backward.assemble import Passes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Training:
+    """The two passes of an operator.
+
+    Args:
+        forward: the operator with `kept` as further outputs.
+        backward: from the inputs, `kept` and the cotangents of the operator's outputs (`d_out` for `out`) to the
+            cotangents of `wrt` (`d_q` for `q`).
+        kept: names of the forward pass's outputs that the backward pass reads.
+        wrt: names of the inputs with respect to which it is differentiated.
+    """
+
+    forward: Operator
+    backward: Operator
+    kept: tuple[str, ...]
+    wrt: tuple[str, ...]
+
+
+def backward(op: Operator, wrt: Sequence[str] | None = None, keep: Collection[str] | None = None) -> Operator:
+    """The operator that computes gradients: reverse mode on the stages of the definition.
+
+    Args:
+        op: any operator whose sizes are numbers.
+        wrt: names of inputs; None: all float inputs.
+        keep: stages of the definition whose values the forward pass gives; None: chosen (`keep.kept_by_default`).
+
+    Returns:
+        From the inputs, the kept values and a cotangent per float output to a gradient per name in `wrt`, each of its
+        input's shape and dtype.
+
+    Raises:
+        DefinitionError: there is no such input or stage, an input is not of floats, or no output depends on it in a way
+            that has a derivative.
+    """
+    return training(op, wrt, keep).backward
+
+
+def training(op: Operator, wrt: Sequence[str] | None = None, keep: Collection[str] | None = None) -> Training:
+    """The forward pass that keeps what the backward pass reads, and the backward pass.
+
+    Arguments and errors are those of `backward`.
+    """
+    from neptune_lab.operators.backward.assemble import assemble
+
+    if op.family is not None:
+        raise DefinitionError(
+            f"{op.name} has sizes with a name, and its backward pass is for numbers",
+            help="differentiate the operator at numbers: backward(op.at(n=128))",
+        )
+    chosen = _chosen(op, wrt)
+    parts = assemble(op.name, op.program, chosen, keep)
+    forward = _forward(op, parts.forward)
+    return Training(forward, _backward(op, forward, parts, chosen), parts.kept, chosen)
+
+
+def _chosen(op: Operator, wrt: Sequence[str] | None) -> tuple[str, ...]:
+    """The inputs with respect to which it is differentiated."""
+    dtypes = {t.name: t.dtype for t in op.inputs}
+    if wrt is None:
+        return tuple(name for name, dtype in dtypes.items() if "float" in dtype)
+    if isinstance(wrt, str) or not wrt or len(set(wrt)) < len(wrt):
+        raise DefinitionError(f"wrt={shown(wrt)}: expected a list of different names of inputs", help='such as ["q"]')
+    for name in wrt:
+        if name not in dtypes:
+            raise DefinitionError(f"wrt: {op.name} has no input {name!r}", help=f"one of {', '.join(dtypes)}")
+        if "float" not in dtypes[name]:
+            raise DefinitionError(
+                f"wrt: {name!r} is of dtype {dtypes[name]}, and only floats have a gradient",
+                help="leave it out of wrt",
+            )
+    return tuple(wrt)
+
+
+def _specs(program: Program, names: Sequence[str]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(name, program.buffer(name).shape, program.buffer(name).dtype) for name in names)
+
+
+def _run(program: Program, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    from neptune_lab.loop_ir.run import run_wide
+
+    return run_wide(program, dict(zip(program.inputs, arrays, strict=True)))
+
+
+def _text(program: Program) -> str:
+    from neptune_lab.loop_ir.render import definition
+
+    return "".join(f"{line.text}\n" for line in definition(program))
+
+
+def _forward(op: Operator, program: Program) -> Operator:
+    """The operator with the kept values as further outputs; its own reference gives the others."""
+    own = len(op.outputs)
+
+    def compute(*arrays: np.ndarray) -> Arrays:
+        results = _run(program, arrays)
+        kept = tuple(results[name].astype(np.float64) for name in program.outputs[own:])
+        return (*op.compute(*arrays), *kept)
+
+    return replace(
+        op,
+        name=f"{op.name}_forward" if len(program.outputs) > own else op.name,
+        outputs=(*op.outputs, *_specs(program, program.outputs[own:])),
+        build=lambda: program,
+        compute=compute,
+        recipe=None,
+        lines={},
+        python=(),
+    )
+
+
+def _backward(op: Operator, forward: Operator, passes: Passes, wrt: tuple[str, ...]) -> Operator:
+    program = passes.backward
+    inputs = _specs(program, program.inputs)
+
+    def compute(*arrays: np.ndarray) -> Arrays:
+        results = _run(program, arrays)
+        return tuple(results[name].astype(np.float64) for name in program.outputs)
+
+    def draw(rng: np.random.Generator) -> Arrays:
+        own = op.random_inputs(int(rng.integers(2**31)))
+        results = _run(forward.program, [a.astype(np.float64) if "float" in str(a.dtype) else a for a in own.values()])
+        given = {**own, **{name: results[name] for name in forward.program.outputs}}
+        return tuple(given[t.name] if t.name in given else rng.standard_normal(t.shape) for t in inputs)
+
+    return Operator(
+        name=f"{op.name}_backward",
+        title=f"{op.title}, backward",
+        doc=f"derived from the definition of {op.name} by reverse mode",
+        params={"of": op.name, "wrt": list(wrt), "operator": op.params},
+        inputs=inputs,
+        outputs=_specs(program, program.outputs),
+        source=_text(program),
+        build=lambda: program,
+        compute=compute,
+        draw=draw,
+        parts=passes.parts if len(passes.parts) > 1 else (),
+    )
+
+
+__all__ = ["Training", "backward", "training"]

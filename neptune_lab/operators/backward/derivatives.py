@@ -1,0 +1,279 @@
+"""Derivatives of scalar expressions: a rule per operation, each with its source.
+
+The derivatives are those of PyTorch (tools/autograd/derivatives.yaml), also where a function has no derivative: at
+ties, a maximum of two values divides the gradient between them; abs has derivative 0 at 0; roundings have derivative 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from neptune_lab.errors import DefinitionError
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, loads
+from neptune_lab.scalar_ops import OPERATIONS, compose
+
+Rule: TypeAlias = "Callable[[Op, Sequence[Expr | None], Arithmetic], Expr | None]"
+"""From an operation, the derivatives of its operands (None: 0) and arithmetic, to its derivative (None: 0)."""
+
+
+class Arithmetic:
+    """Builds expressions of one float dtype, without sums with 0 and products with 0 or 1; None stands for 0."""
+
+    def __init__(self, dtype: str, dtype_of: Callable[[Expr], str]) -> None:
+        """
+        Args:
+            dtype: "float32" or "float64".
+            dtype_of: dtypes of expressions.
+        """
+        self.dtype = dtype
+        self._dtype_of = dtype_of
+
+    def number(self, value: float) -> Const:
+        """A constant."""
+        return Const(float(value), self.dtype)
+
+    def wide(self, x: Expr) -> Expr:
+        """The expression in this dtype."""
+        if isinstance(x, Const) and not isinstance(x.value, bool):
+            return self.number(x.value)
+        return x if self._dtype_of(x) == self.dtype else Cast(self.dtype, x)
+
+    def add(self, a: Expr | None, b: Expr | None) -> Expr | None:
+        """a + b; a factor that both end with is taken out."""
+        if a is None or b is None:
+            return a if b is None else b
+        match a, b:
+            case Op("mul", (x, y)), Op("mul", (z, w)) if y == w:
+                return Op("mul", (Op("add", (x, z)), y))
+        return Op("add", (a, b))
+
+    def negated(self, a: Expr | None) -> Expr | None:
+        """-a."""
+        if isinstance(a, Const):
+            return self.number(-a.value)
+        return None if a is None else Op("neg", (a,))
+
+    def mul(self, a: Expr | None, b: Expr | None) -> Expr | None:
+        """a * b; where a choice has 0, the product has 0 too, whatever the other factor is."""
+        if a is None or b is None:
+            return None
+        if isinstance(a, Const) and isinstance(b, Const):
+            return self.number(a.value * b.value)
+        for one, other in ((a, b), (b, a)):
+            if isinstance(one, Const) and one.value in (1, 0, -1):
+                return {1: other, 0: None, -1: self.negated(other)}[int(one.value)]
+        for one, other in ((a, b), (b, a)):
+            match one:
+                case Op("select", (condition, Const(0.0), y)):
+                    return self.select(condition, None, self.mul(other, y))
+                case Op("select", (condition, x, Const(0.0))):
+                    return self.select(condition, self.mul(other, x), None)
+        return Op("mul", (a, b))
+
+    def div(self, a: Expr | None, b: Expr) -> Expr | None:
+        """a / b."""
+        if isinstance(b, Const):
+            return self.mul(a, self.number(1 / b.value)) if _is_power_of_two(b.value) else _quotient(a, b)
+        return _quotient(a, b)
+
+    def select(self, condition: Expr, a: Expr | None, b: Expr | None) -> Expr | None:
+        """a if the condition holds, else b."""
+        if a is None and b is None:
+            return None
+        zero = self.number(0)
+        return Op("select", (condition, zero if a is None else a, zero if b is None else b))
+
+
+def _is_power_of_two(value: float) -> bool:
+    return value != 0 and math.isfinite(value) and abs(math.frexp(value)[0]) == 0.5
+
+
+def _quotient(a: Expr | None, b: Expr) -> Expr | None:
+    return None if a is None else Op("div", (a, b))
+
+
+def partial(expr: Expr, read: Load, arithmetic: Arithmetic) -> Expr | None:
+    """The derivative of an expression with respect to one read, as if that read were a variable.
+
+    Args:
+        expr: a float expression.
+        read: every read that equals it is the variable.
+        arithmetic: makes the derivative's expressions.
+
+    Returns:
+        The derivative, in the dtype of `arithmetic`; None if it is 0.
+
+    Raises:
+        DefinitionError: an operation has no derivative.
+
+    >>> from neptune_lab.loop_ir.render import expression
+    >>> x = Load("x", (Var("i"),))
+    >>> expression(partial(Op("exp", (Op("mul", (x, x)),)), x, Arithmetic("float32", lambda _: "float32")))
+    'exp(x[i] * x[i]) * (x[i] + x[i])'
+    """
+    if expr == read:
+        return arithmetic.number(1)
+    if isinstance(expr, Const | Var | Load) or read not in loads(expr):
+        return None
+    if isinstance(expr, Cast):
+        # A conversion rounds, and its derivative is that of the identity.
+        return partial(expr.arg, read, arithmetic) if "float" in expr.dtype else None
+    assert isinstance(expr, Op)
+    row = OPERATIONS.get(expr.name)
+    if row is not None and (row.kind in ("comparison", "logic", "integer") or expr.name in _STEPS):
+        return None
+    rule = RULES.get(expr.name)
+    if rule is None and row is not None and row.formula is not None:
+        written = compose(row.formula, expr.args, lambda name, parts: Op(name, tuple(parts)), arithmetic.number)
+        return partial(written, read, arithmetic)
+    if rule is None:
+        raise DefinitionError(
+            f"{expr.name} has no derivative here",
+            help=f"write the stage with other functions, or leave out what reads {read.buffer} in wrt",
+        )
+    return rule(expr, [partial(arg, read, arithmetic) for arg in expr.args], arithmetic)
+
+
+# Roundings: their derivative is 0 wherever they have one, and 0 elsewhere too (derivatives.yaml: floor, ceil, round).
+_STEPS = frozenset({"floor", "ceil", "round"})
+
+
+def _add(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
+    return a.add(d[0], d[1])
+
+
+def _sub(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
+    return a.add(d[0], a.negated(d[1]))
+
+
+def _neg(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
+    return a.negated(d[0])
+
+
+def _mul(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
+    x, y = map(a.wide, op.args)
+    return a.add(a.mul(d[0], y), a.mul(x, d[1]))
+
+
+def _div(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
+    # -(x / y) / y, as derivatives.yaml has it: x / y² would overflow earlier.
+    x, y = map(a.wide, op.args)
+    return a.add(a.div(d[0], y), a.negated(a.mul(a.div(a.div(x, y), y), d[1])))
+
+
+def _larger(comparison: str) -> Rule:
+    """Of max ("gt") and min ("lt"): at ties, each operand gets one half (derivatives.yaml: maximum, minimum)."""
+
+    def rule(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
+        x, y = op.args
+        half = a.mul(a.number(0.5), a.add(d[0], d[1]))
+        chosen = a.select(Op(comparison, (x, y)), d[0], d[1])
+        return a.select(Op("eq", (x, y)), half, chosen)
+
+    return rule
+
+
+def _select(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
+    return a.select(op.args[0], d[1], d[2])
+
+
+def _exp(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
+    return a.mul(a.wide(op), d[0])
+
+
+def _exp2(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
+    return a.mul(a.mul(a.wide(op), a.number(math.log(2))), d[0])
+
+
+def _log(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
+    return a.div(d[0], a.wide(op.args[0]))
+
+
+def _log2(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
+    return a.div(a.mul(d[0], a.number(1 / math.log(2))), a.wide(op.args[0]))
+
+
+def _sqrt(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
+    return a.div(a.mul(d[0], a.number(0.5)), a.wide(op))
+
+
+def _rsqrt(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
+    r = a.wide(op)
+    return a.mul(a.mul(a.number(-0.5), a.mul(a.mul(r, r), r)), d[0])
+
+
+def _tanh(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
+    t = a.wide(op)
+    return a.mul(a.add(a.number(1), a.negated(a.mul(t, t))), d[0])
+
+
+def _sigmoid(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
+    s = a.wide(op)
+    return a.mul(a.mul(s, a.add(a.number(1), a.negated(s))), d[0])
+
+
+def _sin(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
+    return a.mul(Op("cos", (a.wide(op.args[0]),)), d[0])
+
+
+def _cos(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
+    return a.negated(a.mul(Op("sin", (a.wide(op.args[0]),)), d[0]))
+
+
+def _erf(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
+    x = a.wide(op.args[0])
+    bell = Op("exp", (Op("neg", (Op("mul", (x, x)),)),))
+    return a.mul(a.mul(a.number(2 / math.sqrt(math.pi)), bell), d[0])
+
+
+def _abs(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
+    x = a.wide(op.args[0])
+    zero = a.number(0)
+    sign = a.select(Op("gt", (x, zero)), a.number(1), a.select(Op("lt", (x, zero)), a.number(-1), None))
+    return a.mul(sign, d[0])
+
+
+def _pow(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
+    # For an exponent of 0, and for a base of 0 in the exponent's derivative, derivatives.yaml gives 0, not NaN.
+    x, n = map(a.wide, op.args)
+    zero = a.number(0)
+    if isinstance(n, Const):
+        slope = None if n.value == 0 else a.mul(n, x if n.value == 2 else Op("pow", (x, a.number(n.value - 1))))
+        of_base = a.mul(slope, d[0])
+    else:
+        slope = a.mul(n, Op("pow", (x, Op("sub", (n, a.number(1))))))
+        of_base = a.mul(a.select(Op("eq", (n, zero)), None, slope), d[0])
+    if d[1] is None:
+        return of_base
+    never = Op("and", (Op("eq", (x, zero)), Op("ge", (n, zero))))
+    return a.add(of_base, a.mul(a.select(never, None, a.mul(a.wide(op), Op("log", (x,)))), d[1]))
+
+
+RULES: dict[str, Rule] = {
+    "add": _add,
+    "sub": _sub,
+    "neg": _neg,
+    "mul": _mul,
+    "div": _div,
+    "max": _larger("gt"),
+    "min": _larger("lt"),
+    "select": _select,
+    "exp": _exp,
+    "exp2": _exp2,
+    "log": _log,
+    "log2": _log2,
+    "sqrt": _sqrt,
+    "rsqrt": _rsqrt,
+    "tanh": _tanh,
+    "sigmoid": _sigmoid,
+    "sin": _sin,
+    "cos": _cos,
+    "erf": _erf,
+    "abs": _abs,
+    "pow": _pow,
+}
+"""By operation of the loop-scalar IR.  One without a rule is derived through the formula of its row, if it has one."""
+
+__all__ = ["RULES", "Arithmetic", "partial"]

@@ -1,0 +1,80 @@
+"""Divides a backward pass into parts, each of which can be one loop nest.
+
+The gradient of the queries is a sum over keys, and those of keys and values are sums over queries.  A stage along both
+dimensions, such as the scores, would have to go through memory between the two nests, with an element per pair.  So each
+nest computes its own copy, and what lies along one dimension only, such as the delta of each row, is computed before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from neptune_lab.loop_ir.dimensions import Dimension, dimensions
+from neptune_lab.loop_ir.nodes import Program
+from neptune_lab.loop_ir.tree import blocks
+from neptune_lab.operators.backward.stages import Stage, in_order, needed, renamed
+
+# Up to so many products per element, computing them again takes less time than storing and loading the sum in float32:
+# 2 operations each at 700 TFLOP/s against 8 bytes at 4 TB/s.
+MOST_REPEATED = 700
+
+
+def divided(program: Program, stages: Sequence[Stage], results: Sequence[str]) -> tuple[tuple[Stage, ...], ...]:
+    """The stages in parts: first what several results read, then those of each group of results.
+
+    Args:
+        program: a definition.
+        stages: its stages.
+        results: names of stages.
+
+    Returns:
+        Parts without empty ones; their stages together are the definition, in which copies have names with a number.
+    """
+    dims = dimensions(program)
+    by_block = {block.name: block for block in blocks(program)}
+    by_name = {stage.name: stage for stage in stages}
+
+    def folded_last(name: str) -> frozenset[Dimension]:
+        """The dimensions of the last sum that makes a result."""
+        while by_name[name].reducer is None:
+            made = [read for read in by_name[name].reads if read in by_name]
+            if len(made) != 1:
+                return frozenset()
+            (name,) = made
+        own = dims.all_of(by_block[name], "reduce")
+        return frozenset(d for d, axis in own.items() if by_name[name].extents[axis] > 1)
+
+    groups: dict[frozenset[Dimension], list[str]] = {}
+    for name in results:
+        groups.setdefault(folded_last(name), []).append(name)
+    if len(groups) == 1:
+        return (tuple(stages),)
+    folds = [fold for fold in groups if fold]
+    repeated = {
+        stage.name
+        for stage in stages
+        if sum(bool(fold & dims.all_of(by_block[stage.name]).keys()) for fold in folds) > 1
+        and _products(stage) <= MOST_REPEATED
+    }
+    of_group = [needed(stages, names) for names in groups.values()]
+    shared = {
+        stage.name for stage in stages if stage.name not in repeated and sum(stage in group for group in of_group) > 1
+    }
+    before = needed(stages, [stage.name for stage in stages if stage.name in shared])
+    parts = [before]
+    for n, group in enumerate(of_group):
+        own = [stage for stage in group if stage not in before]
+        names = {s.name: f"{s.name}_{n + 1}" for s in own if s.name in repeated and s.name not in results} if n else {}
+        parts.append(in_order([renamed(stage, names) for stage in own]))
+    return tuple(part for part in parts if part)
+
+
+def _products(stage: Stage) -> int:
+    """How many terms one element folds."""
+    count = 1
+    for _, extent in stage.folded:
+        count *= extent
+    return count
+
+
+__all__ = ["divided"]

@@ -1,0 +1,412 @@
+"""Reverse mode on the stages of a definition: a stage per cotangent, from the results back to the inputs.
+
+The cotangent `d_x` of a tensor x is the derivative of sum(d_out * out) with respect to x.  Each stage that reads x adds
+its part to d_x, by the chain rule: its own cotangent times the derivative of its term, summed over the iterations that
+read an element (`transpose`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from neptune_lab.errors import DefinitionError
+from neptune_lab.loop_ir.nodes import Buffer, Cast, Const, Expr, Load, Op, Var, loads, substitute, transform, variables
+from neptune_lab.operators.backward.derivatives import Arithmetic, partial
+from neptune_lab.operators.backward.stages import Axis, Stage
+from neptune_lab.operators.backward.transpose import is_permutation, transposed
+from neptune_lab.operators.backward.weights import Softmax, free_name, without_casts
+from neptune_lab.scalar_ops import OPERATIONS
+from neptune_lab.strict.dtypes import HALVES
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one reader adds to a cotangent.
+
+    Args:
+        term: over the tensor's own axes and `free`.
+        free: axes to sum over.
+        reader: the stage that it comes from; "" for what is given.
+        given: its cotangent `d_reader`, if the term is `d_reader * derivative`.
+    """
+
+    term: Expr
+    free: tuple[Axis, ...]
+    reader: str = ""
+
+
+@dataclass(slots=True)
+class Reverse:
+    """The cotangents of a definition.
+
+    Args:
+        stages: the definition's, each after those that it reads.
+        inputs: its inputs.
+        dtype: of cotangents, "float32" or "float64".
+        softmaxes: which of the stages are a softmax (`weights.in_weights` has been applied).
+        active: names of the tensors that depend on those with respect to which it is differentiated.
+    """
+
+    stages: Sequence[Stage]
+    inputs: Sequence[Buffer]
+    dtype: str
+    softmaxes: Sequence[Softmax]
+    active: frozenset[str]
+    made: list[Stage] = field(default_factory=list)
+    _parts: dict[str, list[Part]] = field(default_factory=dict)
+    _cotangents: dict[str, Expr] = field(default_factory=dict)
+    _given: dict[str, str] = field(default_factory=dict)
+
+    def run(self, seeds: Mapping[str, str], wrt: Sequence[str]) -> dict[str, str]:
+        """Makes the stages of all cotangents.
+
+        Args:
+            seeds: by result, the name of the input that is its cotangent.
+            wrt: inputs of the definition.
+
+        Returns:
+            By input, the name of the stage that is its cotangent, of the input's dtype.
+        """
+        by_name = {stage.name: stage for stage in self.stages}
+        for result, seed in seeds.items():
+            self._given[seed] = by_name[result].dtype
+            self._parts[result] = [Part(self._arithmetic.wide(Load(seed, by_name[result].place)), ())]
+        for stage in reversed(self.stages):
+            if stage.name in self._parts:
+                self._cotangents[stage.name] = self._cotangent(stage)
+                self._differentiate(stage)
+        return {name: self._of_input(name) for name in wrt}
+
+    @property
+    def _arithmetic(self) -> Arithmetic:
+        return Arithmetic(self.dtype, self.dtype_of)
+
+    def dtype_of(self, expr: Expr) -> str:
+        """The dtype of an expression over the definition's tensors and those that were made."""
+        match expr:
+            case Const(_, dtype) | Cast(dtype, _):
+                return dtype
+            case Var():
+                return "int32"
+            case Load(buffer, _):
+                return self._dtypes.get(buffer, self.dtype)
+            case Op(name, args):
+                if OPERATIONS[name].kind in ("comparison", "logic"):
+                    return "bool"
+                return self.dtype_of(args[1] if name == "select" else args[0])
+        raise AssertionError(f"no dtype of {expr}")
+
+    @property
+    def _dtypes(self) -> dict[str, str]:
+        every = [*self.stages, *self.inputs, *self.made]
+        return {t.name: t.dtype for t in every} | self._given
+
+    # -- one stage -----------------------------------------------------------------------------------------
+
+    def _cotangent(self, stage: Stage) -> Expr:
+        """d_stage at the stage's own axes: a read of a stage that is made for it, or what is given."""
+        parts = self._parts[stage.name]
+        if len(parts) == 1 and not parts[0].free and isinstance(without_casts(parts[0].term), Load):
+            return parts[0].term
+        return self._summed(f"d_{stage.name}", stage.axes, parts)
+
+    def _summed(self, name: str, axes: tuple[Axis, ...], parts: Sequence[Part]) -> Expr:
+        """Makes the stages of a cotangent: one per part that sums, and their sum."""
+        name = self._fresh(name)
+        sums = [part for part in parts if part.free]
+        total: Expr | None = None
+        for part in parts:
+            if not part.free:
+                total = self._arithmetic.add(total, part.term)
+        for part in sums:
+            own = name if len(parts) == 1 else self._fresh(f"{name}_of_{part.reader}")
+            stage = Stage(own, axes, part.free, "sum", part.term, self.dtype)
+            self.made.append(stage)
+            total = self._arithmetic.add(total, stage.element)
+        assert total is not None
+        if not (len(parts) == 1 and sums):
+            self.made.append(Stage(name, axes, (), None, total, self.dtype))
+        return Load(name, tuple(Var(axis) for axis, _ in axes))
+
+    def _fresh(self, name: str) -> str:
+        return free_name(name, {t.name for t in (*self.stages, *self.inputs, *self.made)})
+
+    def _differentiate(self, stage: Stage) -> None:
+        """Adds the stage's parts to the cotangents of what it reads."""
+        softmax = next((s for s in self.softmaxes if s.lse == stage.name), None)
+        if softmax is not None:
+            self._differentiate_lse(stage, softmax)
+            return
+        outer = self._outer(stage)
+        for read in dict.fromkeys(loads(stage.term)):
+            assert isinstance(read, Load)
+            if read.buffer not in self.active:
+                continue
+            softmax = next((s for s in self.softmaxes if s.weights == stage.name and s.shift == read.buffer), None)
+            if softmax is not None:
+                self._differentiate_shift(stage, softmax, read)
+                continue
+            slope = partial(stage.term, read, self._arithmetic)
+            if slope is not None:
+                self._add(stage, read, outer, _by_value(slope, stage))
+
+    def _outer(self, stage: Stage) -> Expr:
+        """The derivative of sum(d_out * out) with respect to one iteration's term."""
+        cotangent = self._cotangents[stage.name]
+        if stage.reducer in (None, "sum"):
+            return cotangent
+        if stage.reducer in ("max", "min"):
+            return self._of_extremum(stage, cotangent)
+        if stage.reducer == "prod":
+            return self._of_product(stage, cotangent)
+        raise DefinitionError(
+            f"stage {stage.name} is a reduction {stage.reducer!r}, which has no derivative",
+            help="leave out of wrt the inputs that it reads",
+        )
+
+    def _of_extremum(self, stage: Stage, cotangent: Expr) -> Expr:
+        """Of a maximum or minimum: all elements that are equal to it share the cotangent, as of torch.amax (scale by
+        the mask over its sum)."""
+        a = self._arithmetic
+        reached = Op("eq", (stage.term, stage.element))
+        one = Op("select", (reached, a.number(1), a.number(0)))
+        count = Stage(self._fresh(f"{stage.name}_ties"), stage.axes, stage.folded, "sum", one, self.dtype)
+        self.made.append(count)
+        share = a.div(cotangent, count.element)
+        chosen = a.select(reached, share, None)
+        assert chosen is not None
+        return chosen
+
+    def _of_product(self, stage: Stage, cotangent: Expr) -> Expr:
+        """Of a product: the product of all other elements, also if some are 0 (derivatives.yaml: prod)."""
+        a = self._arithmetic
+        term = a.wide(stage.term)
+        is_zero = Op("eq", (stage.term, Const(0.0, self.dtype_of(stage.term))))
+        zeros = Stage(
+            self._fresh(f"{stage.name}_zeros"),
+            stage.axes,
+            stage.folded,
+            "sum",
+            Op("select", (is_zero, a.number(1), a.number(0))),
+            self.dtype,
+        )
+        others = Op("select", (is_zero, a.number(1), term))
+        rest = Stage(self._fresh(f"{stage.name}_rest"), stage.axes, stage.folded, "prod", others, self.dtype)
+        self.made += [zeros, rest]
+        none, single = (Op("eq", (zeros.element, a.number(n))) for n in (0, 1))
+        of_zero = a.select(single, rest.element, None)
+        of_others = a.select(none, a.div(rest.element, others), None)
+        chosen = a.mul(cotangent, a.select(is_zero, of_zero, of_others))
+        assert chosen is not None
+        return chosen
+
+    # -- a softmax -----------------------------------------------------------------------------------------
+
+    def _differentiate_lse(self, stage: Stage, softmax: Softmax) -> None:
+        """d_x[r, c] += d_lse[r] * w[r, c]: the derivative of a log-sum-exp is the softmax."""
+        weights = next(s for s in self.stages if s.name == softmax.weights)
+        row = next(read.indices for read in loads(weights.term) if read.buffer == softmax.shift)
+        cotangent = substitute(
+            self._cotangents[stage.name], dict(zip((axis for axis, _ in stage.axes), row, strict=True))
+        )
+        inner = self._arithmetic.mul(cotangent, weights.element)
+        assert inner is not None
+        self._through(softmax.scores, weights, inner)
+
+    def _through(self, expr: Expr, stage: Stage, outer: Expr) -> None:
+        """Adds the parts of an expression over the axes of a stage, if `outer` is its cotangent."""
+        for read in dict.fromkeys(loads(expr)):
+            assert isinstance(read, Load)
+            slope = partial(expr, read, self._arithmetic) if read.buffer in self.active else None
+            if slope is not None:
+                self._add(stage, read, outer, slope)
+
+    def _differentiate_shift(self, stage: Stage, softmax: Softmax, read: Load) -> None:
+        """d_lse[r] -= sum over c of d_w[r, c] * w[r, c], as sums over what the weights were made into.
+
+        If all that reads w, or w rounded, are sums `o[r, d] = sum over c of w[r, c] * y[c, d]`, then d_w[r, c] is the
+        sum over d of d_o[r, d] * y[c, d], and with the order of the sums exchanged
+
+            sum over c of d_w[r, c] * w[r, c] = sum over d of d_o[r, d] * o[r, d]
+
+        which needs no loop over c.  It is the delta of FlashAttention (Dao 2023, 3.1.2).  (`shift` counts as lse: where it
+        is not, w is 0.)
+        """
+        pairs = self._averages(stage)
+        parts = [] if pairs is None else [self._delta(stage, softmax.lse, read, *pair) for pair in pairs]
+        if not parts or any(part is None for part in parts):
+            slope = self._arithmetic.negated(stage.element)
+            assert slope is not None
+            self._add(stage, Load(softmax.lse, read.indices), self._cotangents[stage.name], slope)
+            return
+        self._parts.setdefault(softmax.lse, []).extend(part for part in parts if part is not None)
+
+    def _averages(self, weights: Stage) -> list[tuple[Stage, Load]] | None:
+        """The sums that read w or w rounded, with that read; None if something else reads it."""
+        found: list[tuple[Stage, Load]] = []
+        for reader in self.stages:
+            for read in dict.fromkeys(loads(reader.term)):
+                if read.buffer != weights.name or reader.name not in self.active:
+                    continue
+                if reader.name not in self._parts:
+                    continue  # no result depends on it
+                if reader.reducer is None and without_casts(reader.term) == read and reader.place == read.indices:
+                    inner = self._averages(reader)
+                    if inner is None:
+                        return None
+                    found += inner
+                elif reader.reducer == "sum" and self._is_linear(reader, read):
+                    found.append((reader, read))  # pyright: ignore[reportArgumentType]
+                else:
+                    return None
+        return found
+
+    def _is_linear(self, reader: Stage, read: Expr) -> bool:
+        match reader.term:
+            case Op("mul", (a, b)):
+                return any(without_casts(x) == read and read not in loads(y) for x, y in ((a, b), (b, a)))
+        return False
+
+    def _delta(self, weights: Stage, lse: str, row: Load, reader: Stage, read: Load) -> Part | None:
+        """-sum over d of d_o[r, d] * o[r, d], over the axes of the row statistic."""
+        if not all(isinstance(index, Var) for index in (*read.indices, *row.indices)):
+            return None
+        of_weights = dict(zip((axis for axis, _ in weights.axes), read.indices, strict=True))
+        in_reader = [substitute(index, of_weights) for index in row.indices]
+        own = {index.name: n for n, index in enumerate(in_reader) if isinstance(index, Var)}
+        if len(own) != len(in_reader) or not own.keys() <= {axis for axis, _ in reader.axes}:
+            return None
+        value, cotangent = self._as_result(reader)
+        product = self._arithmetic.negated(self._arithmetic.mul(cotangent, value))
+        assert product is not None
+        return self._placed(lse, in_reader, reader.axes, product, reader.name)
+
+    def _as_result(self, stage: Stage) -> tuple[Expr, Expr]:
+        """o and d_o; of the result that is o rounded (and 0 in some rows), if there is one, since it is kept anyway."""
+        readers = [s for s in self.stages if stage.name in s.reads and s.name in self._parts]
+        if len(readers) == 1 and readers[0].reducer is None and readers[0].name in self._cotangents:
+            (reader,) = readers
+            if reader.place == stage.place and _is_rounded(reader.term, stage.element):
+                return self._arithmetic.wide(reader.element), self._cotangents[reader.name]
+        return self._arithmetic.wide(stage.element), self._cotangents[stage.name]
+
+    # -- parts ---------------------------------------------------------------------------------------------
+
+    def _add(self, stage: Stage, read: Load, outer: Expr, slope: Expr) -> None:
+        """Adds `outer * slope`, in every iteration of the stage, to the cotangent of what it reads."""
+        outer = self._rounded(stage, outer, slope)
+        term = self._arithmetic.mul(outer, slope)
+        assert term is not None
+        axes = (*stage.axes, *stage.folded)
+        extents = dict(axes)
+        target = self._axes_of(read.buffer)
+        if not is_permutation(read.indices, target, extents):
+            # First the sum over iterations that read the same element; then what element that is.
+            used = set().union(*(variables(index) for index in read.indices))
+            kept = tuple(axis for axis in axes if axis[0] in used)
+            folded = tuple(axis for axis in axes if axis[0] not in used)
+            if folded:
+                name = self._fresh(f"d_{read.buffer}_of_{stage.name}")
+                summed = Stage(name, kept, folded, "sum", term, self.dtype)
+                self.made.append(summed)
+                term, axes = summed.element, kept
+        self._parts.setdefault(read.buffer, []).append(self._placed(read.buffer, read.indices, axes, term, stage.name))
+
+    def _placed(self, buffer: str, index: Sequence[Expr], axes: Sequence[Axis], term: Expr, reader: str) -> Part:
+        """The term, in every iteration over `axes`, which reads `buffer[index]`, as a part over the buffer's axes."""
+        target = self._axes_of(buffer)
+        places = [(f"@{n}", extent) for n, (_, extent) in enumerate(target)]
+        found = transposed(index, places, dict(axes))
+        value: Expr = found.at(term)
+        own = {axis for axis, _ in target}
+        names: dict[str, Expr] = {place: Var(axis) for (place, _), (axis, _) in zip(places, target, strict=True)}
+        free: list[Axis] = []
+        for name, extent in found.free:
+            new = free_name(name, own | {axis for axis, _ in free})
+            names[name] = Var(new)
+            free.append((new, extent))
+        if found.conditions:
+            condition = found.conditions[0]
+            for other in found.conditions[1:]:
+                condition = Op("and", (condition, other))
+            value = Op("select", (condition, value, self._arithmetic.number(0)))
+        return Part(substitute(value, names), tuple(free), reader)
+
+    def _rounded(self, stage: Stage, outer: Expr, slope: Expr) -> Expr:
+        """The cotangent, rounded to 16 bits if it is multiplied by a matrix of 16 bits, as PyTorch's is.
+
+        A matrix unit multiplies two factors of one dtype.  The cotangent is rounded where the other factor is a tensor
+        of 16 bits, and each factor has an axis that the other lacks.
+        """
+        factor = slope.arg if isinstance(slope, Cast) else slope
+        if stage.reducer != "sum" or not isinstance(factor, Load) or not isinstance(outer, Load):
+            return outer
+        dtype = self._dtypes.get(factor.buffer, self.dtype)
+        mine, other = variables_of(outer), variables_of(factor)
+        if dtype not in HALVES or not mine - other or not other - mine:
+            return outer
+        name = f"{outer.buffer}_{dtype}"
+        if all(s.name != name for s in self.made):
+            self.made.append(Stage(name, stage.axes, (), None, Cast(dtype, outer), dtype))
+        return Cast(self.dtype, Load(name, outer.indices))
+
+    def _axes_of(self, buffer: str) -> tuple[Axis, ...]:
+        """Names for the axes of a tensor: a stage's own, or an input's after the variables of the stages that read
+        it."""
+        for stage in self.stages:
+            if stage.name == buffer:
+                return stage.axes
+        shape = next(b.shape for b in self.inputs if b.name == buffer)
+        names: list[str] = []
+        for n in range(len(shape)):
+            indices = (r.indices[n] for s in self.stages for r in loads(s.term) if r.buffer == buffer)
+            plain = (index.name for index in indices if isinstance(index, Var))
+            names.append(free_name(next(plain, f"{buffer}_{n}"), names))
+        return tuple(zip(names, shape, strict=True))
+
+    def _of_input(self, name: str) -> str:
+        """Makes the cotangent of an input, in the input's dtype."""
+        dtype = next(b.dtype for b in self.inputs if b.name == name)
+        axes = self._axes_of(name)
+        parts = self._parts.get(name)
+        if not parts:
+            raise DefinitionError(
+                f"wrt: no result depends on {name!r} in a way that has a derivative",
+                help="leave it out of wrt: its gradient is 0",
+            )
+        if dtype == self.dtype:
+            found = self._summed(f"d_{name}", axes, parts)
+            assert isinstance(found, Load)
+            return found.buffer
+        own = self._fresh(f"d_{name}")
+        total = self._summed(f"{own}_sum", axes, parts)
+        self.made.append(Stage(own, axes, (), None, Cast(dtype, total), dtype))
+        return own
+
+
+def _by_value(slope: Expr, stage: Stage) -> Expr:
+    """The derivative of a map with the map's value in place of the same term, such as exp(x) in that of exp(x)."""
+    if stage.reducer is not None or isinstance(stage.term, Load | Const | Cast):
+        return slope
+    return transform(slope, lambda node: stage.element if node == stage.term else node)
+
+
+def variables_of(read: Load) -> set[str]:
+    """The variables in a read's indices."""
+    return set().union(*map(variables, read.indices))
+
+
+def _is_rounded(term: Expr, element: Load) -> bool:
+    """Whether a term is an element rounded, or 0 under a condition."""
+    match term:
+        case Op("select", (condition, a, b)):
+            zeros = [x for x in (a, b) if isinstance(x, Const) and x.value == 0]
+            others = [x for x in (a, b) if x not in zeros]
+            return (
+                bool(zeros) and len(others) == 1 and _is_rounded(others[0], element) and element not in loads(condition)
+            )
+    return without_casts(term) == element
+
+
+__all__ = ["Part", "Reverse"]

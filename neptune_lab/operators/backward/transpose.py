@@ -1,0 +1,182 @@
+"""The transpose of a read: which iterations of a reader read a given element of a tensor.
+
+A stage that reads x[f(i)] in iteration i passes to x[k] the cotangents of all i with f(i) = k.  Where f can be inverted,
+i is an expression of k and of axes that are summed over; what is left is a condition f(i) = k.  So the transpose of a
+gather is a sum over all iterations under a condition, in an order of its own: deterministic, without atomic additions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from neptune_lab.loop_ir.nodes import Const, Expr, Op, Var, substitute, variables
+from neptune_lab.loop_ir.reach import Sum, as_sum
+from neptune_lab.operators.backward.stages import Axis
+
+
+@dataclass(slots=True)
+class Transposed:
+    """The iterations that read the element at the target's axes.
+
+    Args:
+        values: the reader's iteration variables as expressions of the target's axes and of `free`.
+        free: axes to sum over, with names of their own.
+        conditions: which of them count.
+    """
+
+    values: dict[str, Expr] = field(default_factory=dict)
+    free: list[Axis] = field(default_factory=list)
+    conditions: list[Expr] = field(default_factory=list)
+
+    def at(self, expr: Expr) -> Expr:
+        """An expression of the reader's iteration at these iterations."""
+        return substitute(expr, self.values)
+
+
+def is_permutation(index: Sequence[Expr], axes: Sequence[Axis], extents: Mapping[str, int]) -> bool:
+    """Whether each dimension is read by a variable of its own, along its whole extent.
+
+    Args:
+        index: of the read.
+        axes: of the tensor that is read.
+        extents: of the reader's variables.
+    """
+    names = [e.name for e in index if isinstance(e, Var)]
+    return (
+        len(names) == len(axes)
+        and len(set(names)) == len(names)
+        and all(extents[name] == extent for name, (_, extent) in zip(names, axes, strict=True))
+    )
+
+
+def transposed(index: Sequence[Expr], target: Sequence[Axis], extents: Mapping[str, int]) -> Transposed:
+    """The transpose of `x[index]`, read in every iteration of a reader.
+
+    Formal statement: for each element k of x, the iterations i with index(i) = k are those values of `values`, for all
+    `free`, at which `conditions` hold, each once.  Under the conditions all values are within `extents`.
+
+    Args:
+        index: expressions of the reader's variables, one per dimension of x.
+        target: the axes of x; their names are not among the reader's variables.
+        extents: of the reader's variables.
+
+    >>> from neptune_lab.loop_ir.render import expression
+    >>> found = transposed([Op("floordiv", (Var("h"), Const(4)))], [("x0", 2)], {"h": 8, "i": 3})
+    >>> {name: expression(value) for name, value in found.values.items()}, found.free, found.conditions
+    ({'h': 'x0 * 4 + h_part', 'i': 'i'}, [('h_part', 4), ('i', 3)], [])
+    """
+    made = Transposed()
+    names = _Names({name for name, _ in target} | set(extents))
+    waiting = list(zip(index, target, strict=True))
+    # Plain variables first: what they give makes the other dimensions' expressions known.
+    waiting.sort(key=lambda pair: not isinstance(pair[0], Var))
+    for n, (expr, (axis, extent)) in enumerate(waiting):
+        rest = [other for other, _ in waiting[n + 1 :]]
+        _invert(made, expr, Var(axis), extent, extents, rest, waiting, names)
+    for name, extent in extents.items():
+        if name not in made.values:
+            _free(made, name, extent)
+    return made
+
+
+def _invert(
+    made: Transposed,
+    expr: Expr,
+    axis: Var,
+    extent: int,
+    extents: Mapping[str, int],
+    rest: Sequence[Expr],
+    every: Sequence[tuple[Expr, Axis]],
+    names: _Names,
+) -> None:
+    """Solves `expr = axis` for a variable of the reader that has no value yet, or makes it a condition."""
+    unknown = sorted(variables(expr) - made.values.keys())
+    match expr:
+        case Const(int(value)) if extent == 1 and value == 0:
+            return
+        case Var(name) if name in unknown:
+            made.values[name] = axis
+            if extents[name] < extent:
+                made.conditions.append(_less(axis, extents[name]))
+            return
+        case Op("floordiv", (Var(name), Const(int(size)))) if name in unknown and size > 0:
+            part = next((Var(a) for e, (a, _) in every if _is_remainder(e, name, size) and e in rest), None)
+            count = min(size, extents[name])
+            if part is None:
+                part = Var(names.fresh(f"{name}_part"))
+                made.free.append((part.name, count))
+            value = Op("add", (Op("mul", (axis, Const(size))), part))
+            made.values[name] = value
+            if extent * size > extents[name] or extents[name] % size:
+                made.conditions.append(_less(value, extents[name]))
+            return
+        case Op("floormod", (Var(name), Const(int(size)))) if name in unknown and size > 0:
+            whole = names.fresh(f"{name}_whole")
+            count = -(-extents[name] // size)
+            made.free.append((whole, count))
+            value = Op("add", (Op("mul", (Var(whole), Const(size))), axis))
+            made.values[name] = value
+            if extents[name] < count * size:
+                made.conditions.append(_less(value, extents[name]))
+            return
+    total = as_sum(expr)
+    chosen = None if total is None else next((v for v in unknown if abs(total.factor(v)) == 1), None)
+    for name in unknown:
+        if name != chosen:
+            _free(made, name, extents[name])
+    if total is None or chosen is None:
+        made.conditions.append(Op("eq", (made.at(expr), axis)))
+        return
+    sign = total.factor(chosen)
+    others = total.plus(Sum(((chosen, 1),), 0), -sign)
+    difference = Op("sub", (axis, made.at(_written(others))))
+    value = difference if sign == 1 else Op("sub", (made.at(_written(others)), axis))
+    made.values[chosen] = value
+    made.conditions += [Op("ge", (value, Const(0))), _less(value, extents[chosen])]
+
+
+def _is_remainder(expr: Expr, name: str, size: int) -> bool:
+    return expr == Op("floormod", (Var(name), Const(size)))
+
+
+def _free(made: Transposed, name: str, extent: int) -> None:
+    """A variable that every value of which counts; it keeps its name."""
+    made.values[name] = Var(name)
+    made.free.append((name, extent))
+
+
+def _less(expr: Expr, limit: int) -> Expr:
+    return Op("lt", (expr, Const(limit)))
+
+
+def _written(total: Sum) -> Expr:
+    """A sum of multiples as an expression."""
+    expr: Expr = Const(total.constant)
+    for name, factor in total.terms:
+        term: Expr = Var(name) if factor == 1 else Op("mul", (Var(name), Const(factor)))
+        expr = term if expr == Const(0) else Op("add", (expr, term))
+    return expr
+
+
+class _Names:
+    """Names that are not taken."""
+
+    def __init__(self, taken: set[str]) -> None:
+        self._taken = taken
+
+    def fresh(self, name: str) -> str:
+        found = next(n for n in _numbered(name) if n not in self._taken)
+        self._taken.add(found)
+        return found
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    n = 1
+    while True:
+        yield f"{name}{n}"
+        n += 1
+
+
+__all__ = ["Transposed", "is_permutation", "transposed"]

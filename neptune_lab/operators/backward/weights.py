@@ -1,0 +1,257 @@
+"""Rewrites a softmax so that its derivative needs one statistic per row: the log-sum-exp.
+
+    m[r] = max over c of x[r, c]                        m, s, lse[r] = m[r] + log(s[r])
+    e[r, c] = exp(x[r, c] - m[r])                ⇒      w[r, c] = exp(x[r, c] - lse[r])
+    s[r] = sum over c of e[r, c]
+    e[r, c] / s[r]                                      w[r, c]
+    (sum over c of e[r, c] * y[c, d]) / s[r]            sum over c of w[r, c] * y[c, d]
+    m[r] + log(s[r])                                    lse[r]
+
+Both sides are equal over the reals.  A row whose largest element is -inf has lse = -inf on both sides; there `w` reads 0
+in place of lse, and is 0, where e / s is NaN.  FlashAttention's backward pass keeps the same statistic (Dao 2023, 3.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, substitute, transform
+from neptune_lab.operators.backward.stages import Axis, Stage, in_order, with_term
+
+
+@dataclass(frozen=True, slots=True)
+class Softmax:
+    """The stages of one softmax.
+
+    Args:
+        largest, exponential, total: m, e and s.
+        scores: the expression x, over the axes of `exponential`.
+        folded: the axes c of `exponential`.
+        lse: the name of the stage of the log-sum-exp.
+        shift: the name of the stage that is lse, and 0 where lse is -inf.
+        weights: the name of the stage w.
+    """
+
+    largest: Stage
+    exponential: Stage
+    total: Stage
+    scores: Expr
+    folded: tuple[Axis, ...]
+    lse: str
+    shift: str
+    weights: str
+
+
+def find_softmaxes(stages: Sequence[Stage]) -> tuple[Softmax, ...]:
+    """Each softmax among the stages.
+
+    Args:
+        stages: of a definition.
+
+    Returns:
+        One for each sum of exponentials of differences to the maximum over the same axes.
+    """
+    by_name = {stage.name: stage for stage in stages}
+    found = (_softmax(stage, by_name) for stage in stages)
+    return tuple(softmax for softmax in found if softmax is not None)
+
+
+def _softmax(total: Stage, by_name: dict[str, Stage]) -> Softmax | None:
+    """The softmax whose sum is this stage."""
+    read = without_casts(total.term)
+    if total.reducer != "sum" or not isinstance(read, Load) or read.buffer not in by_name:
+        return None
+    exponential = by_name[read.buffer]
+    # The sum reads e[r, c] in e's order of axes.
+    own = dict(zip((axis for axis, _ in exponential.axes), read.indices, strict=True))
+    back = {index.name: Var(axis) for axis, index in own.items() if isinstance(index, Var)}
+    if len(back) != len(own):
+        return None
+    match exponential.term:
+        case Op("exp", (Op("sub", (scores, Load(name, at))),)) if exponential.reducer is None and name in by_name:
+            largest = by_name[name]
+        case _:
+            return None
+    folded = tuple(axis for axis in exponential.axes if own[axis[0]] in [Var(name) for name, _ in total.folded])
+    row = tuple(back.get(name, Var(name)) for name, _ in total.axes)
+    if largest.reducer != "max" or tuple(at) != row or len(largest.folded) != len(folded):
+        return None
+    names = dict(
+        zip((axis for axis, _ in (*largest.axes, *largest.folded)), (*at, *(Var(a) for a, _ in folded)), strict=True)
+    )
+    if substitute(largest.term, names) != scores or [e for _, e in largest.folded] != [e for _, e in folded]:
+        return None
+    lse, shift, weights = (free_name(f"{total.name}_{word}", by_name) for word in ("lse", "shift", "weights"))
+    return Softmax(largest, exponential, total, scores, folded, lse, shift, weights)
+
+
+def without_casts(expr: Expr) -> Expr:
+    """The expression under conversions between floats."""
+    while isinstance(expr, Cast) and "float" in expr.dtype:
+        expr = expr.arg
+    return expr
+
+
+def free_name(name: str, taken: object) -> str:
+    """`name`, with a number if it is taken."""
+    n, found = 1, name
+    while found in taken:  # pyright: ignore[reportOperatorIssue]
+        n, found = n + 1, f"{name}_{n}"
+    return found
+
+
+def in_weights(stages: Sequence[Stage], softmax: Softmax) -> tuple[Stage, ...]:
+    """The stages with this softmax as weights; before and after are in the module's docstring.
+
+    Args:
+        stages: of a definition.
+        softmax: from `find_softmaxes`, for these stages.
+
+    Returns:
+        The stages in an order in which each comes after those that it reads. Stages that nothing reads any more stay.
+    """
+    changed = [_rewritten(stage, softmax) for stage in stages]
+    averages = {stage.name: averaged for stage in stages if (averaged := _average(stage, stages, softmax)) is not None}
+    changed = [_divided(stage, averages, softmax) for stage in changed]
+    made = [made for pair in averages.values() for made in pair]
+    return in_order((*changed, *_statistics(softmax), *dict.fromkeys(made)))
+
+
+def _statistics(softmax: Softmax) -> tuple[Stage, Stage, Stage]:
+    """The stages lse, shift and w."""
+    total, exponential = softmax.total, softmax.exponential
+    lowest = Const(float("-inf"), total.dtype)
+    sum_here = total.element
+    largest = Load(softmax.largest.name, total.place)
+    value = Op("select", (Op("eq", (largest, lowest)), lowest, Op("add", (largest, Op("log", (sum_here,))))))
+    lse = Stage(softmax.lse, total.axes, (), None, value, total.dtype)
+    zero = Const(0.0, total.dtype)
+    held = Op("select", (Op("eq", (lse.element, lowest)), zero, lse.element))
+    shift = Stage(softmax.shift, total.axes, (), None, held, total.dtype)
+    row = _row(softmax)
+    weight = Op("exp", (Op("sub", (softmax.scores, Load(shift.name, row))),))
+    return lse, shift, replace(exponential, name=softmax.weights, term=weight)
+
+
+def _row(softmax: Softmax) -> tuple[Expr, ...]:
+    """The indices with which e reads m."""
+    match softmax.exponential.term:
+        case Op("exp", (Op("sub", (_, Load(_, at))),)):
+            return tuple(at)
+    raise AssertionError("find_softmaxes matched this term")
+
+
+def _rewritten(stage: Stage, softmax: Softmax) -> Stage:
+    """m + log(s), m == -inf and e / s by lse and w."""
+    lowest = Const(float("-inf"), softmax.total.dtype)
+    m, s, e = softmax.largest.name, softmax.total.name, softmax.exponential.name
+
+    def rule(node: Expr) -> Expr:
+        match node:
+            case Op("add", (Load(a, at), Op("log", (Load(b, same),)))) if (a, b) == (m, s) and at == same:
+                return Load(softmax.lse, at)
+            case Op("add", (Op("log", (Load(b, same),)), Load(a, at))) if (a, b) == (m, s) and at == same:
+                return Load(softmax.lse, at)
+            case Op("eq", (Load(a, at), bound)) if a == m and bound == lowest:
+                return Op("eq", (Load(softmax.lse, at), bound))
+            case Op("select", (Op("eq", (Load(a, at), bound)), same_bound, Load(b, same))) if (
+                a == b == softmax.lse and bound == same_bound == lowest and at == same
+            ):
+                return Load(softmax.lse, at)
+            case Op("div", (top, Load(b, at))) if b == s and _same_row(softmax, top, at):
+                read = without_casts(top)
+                assert isinstance(read, Load)
+                return Load(softmax.weights, read.indices)
+        return node
+
+    return stage if stage.name in (m, s, e) else with_term(stage, rule)
+
+
+def _same_row(softmax: Softmax, top: Expr, at: tuple[Expr, ...]) -> bool:
+    """Whether `top` is e at the row `at` of the sum."""
+    read = without_casts(top)
+    if not isinstance(read, Load) or read.buffer != softmax.exponential.name:
+        return False
+    here = dict(zip((axis for axis, _ in softmax.exponential.axes), read.indices, strict=True))
+    return tuple(substitute(index, here) for index in _row(softmax)) == at
+
+
+def _average(stage: Stage, stages: Sequence[Stage], softmax: Softmax) -> tuple[Stage, ...] | None:
+    """For a sum of e times something else, possibly of e rounded: the same sum of w, and w rounded."""
+    if stage.reducer != "sum" or stage.name == softmax.total.name:
+        return None
+    match stage.term:
+        case Op("mul", (a, b)):
+            pass
+        case _:
+            return None
+    for factor, other in ((a, b), (b, a)):
+        read = without_casts(factor)
+        if not isinstance(read, Load) or _reads_any(other, softmax):
+            continue
+        rounded = next((s for s in stages if s.name == read.buffer), None)
+        if rounded is not None and rounded.name != softmax.exponential.name:
+            inner = without_casts(rounded.term)
+            if rounded.reducer is not None or inner != _element_of(softmax.exponential, rounded):
+                continue
+            weights = Load(softmax.weights, inner.indices) if isinstance(inner, Load) else inner
+            own = replace(
+                rounded,
+                name=f"{softmax.weights}_{rounded.dtype}",
+                term=transform(
+                    rounded.term, lambda node, inner=inner, weights=weights: weights if node == inner else node
+                ),
+            )
+            new_read, made = Load(own.name, read.indices), (own,)
+        elif read.buffer == softmax.exponential.name:
+            new_read, made = Load(softmax.weights, read.indices), ()
+        else:
+            continue
+        term = transform(stage.term, lambda node, read=read, new=new_read: new if node == read else node)
+        return (*made, replace(stage, name=f"{stage.name}_average", term=term))
+    return None
+
+
+def _element_of(exponential: Stage, rounded: Stage) -> Load | None:
+    """The read of e at the axes of a stage that has the same ones."""
+    if len(exponential.axes) != len(rounded.axes):
+        return None
+    return Load(exponential.name, rounded.place)
+
+
+def _reads_any(expr: Expr, softmax: Softmax) -> bool:
+    from neptune_lab.loop_ir.nodes import reads_buffer
+
+    return any(reads_buffer(expr, s.name) for s in (softmax.exponential, softmax.total, softmax.largest))
+
+
+def _divided(stage: Stage, averages: dict[str, tuple[Stage, ...]], softmax: Softmax) -> Stage:
+    """acc / s by the average."""
+
+    def rule(node: Expr) -> Expr:
+        match node:
+            case Op("div", (Load(name, at), Load(b, row))) if name in averages and b == softmax.total.name:
+                # The row of the sum must be the one whose weights the average has.
+                stage = averages[name][-1]
+                here = dict(zip((axis for axis, _ in stage.axes), at, strict=True))
+                if _row_in(stage, softmax, here) == row:
+                    return Load(stage.name, at)
+        return node
+
+    return stage if stage.name == softmax.total.name else with_term(stage, rule)
+
+
+def _row_in(stage: Stage, softmax: Softmax, here: dict[str, Expr]) -> tuple[Expr, ...] | None:
+    """The row of the softmax that an average reads at its element `here`."""
+    assert isinstance(stage.term, Op)
+    for factor in stage.term.args:
+        read = without_casts(factor)
+        if isinstance(read, Load) and read.buffer.startswith(softmax.weights):
+            axes = dict(zip((axis for axis, _ in softmax.exponential.axes), read.indices, strict=True))
+            row = tuple(substitute(index, axes) for index in _row(softmax))
+            return tuple(substitute(index, here) for index in row)
+    return None
+
+
+__all__ = ["Softmax", "find_softmaxes", "free_name", "in_weights", "without_casts"]
