@@ -7,7 +7,7 @@ a tile.  `loop_ir.dimensions` says which iteration variables of the blocks are o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -171,8 +171,8 @@ def _chains(
 def _read_one_product(
     dims: Dimensions,
     blocks: Mapping[str, Block],
-    one: Collection[Block],
-    other: Collection[Block],
+    one: Sequence[Block],
+    other: Sequence[Block],
     above: Mapping[str, set[str]],
     reduce_axes: Mapping[str, Dimension],
 ) -> bool:

@@ -18,6 +18,7 @@ from neptune_lab.operators import attention, gemm_chain, math, norms, performer,
 from neptune_lab.operators.base import Operator, TensorSpec
 from neptune_lab.operators.custom import custom
 from neptune_lab.operators.presets import PRESETS
+from neptune_lab.operators.reverse_mode import Training, backward, training
 from neptune_lab.strict.console import shown
 
 # What the command line calls them; every value makes an Operator from keyword arguments.
@@ -44,8 +45,8 @@ OPERATORS: dict[str, Callable[..., Operator]] = {
 }
 
 __all__ = [
-    "OPERATORS", "PRESETS", "Operator", "TensorSpec", "attention", "custom", "find", "gemm_chain", "math", "norms",
-    "performer", "rows", "softmax",
+    "OPERATORS", "PRESETS", "Operator", "TensorSpec", "Training", "attention", "backward", "custom", "find",
+    "gemm_chain", "math", "norms", "performer", "rows", "softmax", "training",
 ]  # fmt: skip
 
 

@@ -70,8 +70,8 @@ class Operator:
         recipe: how it can be made again with other arguments; None if that is not known.
         family: the sizes that are known at the launch only, and how the operator is made at others
             (`operators.dims`); its own are those of the hints.  None: all are numbers.
-        parts: names of the stages of each part of the definition, in order, if it is to be scheduled in parts that share
-            no kernel; empty: as a whole.
+        parts: names of the stages of each part of the definition, in order, if it is to be scheduled in parts that
+            share no kernel; empty: as a whole.
     """
 
     name: str

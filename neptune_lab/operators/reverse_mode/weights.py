@@ -7,17 +7,18 @@
     (sum over c of e[r, c] * y[c, d]) / s[r]            sum over c of w[r, c] * y[c, d]
     m[r] + log(s[r])                                    lse[r]
 
-Both sides are equal over the reals.  A row whose largest element is -inf has lse = -inf on both sides; there `w` reads 0
-in place of lse, and is 0, where e / s is NaN.  FlashAttention's backward pass keeps the same statistic (Dao 2023, 3.1).
+Both sides are equal over the reals.  A row whose largest element is -inf has lse = -inf on both sides; there `w` reads
+0 in place of lse, and is 0, where e / s is NaN.  FlashAttention's backward pass keeps the same statistic (Dao 2023,
+3.1).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
-from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, substitute, transform
-from neptune_lab.operators.backward.stages import Axis, Stage, in_order, with_term
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, reads_buffer, substitute, transform
+from neptune_lab.operators.reverse_mode.stages import Axis, Stage, in_order, with_term
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +78,24 @@ def _softmax(total: Stage, by_name: dict[str, Stage]) -> Softmax | None:
     row = tuple(back.get(name, Var(name)) for name, _ in total.axes)
     if largest.reducer != "max" or tuple(at) != row or len(largest.folded) != len(folded):
         return None
-    names = dict(
-        zip((axis for axis, _ in (*largest.axes, *largest.folded)), (*at, *(Var(a) for a, _ in folded)), strict=True)
-    )
+    mine = [axis for axis, _ in (*largest.axes, *largest.folded)]
+    names = dict(zip(mine, (*at, *(Var(a) for a, _ in folded)), strict=True))
     if substitute(largest.term, names) != scores or [e for _, e in largest.folded] != [e for _, e in folded]:
         return None
-    lse, shift, weights = (free_name(f"{total.name}_{word}", by_name) for word in ("lse", "shift", "weights"))
+    lse, shift, weights = (free_name(f"{total.name}_{word}", by_name) for word in ("lse", "finite_lse", "weights"))
+    own_lse = (s.name for s in by_name.values() if s.reducer is None and _is_lse(s, largest, total))
+    lse = next(own_lse, lse)
     return Softmax(largest, exponential, total, scores, folded, lse, shift, weights)
+
+
+def _is_lse(stage: Stage, largest: Stage, total: Stage) -> bool:
+    """Whether a stage is m + log(s), or -inf where m is."""
+    at, lowest = stage.place, Const(float("-inf"), total.dtype)
+    if stage.dtype != total.dtype or stage.shape != total.shape:
+        return False
+    m, log = Load(largest.name, at), Op("log", (Load(total.name, at),))
+    sums = (Op("add", (m, log)), Op("add", (log, m)))
+    return any(stage.term in (x, Op("select", (Op("eq", (m, lowest)), lowest, x))) for x in sums)
 
 
 def without_casts(expr: Expr) -> Expr:
@@ -93,10 +105,10 @@ def without_casts(expr: Expr) -> Expr:
     return expr
 
 
-def free_name(name: str, taken: object) -> str:
+def free_name(name: str, taken: Container[str]) -> str:
     """`name`, with a number if it is taken."""
     n, found = 1, name
-    while found in taken:  # pyright: ignore[reportOperatorIssue]
+    while found in taken:
         n, found = n + 1, f"{name}_{n}"
     return found
 
@@ -115,7 +127,9 @@ def in_weights(stages: Sequence[Stage], softmax: Softmax) -> tuple[Stage, ...]:
     averages = {stage.name: averaged for stage in stages if (averaged := _average(stage, stages, softmax)) is not None}
     changed = [_divided(stage, averages, softmax) for stage in changed]
     made = [made for pair in averages.values() for made in pair]
-    return in_order((*changed, *_statistics(softmax), *dict.fromkeys(made)))
+    known = {stage.name for stage in stages}
+    statistics = (stage for stage in _statistics(softmax) if stage.name not in known)
+    return in_order((*changed, *statistics, *dict.fromkeys(made)))
 
 
 def _statistics(softmax: Softmax) -> tuple[Stage, Stage, Stage]:
@@ -165,7 +179,7 @@ def _rewritten(stage: Stage, softmax: Softmax) -> Stage:
                 return Load(softmax.weights, read.indices)
         return node
 
-    return stage if stage.name in (m, s, e) else with_term(stage, rule)
+    return stage if stage.name in (m, s, e, softmax.lse) else with_term(stage, rule)
 
 
 def _same_row(softmax: Softmax, top: Expr, at: tuple[Expr, ...]) -> bool:
@@ -196,21 +210,20 @@ def _average(stage: Stage, stages: Sequence[Stage], softmax: Softmax) -> tuple[S
             if rounded.reducer is not None or inner != _element_of(softmax.exponential, rounded):
                 continue
             weights = Load(softmax.weights, inner.indices) if isinstance(inner, Load) else inner
-            own = replace(
-                rounded,
-                name=f"{softmax.weights}_{rounded.dtype}",
-                term=transform(
-                    rounded.term, lambda node, inner=inner, weights=weights: weights if node == inner else node
-                ),
-            )
+            term = _with_read(rounded.term, inner, weights)
+            own = replace(rounded, name=f"{softmax.weights}_{rounded.dtype}", term=term)
             new_read, made = Load(own.name, read.indices), (own,)
         elif read.buffer == softmax.exponential.name:
             new_read, made = Load(softmax.weights, read.indices), ()
         else:
             continue
-        term = transform(stage.term, lambda node, read=read, new=new_read: new if node == read else node)
+        term = _with_read(stage.term, read, new_read)
         return (*made, replace(stage, name=f"{stage.name}_average", term=term))
     return None
+
+
+def _with_read(expr: Expr, old: Expr, new: Expr) -> Expr:
+    return transform(expr, lambda node: new if node == old else node)
 
 
 def _element_of(exponential: Stage, rounded: Stage) -> Load | None:
@@ -221,8 +234,6 @@ def _element_of(exponential: Stage, rounded: Stage) -> Load | None:
 
 
 def _reads_any(expr: Expr, softmax: Softmax) -> bool:
-    from neptune_lab.loop_ir.nodes import reads_buffer
-
     return any(reads_buffer(expr, s.name) for s in (softmax.exponential, softmax.total, softmax.largest))
 
 

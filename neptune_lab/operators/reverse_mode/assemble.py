@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.loop_ir.nodes import Buffer, Program
-from neptune_lab.operators.backward.keep import kept_by_default
-from neptune_lab.operators.backward.parts import divided
-from neptune_lab.operators.backward.reverse import Reverse
-from neptune_lab.operators.backward.stages import Stage, in_order, needed, program_of, stages_of
-from neptune_lab.operators.backward.weights import find_softmaxes, free_name, in_weights
+from neptune_lab.operators.reverse_mode.cotangents import Reverse
+from neptune_lab.operators.reverse_mode.keep import kept_by_default
+from neptune_lab.operators.reverse_mode.parts import divided
+from neptune_lab.operators.reverse_mode.stages import Stage, in_order, needed, program_of, stages_of
+from neptune_lab.operators.reverse_mode.weights import find_softmaxes, free_name, in_weights
 from neptune_lab.strict.console import shown
 
 
@@ -133,8 +133,8 @@ def _forward(
 ) -> Program:
     """The definition with the kept values as further outputs.
 
-    Its own stages stay as they are, so that its results are the same; a kept value that is not one of its stages, such as
-    a log-sum-exp, is computed from them.
+    Its own stages stay as they are, so that its results are the same; a kept value that is not one of its stages, such
+    as a log-sum-exp, is computed from them.
     """
     further = [k for k in kept if k not in program.outputs]
     if not further:

@@ -1,11 +1,11 @@
 """The backward pass of an operator, derived from its definition.
 
-    >>> from neptune_lab.operators import attention, backward
-    >>> op = attention.causal(batch=1, heads=2, seq=8, head_dim=4)
-    >>> str(backward(op, wrt=["q"]))
-    'attention_causal_backward(...)'
+    >>> from neptune_lab.operators import attention, training
+    >>> passes = training(attention.causal(batch=1, heads=2, seq=8, head_dim=4), wrt=["q"])
+    >>> passes.kept, [t.name for t in passes.backward.inputs], [str(t) for t in passes.backward.outputs]
+    (('s_sum_finite_lse', 'out'), ['q', 'k', 'v', 's_sum_finite_lse', 'out', 'd_out'], ['d_q: float16[1, 2, 8, 4]'])
 
-`training` also gives the forward pass that keeps what the backward pass reads.
+`backward` gives the second of the two passes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from neptune_lab.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     from neptune_lab.loop_ir.nodes import Program
-    from neptune_lab.operators.backward.assemble import Passes
+    from neptune_lab.operators.reverse_mode.assemble import Passes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +68,7 @@ def training(op: Operator, wrt: Sequence[str] | None = None, keep: Collection[st
 
     Arguments and errors are those of `backward`.
     """
-    from neptune_lab.operators.backward.assemble import assemble
+    from neptune_lab.operators.reverse_mode.assemble import assemble
 
     if op.family is not None:
         raise DefinitionError(

@@ -1,8 +1,9 @@
 """Divides a backward pass into parts, each of which can be one loop nest.
 
 The gradient of the queries is a sum over keys, and those of keys and values are sums over queries.  A stage along both
-dimensions, such as the scores, would have to go through memory between the two nests, with an element per pair.  So each
-nest computes its own copy, and what lies along one dimension only, such as the delta of each row, is computed before.
+dimensions, such as the scores, would have to go through memory between the two nests, with an element per pair.  So
+each nest computes its own copy, and what lies along one dimension only, such as the delta of each row, is computed
+before.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from neptune_lab.loop_ir.dimensions import Dimension, dimensions
-from neptune_lab.loop_ir.nodes import Program
+from neptune_lab.loop_ir.nodes import Load, Program
 from neptune_lab.loop_ir.tree import blocks
-from neptune_lab.operators.backward.stages import Stage, in_order, needed, renamed
+from neptune_lab.operators.reverse_mode.stages import Stage, in_order, needed, renamed
 
 # Up to so many products per element, computing them again takes less time than storing and loading the sum in float32:
 # 2 operations each at 700 TFLOP/s against 8 bytes at 4 TB/s.
@@ -35,8 +36,8 @@ def divided(program: Program, stages: Sequence[Stage], results: Sequence[str]) -
     by_name = {stage.name: stage for stage in stages}
 
     def folded_last(name: str) -> frozenset[Dimension]:
-        """The dimensions of the last sum that makes a result."""
-        while by_name[name].reducer is None:
+        """The dimensions of the last sum that makes a result, sums of its partial results aside."""
+        while by_name[name].reducer is None or isinstance(by_name[name].term, Load):
             made = [read for read in by_name[name].reads if read in by_name]
             if len(made) != 1:
                 return frozenset()

@@ -11,11 +11,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from neptune_lab.errors import DefinitionError
-from neptune_lab.loop_ir.nodes import Buffer, Cast, Const, Expr, Load, Op, Var, loads, substitute, transform, variables
-from neptune_lab.operators.backward.derivatives import Arithmetic, partial
-from neptune_lab.operators.backward.stages import Axis, Stage
-from neptune_lab.operators.backward.transpose import is_permutation, transposed
-from neptune_lab.operators.backward.weights import Softmax, free_name, without_casts
+from neptune_lab.loop_ir.nodes import (
+    Buffer,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Var,
+    loads,
+    substitute,
+    transform,
+    variables,
+)
+from neptune_lab.operators.reverse_mode.derivatives import Arithmetic, partial
+from neptune_lab.operators.reverse_mode.reductions import is_exact, of_extremum, of_product
+from neptune_lab.operators.reverse_mode.stages import Axis, Stage
+from neptune_lab.operators.reverse_mode.transpose import is_permutation, transposed
+from neptune_lab.operators.reverse_mode.weights import Softmax, free_name, without_casts
 from neptune_lab.scalar_ops import OPERATIONS
 from neptune_lab.strict.dtypes import HALVES
 
@@ -28,7 +41,6 @@ class Part:
         term: over the tensor's own axes and `free`.
         free: axes to sum over.
         reader: the stage that it comes from; "" for what is given.
-        given: its cotangent `d_reader`, if the term is `d_reader * derivative`.
     """
 
     term: Expr
@@ -130,7 +142,7 @@ class Reverse:
         return Load(name, tuple(Var(axis) for axis, _ in axes))
 
     def _fresh(self, name: str) -> str:
-        return free_name(name, {t.name for t in (*self.stages, *self.inputs, *self.made)})
+        return free_name(name, {t.name for t in (*self.stages, *self.inputs, *self.made)} | self._given.keys())
 
     def _differentiate(self, stage: Stage) -> None:
         """Adds the stage's parts to the cotangents of what it reads."""
@@ -157,49 +169,18 @@ class Reverse:
         if stage.reducer in (None, "sum"):
             return cotangent
         if stage.reducer in ("max", "min"):
-            return self._of_extremum(stage, cotangent)
-        if stage.reducer == "prod":
-            return self._of_product(stage, cotangent)
-        raise DefinitionError(
-            f"stage {stage.name} is a reduction {stage.reducer!r}, which has no derivative",
-            help="leave out of wrt the inputs that it reads",
-        )
-
-    def _of_extremum(self, stage: Stage, cotangent: Expr) -> Expr:
-        """Of a maximum or minimum: all elements that are equal to it share the cotangent, as of torch.amax (scale by
-        the mask over its sum)."""
-        a = self._arithmetic
-        reached = Op("eq", (stage.term, stage.element))
-        one = Op("select", (reached, a.number(1), a.number(0)))
-        count = Stage(self._fresh(f"{stage.name}_ties"), stage.axes, stage.folded, "sum", one, self.dtype)
-        self.made.append(count)
-        share = a.div(cotangent, count.element)
-        chosen = a.select(reached, share, None)
-        assert chosen is not None
-        return chosen
-
-    def _of_product(self, stage: Stage, cotangent: Expr) -> Expr:
-        """Of a product: the product of all other elements, also if some are 0 (derivatives.yaml: prod)."""
-        a = self._arithmetic
-        term = a.wide(stage.term)
-        is_zero = Op("eq", (stage.term, Const(0.0, self.dtype_of(stage.term))))
-        zeros = Stage(
-            self._fresh(f"{stage.name}_zeros"),
-            stage.axes,
-            stage.folded,
-            "sum",
-            Op("select", (is_zero, a.number(1), a.number(0))),
-            self.dtype,
-        )
-        others = Op("select", (is_zero, a.number(1), term))
-        rest = Stage(self._fresh(f"{stage.name}_rest"), stage.axes, stage.folded, "prod", others, self.dtype)
-        self.made += [zeros, rest]
-        none, single = (Op("eq", (zeros.element, a.number(n))) for n in (0, 1))
-        of_zero = a.select(single, rest.element, None)
-        of_others = a.select(none, a.div(rest.element, others), None)
-        chosen = a.mul(cotangent, a.select(is_zero, of_zero, of_others))
-        assert chosen is not None
-        return chosen
+            made, outer = of_extremum(
+                stage, cotangent, self._arithmetic, self._fresh, is_exact(stage.term, self.stages)
+            )
+        elif stage.reducer == "prod":
+            made, outer = of_product(stage, cotangent, self._arithmetic, self._fresh)
+        else:
+            raise DefinitionError(
+                f"stage {stage.name} is a reduction {stage.reducer!r}, which has no derivative",
+                help="leave out of wrt the inputs that it reads",
+            )
+        self.made += made
+        return outer
 
     # -- a softmax -----------------------------------------------------------------------------------------
 
@@ -230,8 +211,8 @@ class Reverse:
 
             sum over c of d_w[r, c] * w[r, c] = sum over d of d_o[r, d] * o[r, d]
 
-        which needs no loop over c.  It is the delta of FlashAttention (Dao 2023, 3.1.2).  (`shift` counts as lse: where it
-        is not, w is 0.)
+        which needs no loop over c.  It is the delta of FlashAttention (Dao 2023, 3.1.2).  (`shift` counts as lse: where
+        it is not, w is 0.)
         """
         pairs = self._averages(stage)
         parts = [] if pairs is None else [self._delta(stage, softmax.lse, read, *pair) for pair in pairs]
@@ -243,7 +224,9 @@ class Reverse:
         self._parts.setdefault(softmax.lse, []).extend(part for part in parts if part is not None)
 
     def _averages(self, weights: Stage) -> list[tuple[Stage, Load]] | None:
-        """The sums that read w or w rounded, with that read; None if something else reads it."""
+        """The sums that read w or w rounded, with that read; None if something else does, or if it is a result."""
+        if any(not part.reader for part in self._parts.get(weights.name, ())):
+            return None
         found: list[tuple[Stage, Load]] = []
         for reader in self.stages:
             for read in dict.fromkeys(loads(reader.term)):

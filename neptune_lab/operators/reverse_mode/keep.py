@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from neptune_lab.loop_ir.dimensions import Dimension, dimensions
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_ir.tree import blocks
-from neptune_lab.operators.backward.stages import Stage
+from neptune_lab.operators.reverse_mode.stages import Stage
 
 
 def rolled_axes(program: Program) -> set[Dimension]:
@@ -41,8 +41,8 @@ def kept_by_default(program: Program, stages: Sequence[Stage], read: Collection[
         read: the stages that the backward pass reads.
 
     Returns:
-        Names, in the order of the stages: those of `read`, and those that stages of `read` are computed from again, that
-        come after a rolled reduction; except maps of values that are kept anyway.
+        Names, in the order of the stages: those of `read`, and those that stages of `read` are computed from again,
+        that come after a rolled reduction; except maps of values that are kept anyway.
     """
     after = _after_rolled(program, stages)
     by_name = {stage.name: stage for stage in stages}
@@ -56,11 +56,16 @@ def kept_by_default(program: Program, stages: Sequence[Stage], read: Collection[
         seen.add(name)
         stage = by_name[name]
         own = stage.reads & by_name.keys()
-        if name in after and (stage.reducer is not None or not own <= set(kept)):
+        if name in after and not _follows(stage, own, kept):
             kept.append(name)
         else:
             waiting |= own - seen
     return tuple(kept)
+
+
+def _follows(stage: Stage, own: Collection[str], kept: Collection[str]) -> bool:
+    """Whether a stage is better computed again: a map of what is kept."""
+    return stage.reducer is None and set(own) <= set(kept)
 
 
 def _after_rolled(program: Program, stages: Sequence[Stage]) -> set[str]:

@@ -1,8 +1,9 @@
 """The transpose of a read: which iterations of a reader read a given element of a tensor.
 
-A stage that reads x[f(i)] in iteration i passes to x[k] the cotangents of all i with f(i) = k.  Where f can be inverted,
-i is an expression of k and of axes that are summed over; what is left is a condition f(i) = k.  So the transpose of a
-gather is a sum over all iterations under a condition, in an order of its own: deterministic, without atomic additions.
+A stage that reads x[f(i)] in iteration i passes to x[k] the cotangents of all i with f(i) = k.  Where f can be
+inverted, i is an expression of k and of axes that are summed over; what is left is a condition f(i) = k.  So the
+transpose of a gather is a sum over all iterations under a condition, in an order of its own: deterministic, without
+atomic additions.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 
 from neptune_lab.loop_ir.nodes import Const, Expr, Op, Var, substitute, variables
 from neptune_lab.loop_ir.reach import Sum, as_sum
-from neptune_lab.operators.backward.stages import Axis
+from neptune_lab.operators.reverse_mode.stages import Axis
 
 
 @dataclass(slots=True)

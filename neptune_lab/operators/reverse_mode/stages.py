@@ -20,7 +20,7 @@ class Stage:
     """One stage: a map `name[axes] = term`, or a reduction `name[axes] = reducer over folded of term`.
 
     Args:
-        name: of the stage, and of the tensor that it makes.
+        name: of the tensor that it makes.
         axes: the tensor's axes, in order.
         folded: the axes that a reduction folds; empty for a map.
         reducer: "sum", "max", "min", "prod", "any" or "all"; None for a map.
@@ -90,7 +90,7 @@ def _stage(block: Block, program: Program) -> Stage:
     order = [index.name for index in block.body.indices if isinstance(index, Var)]
     axes = tuple(sorted(spatial, key=lambda axis: order.index(axis[0])))
     return Stage(
-        block.name,
+        block.writes,
         axes,
         folded,
         None if reduction is None else reduction.reducer,
@@ -118,13 +118,13 @@ def program_of(name: str, inputs: Sequence[Buffer], stages: Sequence[Stage], out
         (*(b.name for b in inputs), *outputs),
         tuple(outputs),
         (*inputs, *(made[o] for o in outputs), *internal),
-        tuple(tree.loop_nest(list((*stage.axes, *stage.folded)), _block(stage)) for stage in stages),
+        tuple(tree.loop_nest([*stage.axes, *stage.folded], _block(stage)) for stage in stages),
     )
 
 
 def _block(stage: Stage) -> Block:
-    kinds = [(axis, "spatial") for axis in stage.axes] + [(axis, "reduce") for axis in stage.folded]
-    iters = tuple(Iter(axis, extent, kind, Var(axis)) for (axis, extent), kind in kinds)
+    own = tuple(Iter(axis, extent, "spatial", Var(axis)) for axis, extent in stage.axes)
+    iters = (*own, *(Iter(axis, extent, "reduce", Var(axis)) for axis, extent in stage.folded))
     if stage.reducer is None:
         return Block(stage.name, iters, Store(stage.name, stage.place, stage.term), origin=stage.name)
     value = Op(OPERATORS[stage.reducer], (stage.element, stage.term))

@@ -1,0 +1,90 @@
+"""Derivatives of reductions other than sums, whose derivative with respect to a term is 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from neptune_lab.loop_ir.nodes import Expr, Load, Op, walk
+from neptune_lab.operators.reverse_mode.derivatives import Arithmetic
+from neptune_lab.operators.reverse_mode.stages import Stage
+from neptune_lab.scalar_ops import OPERATIONS
+
+# Terms within this part of a maximum count as equal to it if they are rounded: 16 roundings of float32.
+ROUNDINGS = 2.0**-20
+
+
+def of_extremum(
+    stage: Stage, cotangent: Expr, a: Arithmetic, fresh: Callable[[str], str], exact: bool
+) -> tuple[tuple[Stage, ...], Expr]:
+    """The cotangent of each term of a maximum or minimum: all terms that are equal to it share its cotangent, as of
+    torch.amax (derivatives.yaml: scale_grad_by_count).
+
+    Args:
+        stage: the reduction.
+        cotangent: its cotangent, at its own axes.
+        a: arithmetic.
+        fresh: makes a name of a stage.
+        exact: whether no operation between the inputs and the terms rounds; otherwise a kernel may compute a term again
+            with another rounding, and terms that are equal up to rounding count.
+
+    Returns:
+        The stage that counts the terms, and the cotangent of a term.
+    """
+    reached: Expr = Op("eq", (stage.term, stage.element))
+    if not exact:
+        term, element = a.wide(stage.term), a.wide(stage.element)
+        bound = Op("mul", (Op("abs", (element,)), a.number(ROUNDINGS)))
+        reached = Op("or", (reached, Op("le", (Op("abs", (Op("sub", (term, element)),)), bound))))
+    one = Op("select", (reached, a.number(1), a.number(0)))
+    count = Stage(fresh(f"{stage.name}_ties"), stage.axes, stage.folded, "sum", one, a.dtype)
+    chosen = a.select(reached, a.div(cotangent, count.element), None)
+    assert chosen is not None
+    return (count,), chosen
+
+
+def is_exact(expr: Expr, stages: Sequence[Stage]) -> bool:
+    """Whether no operation between the inputs and an expression rounds.
+
+    Args:
+        expr: over tensors of a definition.
+        stages: of the definition.
+    """
+    by_name = {stage.name: stage for stage in stages}
+    for node in walk(expr):
+        if isinstance(node, Op) and not OPERATIONS[node.name].exact:
+            return False
+        stage = by_name.get(node.buffer) if isinstance(node, Load) else None
+        if stage is not None and not (stage.reducer in (None, "max", "min") and is_exact(stage.term, stages)):
+            return False
+    return True
+
+
+def of_product(
+    stage: Stage, cotangent: Expr, a: Arithmetic, fresh: Callable[[str], str]
+) -> tuple[tuple[Stage, ...], Expr]:
+    """The cotangent of each term of a product: the cotangent times the product of all others, also if some terms are 0
+    (derivatives.yaml: prod).
+
+    Args:
+        stage: the reduction.
+        cotangent: its cotangent, at its own axes.
+        a: arithmetic.
+        fresh: makes a name of a stage.
+
+    Returns:
+        The stages of the number of zeros and of the product of the other terms, and the cotangent of a term.
+    """
+    is_zero = Op("eq", (a.wide(stage.term), a.number(0)))
+    others = Op("select", (is_zero, a.number(1), a.wide(stage.term)))
+    one = Op("select", (is_zero, a.number(1), a.number(0)))
+    zeros = Stage(fresh(f"{stage.name}_zeros"), stage.axes, stage.folded, "sum", one, a.dtype)
+    rest = Stage(fresh(f"{stage.name}_rest"), stage.axes, stage.folded, "prod", others, a.dtype)
+    none, single = (Op("eq", (zeros.element, a.number(n))) for n in (0, 1))
+    of_zero = a.select(single, rest.element, None)
+    of_others = a.select(none, a.div(rest.element, others), None)
+    chosen = a.mul(cotangent, a.select(is_zero, of_zero, of_others))
+    assert chosen is not None
+    return (zeros, rest), chosen
+
+
+__all__ = ["is_exact", "of_extremum", "of_product"]
