@@ -228,9 +228,8 @@ def captured_inputs(
         device: where q is.
 
     Raises:
-        LaunchError: a tensor is on another device, or records gradients.
+        LaunchError: a tensor is on another device.
     """
-    recording = torch.is_grad_enabled()
     inputs = []
     for index, dtype in captured:
         tensor = tensors[index]
@@ -244,12 +243,6 @@ def captured_inputs(
                 f"a mod captures a tensor of shape {tuple(tensor.shape)} on {tensor.device}; expected {device}, where "
                 "q is",
                 help=f"make it a torch tensor there, with .to({str(device)!r})",
-            )
-        if recording and tensor.requires_grad:
-            raise LaunchError(
-                f"a mod captures a tensor of shape {tuple(tensor.shape)} that records gradients, and attention has no "
-                "backward",
-                help="call it under torch.no_grad(), or capture tensor.detach()",
             )
         inputs.append(as_input(tensor, device, dtype))
     return inputs
@@ -265,7 +258,7 @@ def refuse_gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
     """Raise LaunchError for the first of q, k and v that records gradients."""
     name = next(name for name, t in (("q", q), ("k", k), ("v", v)) if t.requires_grad)
     raise LaunchError(
-        f"argument {name} records gradients, and attention has no backward",
+        f"argument {name} records gradients, and attention on a cache of pages has no backward",
         help=f"call it under torch.no_grad(), or with {name}.detach()",
     )
 

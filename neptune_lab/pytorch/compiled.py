@@ -20,7 +20,7 @@ from neptune_lab.pytorch.lengths import family_of, for_lengths, laid_out
 from neptune_lab.pytorch.mods import Reading
 from neptune_lab.runtime import KernelSpec, LoadedKernel, device_facts, load
 from neptune_lab.runtime.early import compiling
-from neptune_lab.runtime.strided import copy_with, fits_strides
+from neptune_lab.runtime.strided import of_any_strides
 from neptune_lab.runtime.torch_op import torch_op
 
 if TYPE_CHECKING:
@@ -43,17 +43,8 @@ class Compiled:
 
     @property
     def op(self) -> OpOverload:
-        """The kernel as a torch operator.
-
-        Inductor may hand an operator other strides than those that were traced; such a tensor is copied.
-        """
-        kernel = self.kernel
-
-        def launch(*tensors: torch.Tensor) -> Any:
-            every = zip(tensors, kernel.spec.inputs, strict=True)
-            return kernel(*(t if fits_strides(t, s.strides) else copy_with(t, s.strides) for t, s in every))
-
-        return torch_op(kernel, launch=launch)
+        """The kernel as a torch operator, for tensors of any strides."""
+        return torch_op(self.kernel, launch=of_any_strides(self.kernel))
 
 
 # Kernels by what they compute; the oldest are dropped first.
@@ -108,19 +99,29 @@ def compiled_for(
         return _compiled(problem, score_mod, mask_mod, reading, key, device, place)
 
 
-def _compiled(
-    problem: Problem,
-    score_mod: Any,
-    mask_mod: Any,
-    reading: Reading,
-    key: str | None,
-    device: torch.device,
-    place: Any = None,
-) -> Compiled:
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """The definition of a call.
+
+    Args:
+        op: the operator, for the strides of q, k and v.
+        similar: forms of it whose tuning records also apply; the first is `op` in another form, the others have other
+            strides.
+        captured: for each captured input, its tensor's index in `Reading.tensors`.
+        lookups: reads of captured tensors, for messages.
+    """
+
+    op: Operator
+    similar: tuple[Operator, ...]
+    captured: tuple[int, ...]
+    lookups: Callable[[], list[str]]
+
+
+def definition_of(problem: Problem, score_mod: Any, mask_mod: Any, reading: Reading, place: Any = None) -> Definition:
+    """The definition of `problem` with these mods; arguments and errors are those of `compiled_for`."""
     from neptune_lab.operators import attention
     from neptune_lab.operators.attention_definition import captured_by
     from neptune_lab.operators.attention_sizes import sizes_of
-    from neptune_lab.records import workload_key
 
     (batch, heads, q_len, head_dim), (_, kv_heads, kv_len, _) = problem.q, problem.k
     sizes: Any = {"kv_heads": kv_heads, "v_head_dim": problem.v[3], "dtype": problem.dtype, "scale": problem.scale}
@@ -138,17 +139,32 @@ def _compiled(
     op, similar = plain, (alike,)
     if problem.strides is not None:
         op, similar = laid_out(plain, problem.strides), (laid_out(alike, problem.strides), plain, alike)
-    workloads = tuple(map(workload_key, (op, *similar)))
+    return Definition(op, similar, captured, lambda: captures.lookups(op.program))
+
+
+def _compiled(
+    problem: Problem,
+    score_mod: Any,
+    mask_mod: Any,
+    reading: Reading,
+    key: str | None,
+    device: torch.device,
+    place: Any = None,
+) -> Compiled:
+    from neptune_lab.records import workload_key
+
+    made = definition_of(problem, score_mod, mask_mod, reading, place)
+    workloads = tuple(map(workload_key, (made.op, *made.similar)))
     records = known_records(workloads)
-    definition = stored.key_of((workloads, records, captured, problem.extras.options))
+    definition = stored.key_of((workloads, records, made.captured, problem.extras.options))
     if definition not in _by_definition:
         entry = stored.find(definition)
         if entry is None:
             try:
-                spec = _spec(op, similar, dict(problem.extras.options), device)
+                spec = _spec(made.op, made.similar, dict(problem.extras.options), device)
             except TileError as error:
-                raise _explained(error, captures.lookups(op.program)) from error
-            entry = stored.StoredKernel(spec, captured, workloads, records)
+                raise _explained(error, made.lookups()) from error
+            entry = stored.StoredKernel(spec, made.captured, workloads, records)
             stored.put(definition, entry)
         _keep(_by_definition, definition, (entry, _loaded(entry)))
     entry, compiled = _by_definition[definition]

@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 
 from neptune_lab.errors import LaunchError
 from neptune_lab.pytorch import compiled as known
-from neptune_lab.pytorch import known_calls
+from neptune_lab.pytorch import known_calls, recording
 from neptune_lab.pytorch.arguments import (
     PLAIN,
     Extras,
@@ -23,7 +23,6 @@ from neptune_lab.pytorch.arguments import (
     named,
     problem_of,
     refuse_forward_gradients,
-    refuse_gradients,
     refuse_options,
     refuse_transforms,
     warn_of_conversions,
@@ -36,6 +35,7 @@ from neptune_lab.pytorch.lengths import known_family
 from neptune_lab.pytorch.mods import Reading, read
 from neptune_lab.pytorch.packed import Places, packed_mods, places_of
 from neptune_lab.pytorch.quantized import NONE, has_quantized, quantized
+from neptune_lab.pytorch.recording import recording_for, records_gradients
 from neptune_lab.pytorch.traced import traced
 
 if TYPE_CHECKING:
@@ -256,8 +256,6 @@ def _attend(
     device = device_of(q, k, v)
     refuse_transforms(q, k, v)
     user_mods = score_mod, mask_mod
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        refuse_gradients(q, k, v)
     if forward_ad._current_level >= 0:
         refuse_forward_gradients(q, k, v)
     if not q.dtype == k.dtype == v.dtype and not extras.formats:
@@ -277,6 +275,8 @@ def _attend(
             copied = True
             strides = q.stride(), k.stride(), v.stride()
     problem = q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, device, enable_gqa, scale, extras, strides
+    if torch.is_grad_enabled() and records_gradients((q, k, v, *reading.tensors)):
+        return _recorded(problem, q, k, v, score_mod, mask_mod, reading)
     compiled = _kernels.get((problem, reading.key)) if reading.exact else None
     if compiled is None:
         compiled = _compiled(problem, score_mod, mask_mod, reading)
@@ -287,6 +287,21 @@ def _attend(
     if type(q) is type(k) is type(v) is torch.Tensor and not torch._C._len_torch_dispatch_stack():
         return compiled.kernel.launch(q, k, v, *scales, *extra)
     return compiled.op(q, k, v, *scales, *extra)  # for fake tensors, and for modes that only see operators
+
+
+def _recorded(
+    problem: tuple[Any, ...],
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    score_mod: Any,
+    mask_mod: Any,
+    reading: Reading,
+) -> Any:
+    """The outputs of a call that records gradients."""
+    found = recording_for(problem_of(*problem), score_mod, mask_mod, reading, q.device)
+    extra = captured_inputs(found.captured, reading.tensors, q.device)
+    return found.outputs(found.op(q, k, v, *extra))
 
 
 def _first_as(found: Any, dtype: torch.dtype) -> Any:
@@ -346,6 +361,7 @@ def forget() -> None:
     _kernels.clear()
     known_calls.forget()
     known.forget()
+    recording.forget()
 
 
 _outside_graphs: Any = torch.compiler.disable(  # torch.compile breaks the graph here

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab.tensor_spec import Strides, TensorSpec, span
 
 if TYPE_CHECKING:
     import torch
+
+    from neptune_lab.runtime.load import LoadedKernel
 
 
 def fits_strides(tensor: torch.Tensor, strides: Strides | None) -> bool:
@@ -33,6 +36,19 @@ def copy_with(tensor: torch.Tensor, strides: Strides | None) -> torch.Tensor:
     return memory.as_strided(tensor.shape, strides)
 
 
+def of_any_strides(kernel: LoadedKernel) -> Callable[..., Any]:
+    """A kernel for tensors of any strides: it copies those that it would refuse.
+
+    torch may hand an operator other strides than those that it was traced with.
+    """
+
+    def launch(*tensors: torch.Tensor) -> Any:
+        every = zip(tensors, kernel.spec.inputs, strict=True)
+        return kernel(*(t if fits_strides(t, s.strides) else copy_with(t, s.strides) for t, s in every))
+
+    return launch
+
+
 def drawn(spec: TensorSpec, draw: Any) -> torch.Tensor:
     """An input that `draw` makes: a function from a shape to a contiguous tensor."""
     if spec.strides is None:
@@ -40,4 +56,4 @@ def drawn(spec: TensorSpec, draw: Any) -> torch.Tensor:
     return draw((span(spec.shape, spec.strides),)).as_strided(spec.shape, spec.strides)
 
 
-__all__ = ["copy_with", "drawn", "fits_strides"]
+__all__ = ["copy_with", "drawn", "fits_strides", "of_any_strides"]

@@ -6,7 +6,7 @@ import hashlib
 import threading
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from neptune_lab.errors import LaunchError
 from neptune_lab.runtime.load import LoadedKernel, check_shapes, refuse_gradients
@@ -27,23 +27,34 @@ _registering = threading.Lock()
 _library: list[Any] = []
 
 
-def torch_op(kernel: LoadedKernel, name: str | None = None, launch: Callable[..., Any] | None = None) -> OpOverload:
+# torch's `backward` and `setup_context` of an operator.
+Autograd: TypeAlias = "tuple[Callable[..., Any], Callable[..., None]]"
+
+
+def torch_op(
+    kernel: LoadedKernel,
+    name: str | None = None,
+    launch: Callable[..., Any] | None = None,
+    autograd: Autograd | None = None,
+) -> OpOverload:
     """Registers `kernel` as torch.ops.neptune_lab.<name>; registering it again returns the same operator.
 
     The operator takes the kernel's inputs, with the strides of its spec, and gives its outputs as new tensors.  It has
-    a fake implementation, so torch.compile(fullgraph=True) and torch.export know its shapes; it has no backward.
+    a fake implementation, so torch.compile(fullgraph=True) and torch.export know its shapes.
 
     Args:
         kernel: a loaded kernel.
         name: a Python identifier; None: the kernel's name and a digest of its source.
         launch: what the operator calls; None: the kernel.  The first one that is registered under a name stays.
+        autograd: what torch calls for gradients; None: the operator has no backward.  An operator with it has another
+            name.
 
     Raises:
         LaunchError: `name` is no identifier, or another kernel has it.
     """
     digest = _digest(kernel.spec)
     if name is None:
-        name = f"{kernel.spec.entry}_{digest[:16]}"
+        name = f"{kernel.spec.entry}_{digest[:16]}{'_with_gradients' if autograd else ''}"
     if not isinstance(name, str) or not name.isidentifier():
         raise LaunchError(
             f"name={shown(name)}: expected a Python identifier, for torch.ops.{NAMESPACE}.<name>",
@@ -51,7 +62,7 @@ def torch_op(kernel: LoadedKernel, name: str | None = None, launch: Callable[...
         )
     with _registering:
         if name not in _registered:
-            _registered[name] = digest, _register(kernel, name, launch or kernel)
+            _registered[name] = digest, _register(kernel, name, launch or kernel, autograd)
     owner, op = _registered[name]
     if owner != digest:
         raise LaunchError(
@@ -75,7 +86,7 @@ def _empty(spec: TensorSpec, shape: tuple[int, ...], device: Any) -> Tensor:
     return torch.empty_strided(shape, spec.strides, dtype=dtype, device=device)
 
 
-def _register(kernel: LoadedKernel, name: str, launch: Callable[..., Any]) -> OpOverload:
+def _register(kernel: LoadedKernel, name: str, launch: Callable[..., Any], autograd: Autograd | None) -> OpOverload:
     import torch
 
     spec = kernel.spec
@@ -90,7 +101,8 @@ def _register(kernel: LoadedKernel, name: str, launch: Callable[..., Any]) -> Op
 
     def fake(*tensors: Tensor) -> Any:
         check_shapes(spec, tensors)
-        refuse_gradients(spec, tensors)
+        if autograd is None:
+            refuse_gradients(spec, tensors)
         sizes = check_sizes(spec, tensors) if spec.ranges else {}
         results = [_empty(t, shape_at(t, sizes), tensors[0].device) for t in spec.outputs]
         return tuple(results) if len(results) > 1 else results[0]
@@ -104,4 +116,12 @@ def _register(kernel: LoadedKernel, name: str, launch: Callable[..., Any]) -> Op
     for backend in ("CPU", "CUDA"):  # on a CPU for Triton's interpreter
         library.impl(name, run, backend)
     torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=library)
+    if autograd is not None:
+        backward, keep = autograd
+        torch.library.register_autograd(
+            f"{NAMESPACE}::{name}",
+            backward,
+            setup_context=lambda ctx, inputs, output: keep(ctx, inputs, output),
+            lib=library,
+        )
     return getattr(getattr(torch.ops, NAMESPACE), name).default

@@ -1,0 +1,86 @@
+"""Kernels with gradients: a forward kernel as a torch operator whose backward pass is a kernel too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from neptune_lab.errors import LaunchError
+from neptune_lab.runtime import LoadedKernel
+from neptune_lab.runtime.strided import of_any_strides
+from neptune_lab.runtime.torch_op import torch_op
+from neptune_lab.tensor_spec import TensorSpec
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
+
+@dataclass(slots=True)
+class Differentiable:
+    """A forward kernel and the backward kernels for the inputs that need gradients.
+
+    Args:
+        forward: gives the operator's outputs, and after them what the backward pass reads.
+        results: number of the operator's own outputs.
+        cotangents: by the name of a backward kernel's input, the index of the operator's output.
+        backward_for: the backward kernel with respect to some inputs of the forward kernel, by name; it is called once
+            for each choice of inputs.
+    """
+
+    forward: LoadedKernel
+    results: int
+    cotangents: dict[str, int]
+    backward_for: Callable[[tuple[str, ...]], LoadedKernel]
+    _backward: dict[tuple[str, ...], OpOverload] = field(default_factory=dict)
+
+    @property
+    def op(self) -> OpOverload:
+        """The operator: from the forward kernel's inputs to all of its outputs; the first `results` have gradients."""
+        return torch_op(self.forward, launch=of_any_strides(self.forward), autograd=(self.backward, self.keep))
+
+    def keep(self, ctx: Any, inputs: Sequence[torch.Tensor], output: Any) -> None:
+        """Keeps what the backward pass reads, for torch's `setup_context`."""
+        outputs = output if isinstance(output, tuple | list) else (output,)
+        ctx.save_for_backward(*inputs, *outputs)
+        ctx.mark_non_differentiable(*outputs[self.results :])
+
+    def backward(self, ctx: Any, *grads: torch.Tensor | None) -> Any:
+        """The gradients of the inputs, None for those that need none."""
+        if torch.is_grad_enabled() and any(g is not None and g.requires_grad for g in grads):
+            raise LaunchError(
+                f"{self.forward.spec.entry}: the gradient of a gradient is asked for (create_graph=True), and its "
+                "backward kernel has no derivative",
+                help="compute the second derivative with torch's own operations, or leave out create_graph=True",
+            )
+        specs = self.forward.spec.inputs
+        wanted = tuple(spec.name for spec, needed in zip(specs, ctx.needs_input_grad, strict=True) if needed)
+        if wanted not in self._backward:
+            kernel = self.backward_for(wanted)
+            self._backward[wanted] = torch_op(kernel, launch=of_any_strides(kernel))
+            self._inputs[wanted] = kernel.spec.inputs
+        names = [t.name for t in (*specs, *self.forward.spec.outputs)]
+        saved = dict(zip(names, ctx.saved_tensors, strict=True))
+        given = [self._given(spec, saved, grads) for spec in self._inputs[wanted]]
+        found = self._backward[wanted](*given)
+        listed = iter(found if isinstance(found, tuple | list) else (found,))
+        return tuple(next(listed) if spec.name in wanted else None for spec in specs)
+
+    _inputs: dict[tuple[str, ...], tuple[TensorSpec, ...]] = field(default_factory=dict)
+
+    def _given(
+        self, spec: TensorSpec, saved: dict[str, torch.Tensor], grads: Sequence[torch.Tensor | None]
+    ) -> torch.Tensor:
+        """An input of the backward kernel: a cotangent, 0 if the output was not used, or what was kept."""
+        if spec.name not in self.cotangents:
+            return saved[spec.name]
+        grad = grads[self.cotangents[spec.name]]
+        if grad is None:
+            device = next(iter(saved.values())).device
+            return torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype), device=device)
+        return grad
+
+
+__all__ = ["Differentiable"]

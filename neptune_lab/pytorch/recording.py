@@ -1,0 +1,125 @@
+"""`attention` of tensors that record gradients: a kernel that keeps what its backward kernel reads."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from neptune_lab.errors import LaunchError
+from neptune_lab.pytorch import stored
+from neptune_lab.pytorch.arguments import Problem
+from neptune_lab.pytorch.compiled import _lock as compiling
+from neptune_lab.pytorch.compiled import definition_of, known_records
+from neptune_lab.pytorch.differentiable import Differentiable
+from neptune_lab.pytorch.mods import Reading
+from neptune_lab.runtime import LoadedKernel, load
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
+    from neptune_lab.operators import Operator
+
+# Operators by everything that they depend on; the oldest are dropped first.
+_known: OrderedDict[Any, Recording] = OrderedDict()
+_MOST = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A forward kernel with gradients.
+
+    Args:
+        op: takes q, k, v and the captured tensors.
+        results: number of outputs that a call returns; the others are kept for the backward pass.
+        captured: for each captured tensor, its index in `Reading.tensors`, and the dtype that the kernel takes.
+    """
+
+    op: OpOverload
+    results: int
+    captured: tuple[tuple[int, torch.dtype], ...]
+
+    def outputs(self, found: Any) -> Any:
+        """What the call returns: a tensor, or a tuple."""
+        listed = tuple(found)[: self.results] if isinstance(found, tuple | list) else (found,)
+        return listed if self.results > 1 else listed[0]
+
+
+def records_gradients(tensors: Sequence[Any]) -> bool:
+    """Whether one of these tensors records gradients here."""
+    return torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)
+
+
+def recording_for(problem: Problem, score_mod: Any, mask_mod: Any, reading: Reading, device: torch.device) -> Recording:
+    """The kernel with gradients for `problem` with these mods on `device`.
+
+    Its backward kernels are compiled when the first backward pass needs them.
+
+    Raises:
+        LaunchError: the call is one that has no backward pass.
+        DefinitionError: a mod cannot be compiled, or has no derivative.
+        ScheduleError, TileError, EmitError: a stage of the compiler refused.
+    """
+    if problem.extras.formats:
+        raise LaunchError(
+            "attention on tensors of 8 bits has no backward pass",
+            help="call it under torch.no_grad(), or convert the tensors to bfloat16 where gradients are needed",
+        )
+    key = (problem, reading.key, device) if reading.exact else None
+    if key in _known:
+        return _known[key]
+    on_device = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+    with compiling, on_device:
+        from neptune_lab.operators import training
+
+        made = definition_of(problem, score_mod, mask_mod, reading)
+        floats = [t.name for t in made.op.inputs if "float" in t.dtype]
+        passes = training(made.op, floats)
+        results = len(made.op.outputs)
+        cotangents = {f"d_{t.name}": n for n, t in enumerate(made.op.outputs)}
+        options = dict(problem.extras.options)
+        forward = _kernel(passes.forward, options)
+
+        def backward_for(wanted: tuple[str, ...]) -> LoadedKernel:
+            with compiling, on_device:
+                return _kernel(training(made.op, wanted, passes.kept).backward, {})
+
+        kernel = Differentiable(forward, results, cotangents, backward_for)
+        given = stored.captured_inputs(forward.spec.inputs)
+        dtypes = [getattr(torch, t.dtype) for t in given]
+        found = Recording(kernel.op, results, tuple(zip(made.captured, dtypes, strict=True)))
+    if key is not None:
+        _known[key] = found
+        if len(_known) > _MOST:
+            _known.popitem(last=False)
+    return found
+
+
+def _kernel(op: Operator, options: dict[str, Any]) -> LoadedKernel:
+    """The kernel of one pass: from disk, or compiled."""
+    from neptune_lab.pipeline import Choice, compile, compile_choice
+    from neptune_lab.records import workload_key
+
+    workloads = (workload_key(op),)
+    records = known_records(workloads)
+    key = stored.key_of(("pass", workloads, records, tuple(sorted(options.items()))))
+    entry = stored.find(key)
+    if entry is None:
+        choice = Choice.of(options.pop("template", None), options, "kernel_options") if options else None
+        made = compile(op) if choice is None else compile_choice(op, choice)
+        further = tuple(range(len(stored.captured_inputs(made.spec.inputs))))
+        entry = stored.StoredKernel(made.spec, further, workloads, records)
+        stored.put(key, entry)
+    return load(entry.spec)
+
+
+def forget() -> None:
+    """Forgets the kernels in memory, as in a new process."""
+    _known.clear()
+
+
+__all__ = ["Recording", "forget", "recording_for", "records_gradients"]
