@@ -49,17 +49,11 @@ class Differentiable:
 
     def backward(self, ctx: Any, *grads: torch.Tensor | None) -> Any:
         """The gradients of the inputs, None for those that need none."""
-        if torch.is_grad_enabled() and any(g is not None and g.requires_grad for g in grads):
-            raise LaunchError(
-                f"{self.forward.spec.entry}: the gradient of a gradient is asked for (create_graph=True), and its "
-                "backward kernel has no derivative",
-                help="compute the second derivative with torch's own operations, or leave out create_graph=True",
-            )
         specs = self.forward.spec.inputs
         wanted = tuple(spec.name for spec, needed in zip(specs, ctx.needs_input_grad, strict=True) if needed)
         if wanted not in self._backward:
             kernel = self.backward_for(wanted)
-            self._backward[wanted] = torch_op(kernel, launch=of_any_strides(kernel))
+            self._backward[wanted] = torch_op(kernel, launch=of_any_strides(kernel), autograd=(_refuse, _keep_nothing))
             self._inputs[wanted] = kernel.spec.inputs
         names = [t.name for t in (*specs, *self.forward.spec.outputs)]
         saved = dict(zip(names, ctx.saved_tensors, strict=True))
@@ -81,6 +75,18 @@ class Differentiable:
             device = next(iter(saved.values())).device
             return torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype), device=device)
         return grad
+
+
+def _keep_nothing(ctx: Any, inputs: Any, output: Any) -> None:
+    """For a backward kernel, which has no derivative."""
+
+
+def _refuse(ctx: Any, *grads: Any) -> Any:
+    """Refuses the gradient of a gradient."""
+    raise LaunchError(
+        "the gradient of a gradient is asked for, and a backward kernel has no derivative",
+        help="compute what is differentiated twice with torch's own operations",
+    )
 
 
 __all__ = ["Differentiable"]

@@ -194,8 +194,8 @@ def attention(
         largest score of each query; -inf for a query that attends to no key.  What was not asked for is None.
 
     Raises:
-        LaunchError: a tensor has a shape, dtype or device that is not supported, or records gradients (there is no
-            backward); an option is not of its type; block_mask is for other sizes.
+        LaunchError: a tensor has a shape, dtype or device that is not supported; an option is not of its type;
+            block_mask is for other sizes.
         DefinitionError: a mod cannot be compiled; `scale` is not a finite number.
         ScheduleError, TileError, EmitError: a stage of the compiler refused.
     """

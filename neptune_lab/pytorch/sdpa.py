@@ -30,8 +30,8 @@ def scaled_dot_product_attention(
         score = scale * query @ key.mT, + attn_mask if that holds floats, and -inf where a bool attn_mask is False
         out = softmax(score) @ value
 
-    Numbers are torch's, to the accuracy of `attention`, which compiles the kernel and has the same limits (no
-    backward; one dtype of float16, bfloat16 or float32).  As in torch, the row of a query that attends to no key is 0,
+    Numbers are torch's, to the accuracy of `attention`, which compiles the kernel and has the same limits (one
+    dtype of float16, bfloat16 or float32).  As in torch, the row of a query that attends to no key is 0,
     for a bool mask and for one of -inf.
 
     Args:
@@ -53,7 +53,7 @@ def scaled_dot_product_attention(
         torch's.
 
     Raises:
-        LaunchError: an argument has a type, shape, dtype or device that is not supported, or records gradients.
+        LaunchError: an argument has a type, shape, dtype or device that is not supported.
         DefinitionError: `scale` is not a finite number.
         ScheduleError, TileError, EmitError: a stage of the compiler refused.
     """
@@ -123,11 +123,6 @@ def _check(query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, is_
         raise LaunchError(
             f"argument attn_mask is on {attn_mask.device}; expected {device}, where query is",
             help="move it with attn_mask.to(query.device)",
-        )
-    if torch.is_grad_enabled() and attn_mask.requires_grad:
-        raise LaunchError(
-            "argument attn_mask records gradients, and attention has no backward",
-            help="call it under torch.no_grad(), or with attn_mask.detach()",
         )
 
 

@@ -52,7 +52,7 @@ def assemble(name: str, program: Program, wrt: Sequence[str], keep: Collection[s
     softmaxes = find_softmaxes(stages)
     for softmax in softmaxes:
         stages = in_weights(stages, softmax)
-    stages = needed(stages, program.outputs)
+    stages = needed(stages, (*program.outputs, *(s.lse for s in softmaxes)))
     softmaxes = tuple(s for s in softmaxes if any(stage.name == s.weights for stage in stages))
     active = _active(stages, wrt)
     seeds = _seeds(program, active)

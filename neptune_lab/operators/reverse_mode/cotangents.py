@@ -150,14 +150,14 @@ class Reverse:
         if softmax is not None:
             self._differentiate_lse(stage, softmax)
             return
+        softmax = next((s for s in self.softmaxes if s.weights == stage.name), None)
+        if softmax is not None:
+            self._differentiate_weights(stage, softmax)
+            return
         outer = self._outer(stage)
         for read in dict.fromkeys(loads(stage.term)):
             assert isinstance(read, Load)
             if read.buffer not in self.active:
-                continue
-            softmax = next((s for s in self.softmaxes if s.weights == stage.name and s.shift == read.buffer), None)
-            if softmax is not None:
-                self._differentiate_shift(stage, softmax, read)
                 continue
             slope = partial(stage.term, read, self._arithmetic)
             if slope is not None:
@@ -203,6 +203,16 @@ class Reverse:
             if slope is not None:
                 self._add(stage, read, outer, slope)
 
+    def _differentiate_weights(self, stage: Stage, softmax: Softmax) -> None:
+        """d_x[r, c] += d_w[r, c] * w[r, c], and d_lse[r] -= sum over c of d_w[r, c] * w[r, c]."""
+        inner = self._arithmetic.mul(self._cotangents[stage.name], stage.element)
+        assert inner is not None
+        self._through(softmax.scores, stage, inner)
+        if softmax.lse in self.active:
+            row = next(read for read in loads(stage.term) if read.buffer == softmax.shift)
+            assert isinstance(row, Load)
+            self._differentiate_shift(stage, softmax, row)
+
     def _differentiate_shift(self, stage: Stage, softmax: Softmax, read: Load) -> None:
         """d_lse[r] -= sum over c of d_w[r, c] * w[r, c], as sums over what the weights were made into.
 
@@ -211,8 +221,7 @@ class Reverse:
 
             sum over c of d_w[r, c] * w[r, c] = sum over d of d_o[r, d] * o[r, d]
 
-        which needs no loop over c.  It is the delta of FlashAttention (Dao 2023, 3.1.2).  (`shift` counts as lse: where
-        it is not, w is 0.)
+        which needs no loop over c.  It is the delta of FlashAttention (Dao 2023, 3.1.2).
         """
         pairs = self._averages(stage)
         parts = [] if pairs is None else [self._delta(stage, softmax.lse, read, *pair) for pair in pairs]

@@ -7,9 +7,9 @@
     (sum over c of e[r, c] * y[c, d]) / s[r]            sum over c of w[r, c] * y[c, d]
     m[r] + log(s[r])                                    lse[r]
 
-Both sides are equal over the reals.  A row whose largest element is -inf has lse = -inf on both sides; there `w` reads
-0 in place of lse, and is 0, where e / s is NaN.  FlashAttention's backward pass keeps the same statistic (Dao 2023,
-3.1).
+Both sides are equal over the reals.  The log-sum-exp is rounded to about 1e-7 of its size, and so is the logarithm of
+every weight of its row.  A row whose largest element is -inf has lse = -inf on both sides; there `w` reads 0 in place
+of lse, and is 0, where e / s is NaN.  FlashAttention's backward pass keeps the log-sum-exp too (Dao 2023, 3.1).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Softmax:
         scores: the expression x, over the axes of `exponential`.
         folded: the axes c of `exponential`.
         lse: the name of the stage of the log-sum-exp.
-        shift: the name of the stage that is lse, and 0 where lse is -inf.
+        shift: the name of the stage that is lse, and 0 where that is -inf.
         weights: the name of the stage w.
     """
 
@@ -121,18 +121,21 @@ def in_weights(stages: Sequence[Stage], softmax: Softmax) -> tuple[Stage, ...]:
         softmax: from `find_softmaxes`, for these stages.
 
     Returns:
-        The stages in an order in which each comes after those that it reads. Stages that nothing reads any more stay.
+        The stages in an order in which each comes after those that it reads, and w after lse. Stages that nothing reads
+        any more stay.
     """
     changed = [_rewritten(stage, softmax) for stage in stages]
     averages = {stage.name: averaged for stage in stages if (averaged := _average(stage, stages, softmax)) is not None}
     changed = [_divided(stage, averages, softmax) for stage in changed]
     made = [made for pair in averages.values() for made in pair]
     known = {stage.name for stage in stages}
-    statistics = (stage for stage in _statistics(softmax) if stage.name not in known)
-    return in_order((*changed, *statistics, *dict.fromkeys(made)))
+    statistics = [stage for stage in _statistics(softmax) if stage.name not in known]
+    every = [*changed, *statistics, *dict.fromkeys(made)]
+    # The cotangent of lse gets a part from w, so it comes before w, whether or not w reads it.
+    return in_order(sorted(every, key=lambda stage: stage.name != softmax.lse))
 
 
-def _statistics(softmax: Softmax) -> tuple[Stage, Stage, Stage]:
+def _statistics(softmax: Softmax) -> tuple[Stage, ...]:
     """The stages lse, shift and w."""
     total, exponential = softmax.total, softmax.exponential
     lowest = Const(float("-inf"), total.dtype)

@@ -1,0 +1,232 @@
+"""Gradients of `attention`: those of the float64 definition, for q, k, v and everything that a mod captures."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from attention_reference import DEVICE, causal, reference, tensors
+from tiny_generators import MODELS, pair
+
+import neptune_lab as nl
+from neptune_lab.errors import LaunchError
+from neptune_lab.pytorch import flex_attention, recording
+
+pytestmark = pytest.mark.filterwarnings("ignore:attention copies")
+
+
+def leaf(*shape: int, seed: int = 1) -> torch.Tensor:
+    """A parameter."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE).requires_grad_()
+
+
+def check(
+    inputs: Sequence[torch.Tensor],
+    score_mod: Any = None,
+    mask_mod: Any = None,
+    parameters: Sequence[torch.Tensor] = (),
+    limit: float = 1e-5,
+    **options: Any,
+) -> None:
+    """Compares the gradients of q, k, v and of the parameters with the reference's."""
+    inputs = [t if t.requires_grad else t.requires_grad_() for t in inputs]
+    every = [*inputs, *parameters]
+    out = nl.attention(*inputs, score_mod=score_mod, mask_mod=mask_mod, **options)
+    given = torch.randn(out.shape, generator=torch.Generator().manual_seed(2)).to(out)
+    found = torch.autograd.grad(out, every, given)
+    wide = [t.detach().double().requires_grad_() for t in inputs]
+    scores = reference(*wide, score_mod, mask_mod).nan_to_num(0) if mask_mod else reference(*wide, score_mod)
+    expected = torch.autograd.grad(scores, [*wide, *parameters], given.double())
+    for name, ours, theirs in zip(("q", "k", "v", *"abc"), found, expected, strict=False):
+        error = (ours.double() - theirs.double()).norm() / theirs.double().norm()
+        assert float(error) < limit, (name, float(error))
+
+
+def alibi(slopes):
+    return lambda score, b, h, q, kv: score + slopes[h] * (kv - q)
+
+
+def pair_bias(bias):
+    return lambda score, b, h, q, kv: score + bias[h, q, kv]
+
+
+def relative(bias, length):
+    return lambda score, b, h, q, kv: score + bias[h, q - kv + length - 1]
+
+
+def learned_cap(cap):
+    return lambda score, b, h, q, kv: cap * torch.tanh(score / cap)
+
+
+def buckets(table):
+    return lambda score, b, h, q, kv: score + table[(q - kv).abs() // 4, h]
+
+
+def gated(gate):
+    return lambda score, b, h, q, kv: score * torch.sigmoid(gate[b, q])
+
+
+PARAMETERS: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
+    "slopes": (alibi, leaf(2)),
+    "pair bias": (pair_bias, leaf(2, 20, 20)),
+    "relative": (lambda bias: relative(bias, 20), leaf(2, 39)),
+    "soft cap": (learned_cap, torch.tensor(5.0, device=DEVICE, requires_grad=True)),
+    "buckets": (buckets, leaf(5, 2)),
+    "gate of each query": (gated, leaf(1, 20)),
+}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_what_a_mod_captures_gets_its_gradient(name):
+    make, parameter = PARAMETERS[name]
+    # tanh has an absolute error, and the gradient of a cap is a small difference.
+    limit = 1e-4 if name == "soft cap" else 1e-5
+    check(tensors((1, 2, 20, 8)), make(parameter), causal, (parameter,), limit)
+
+
+@pytest.mark.parametrize(
+    ("q", "kv"), [((2, 2, 20, 8), None), ((1, 4, 19, 8), (1, 2, 19, 8)), ((1, 2, 7, 8), (1, 2, 33, 8))]
+)
+@pytest.mark.parametrize("masked", [False, True])
+def test_shapes_and_groups(q, kv, masked):
+    check(tensors(q, kv), None, causal if masked else None, enable_gqa=True)
+
+
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float16, 2e-3), (torch.bfloat16, 1.6e-2)])
+def test_dtypes(dtype, limit):
+    check(tensors((1, 2, 40, 16), dtype=dtype), None, causal, limit=limit)
+
+
+def test_widths_differ():
+    q, k = tensors((1, 2, 20, 8))[:2]
+    check([q, k, tensors((1, 2, 20, 5))[0]], None, causal)
+
+
+def test_rows_that_see_no_key_have_gradient_0():
+    q, k, v = (t.requires_grad_() for t in tensors((1, 1, 9, 8)))
+    nl.attention(q, k, v, mask_mod=lambda b, h, q, kv: (q >= kv) & (q != 4)).sum().backward()
+    assert not q.grad[0, 0, 4].any()
+    assert torch.isfinite(k.grad).all()
+    given = torch.randn(1, 1, 9, 8, generator=torch.Generator().manual_seed(2)).to(DEVICE)
+    given[0, 0, 4] = 0
+    hiding, seeing = (lambda b, h, q, kv: (q >= kv) & (q != 4)), causal
+    found, expected = (
+        torch.autograd.grad(nl.attention(q, k, v, mask_mod=mask), (q, k, v), given) for mask in (hiding, seeing)
+    )
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(found, expected, strict=True))
+
+
+def test_views_of_a_packed_projection():
+    packed = torch.randn(1, 20, 3, 2, 8, generator=torch.Generator().manual_seed(0)).to(DEVICE).requires_grad_()
+    q, k, v = (packed[:, :, n].transpose(1, 2) for n in range(3))
+    out = nl.attention(q, k, v, mask_mod=causal)
+    given = torch.randn_like(out)
+    found = torch.autograd.grad(out, packed, given)[0]
+    wide = packed.detach().double().requires_grad_()
+    expected = reference(*(wide[:, :, n].transpose(1, 2) for n in range(3)), None, causal)
+    assert (found - torch.autograd.grad(expected, wide, given.double())[0]).norm() < 1e-5 * found.norm()
+
+
+def test_the_log_sum_exp_has_a_gradient():
+    q, k, v = (t.requires_grad_() for t in tensors((1, 2, 20, 8)))
+    out, lse = nl.attention(q, k, v, mask_mod=causal, return_lse=True)
+    found = torch.autograd.grad(out.sum() + (lse * lse).sum(), (q, k, v))
+    wide = [t.detach().double().requires_grad_() for t in (q, k, v)]
+    hidden = torch.ones(20, 20, device=DEVICE).triu(1).bool()
+    scores = (wide[0] @ wide[1].mT * 8**-0.5).masked_fill(hidden, -torch.inf)
+    total = (scores.softmax(-1) @ wide[2]).sum() + (scores.logsumexp(-1) ** 2).sum()
+    for ours, theirs in zip(found, torch.autograd.grad(total, wide), strict=True):
+        assert (ours - theirs).norm() < 1e-5 * theirs.norm()
+
+
+def test_only_what_needs_a_gradient_is_computed():
+    q, k, v = tensors((1, 2, 20, 8))
+    v.requires_grad_()
+    nl.attention(q, k, v, mask_mod=causal).sum().backward()
+    assert q.grad is None
+    assert k.grad is None
+    check([*(t.detach() for t in (q, k)), v.detach()], None, causal)
+
+
+def test_the_gradient_of_a_gradient_is_refused():
+    q, k, v = (t.requires_grad_() for t in tensors((1, 2, 20, 8)))
+    out = nl.attention(q, k, v, mask_mod=causal)
+    (first,) = torch.autograd.grad(out.sum(), q, create_graph=True)
+    with pytest.raises(LaunchError, match=r"gradient of a gradient(.|\n)*torch's own operations"):
+        torch.autograd.grad(first.sum(), q)
+
+
+def test_gradients_are_the_same_in_each_run():
+    q, k, v = (t.requires_grad_() for t in tensors((1, 2, 40, 8)))
+    runs = [torch.autograd.grad(nl.attention(q, k, v, mask_mod=causal).sum(), (q, k, v)) for _ in range(2)]
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+
+
+def test_checkpointing_and_autocast():
+    from torch.utils.checkpoint import checkpoint
+
+    q, k, v = (t.requires_grad_() for t in tensors((1, 2, 20, 8)))
+
+    def block(q, k, v):
+        return nl.attention(q, k, v, mask_mod=causal)
+
+    direct = torch.autograd.grad(block(q, k, v).sum(), (q, k, v))
+    again = torch.autograd.grad(checkpoint(block, q, k, v, use_reentrant=False).sum(), (q, k, v))
+    assert all(torch.equal(a, b) for a, b in zip(direct, again, strict=True))
+    with torch.autocast(DEVICE, torch.bfloat16):
+        half = torch.autograd.grad(block(q @ torch.eye(8, device=DEVICE), k, v).float().sum(), (q, k, v))
+    assert all((a - b).norm() < 3e-2 * b.norm() for a, b in zip(half, direct, strict=True))
+
+
+def test_scaled_dot_product_attention_and_its_mask():
+    q, k, v = (t.requires_grad_() for t in tensors((1, 2, 20, 8)))
+    mask = leaf(20, 20)
+    inputs = q, k, v, mask
+    found = torch.autograd.grad(nl.scaled_dot_product_attention(q, k, v, attn_mask=mask).sum(), inputs)
+    theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    for ours, expected in zip(found, torch.autograd.grad(theirs.sum(), inputs), strict=True):
+        assert (ours - expected).norm() < 1e-4 * expected.norm()
+
+
+def test_tensors_of_8_bits_are_refused():
+    q, k, v = tensors((1, 2, 20, 8))
+    with pytest.raises(LaunchError, match=r"8 bits has no backward pass(.|\n)*bfloat16"):
+        nl.attention(q.requires_grad_(), k.to(torch.float8_e4m3fn), v.to(torch.float8_e4m3fn))
+
+
+def test_backward_kernels_are_found_on_disk(monkeypatch):
+    q, k, v = (t.requires_grad_() for t in tensors((1, 2, 24, 8)))
+
+    def gradients():
+        flex_attention.forget()
+        return torch.autograd.grad(nl.attention(q, k, v, mask_mod=causal).sum(), (q, k, v))
+
+    first = gradients()
+    compiled: list[str] = []
+    before = recording.stored.put
+    monkeypatch.setattr(recording.stored, "put", lambda key, entry: (compiled.append(key), before(key, entry)))
+    assert all(torch.equal(a, b) for a, b in zip(first, gradients(), strict=True))
+    assert not compiled
+
+
+@pytest.mark.parametrize("name", ["Llama", "T5"] if "Llama" in MODELS else list(MODELS)[:2])
+def test_models_of_transformers_have_eager_s_gradients(name):
+    nl.register_attention()
+    eager, ours = pair(name)
+    ids = torch.randint(2, 64, (2, 11), generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    more = {"decoder_input_ids": ids[:, :5]} if name == "T5" else {}
+    for model in (eager, ours):
+        model.train(False)
+        model(input_ids=ids, **more).logits.float().square().mean().backward()
+    exact = copy.deepcopy(eager).double()
+    exact.zero_grad()
+    exact(input_ids=ids, **more).logits.square().mean().backward()
+    for (key, a), b, c in zip(eager.named_parameters(), ours.parameters(), exact.parameters(), strict=True):
+        assert (a.grad is None) == (b.grad is None), key
+        if a.grad is not None:
+            theirs, own = ((g.double() - c.grad).norm() for g in (a.grad, b.grad))
+            # T5 does not scale its scores, and a row's log-sum-exp is rounded to 1e-7 of its size.
+            assert own <= 3 * theirs + (1e-3 if name == "T5" else 1e-5) * c.grad.norm(), key
