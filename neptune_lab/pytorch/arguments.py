@@ -233,7 +233,7 @@ def captured_inputs(
     inputs = []
     for index, dtype in captured:
         tensor = tensors[index]
-        if _is_input(tensor, device, dtype) and not (recording and tensor.requires_grad):
+        if _is_input(tensor, device, dtype):
             inputs.append(tensor)
             continue
         if isinstance(tensor, np.ndarray):

@@ -101,7 +101,7 @@ def launched(
     options = _options(enable_gqa, scale, lse, dynamic)
     if options is None or None in mods:
         return None
-    if tensors and _recording() and any([t.requires_grad for t in tensors]):
+    if tensors and _recording() and any(t.requires_grad for t in tensors):
         return None
     device = q.device
     of_q, of_k, of_v = q.shape, k.shape, v.shape

@@ -230,3 +230,15 @@ def test_models_of_transformers_have_eager_s_gradients(name):
             theirs, own = ((g.double() - c.grad).norm() for g in (a.grad, b.grad))
             # T5 does not scale its scores, and a row's log-sum-exp is rounded to 1e-7 of its size.
             assert own <= 3 * theirs + (1e-3 if name == "T5" else 1e-5) * c.grad.norm(), key
+
+
+def test_a_parameter_that_starts_to_need_a_gradient_gets_one_from_a_known_call():
+    q, k, v = tensors((1, 2, 20, 8))
+    bias = torch.randn(2, 20, 20, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    score_mod = pair_bias(bias)
+    for _ in range(3):
+        assert not nl.attention(q, k, v, score_mod=score_mod).requires_grad
+    bias.requires_grad_()
+    nl.attention(q, k, v, score_mod=score_mod).sum().backward()
+    assert bias.grad is not None
+    assert bias.grad.norm() > 0
