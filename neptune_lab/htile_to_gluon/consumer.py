@@ -322,7 +322,9 @@ class Consumer:
         ctx = self.ctx
         reusable = [h.buffer for h in self.shared.resident if (h.shape, h.dtype) == (shape, dtype)]
         taken = {name for name, _, _ in self.staged.values()}
-        if not self.shared.persistent and reusable and reusable[0] not in taken:
+        if tensor in self.staged:
+            buffer = self.staged[tensor][0]
+        elif not self.shared.persistent and reusable and reusable[0] not in taken:
             buffer = reusable[0]
         else:
             buffer = ctx.names.fresh(f"{tensor}_staged")

@@ -18,8 +18,9 @@ from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.expressions import whole_tile
 from neptune_lab.htile_to_gluon.rows import ROWS, part
 from neptune_lab.htile_to_gluon.shared_memory import SharedMemory
-from neptune_lab.htile_to_gluon.structure import LoopPart, Product
+from neptune_lab.htile_to_gluon.structure import LoopPart, Product, Structure
 from neptune_lab.htile_to_gluon.tile_schedule import canonicalize, for_each_tile, tiles_of_parts
+from neptune_lab.htile_to_triton.scope import Draft, Scope
 from neptune_lab.wrapping import seq
 
 
@@ -37,6 +38,23 @@ class PromotingConsumer(Consumer):
         ctx, structure = self.ctx, self.structure
         for stmt in structure.before:
             self._store(stmt)
+        unscaled = structure.unscaled
+        if unscaled is None:
+            self._loop(structure)
+            return
+        for header, form in (
+            (f"if {ctx.tiles[unscaled.size]} <= {unscaled.limit!r}:", unscaled.small),
+            ("else:", structure),
+        ):
+            scope = Scope(ctx.scope, frozenset())
+            scope.header = Draft([header], ctx.kernel.name)
+            scope.header.used_by(ctx.kernel.node_id)
+            with ctx.inside(scope):
+                self._loop(form)
+
+    def _loop(self, structure: Structure) -> None:
+        """The tiles of a program, and its outputs."""
+        ctx = self.ctx
         ctx.line("# the first product", comment=True)
         self._start_leading(structure.first)
         self._finish_leading(structure.first, 0)

@@ -74,10 +74,16 @@ class Unscaled:
         scale: the tile of the scalar that scales them; if it is negative, the left operands of the leading products are
             negated.
         weight: the tile whose exponent is a product and a sum that round once.
+        size: the tile of the magnitude of the scale.
+        limit: if `size` is at most this, `small` is the kernel.
+        small: the structure for scores that are so small that their differences need no operation of their own.
     """
 
     scale: str
     weight: str
+    size: str
+    limit: float
+    small: Structure
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from neptune_lab.htile import nodes as ir
-from neptune_lab.htile.shapes import shape_of
+from neptune_lab.htile.shapes import dtype_of, shape_of
 from neptune_lab.htile.walk import accesses, names_of_access, rewrite, rewrite_store
 from neptune_lab.htile_to_gluon.structure import LoopPart, Product, Structure, Unscaled
 from neptune_lab.strict.dtypes import EIGHTS
@@ -21,6 +21,9 @@ LOG2_E = math.log2(math.e)
 # In place of a scale of 0, with which a masked score, -inf, would become NaN. Products of 8 bits times it are 0 to all
 # digits of an exponent.
 TINY = 1e-30
+# Of scores times log2(e): the largest whose rounding, 2^-8, is no matter for weights of 8 bits.
+SMALL = 2.0**16
+_LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
 _LOWEST = ir.Literal(-math.inf, "float32")
 
 
@@ -60,6 +63,15 @@ def unscaled(program: ir.Program, structure: Structure) -> tuple[ir.Program, Str
     needed.  Each e has the factor 256 = 2^8, and so has l.  If s is 0, products times t are 0, and -inf times t is
     -inf.  NaN stays NaN, and where m0 * u is +inf, l becomes NaN as it was.
 
+    If u is so small that no score times log2(e) exceeds SMALL, since products of floats of 8 bits are bounded, e and r
+    are, with c = 8 - m1 * t and c0 = 8 - m0 * t,
+
+        e = exp2(score * t + c)
+        r = exp2(c - c0)
+
+    Formal statement: the rounding of c is a factor of the row's e, at most 2^(2^-8), of l, z and r alike.  So a weight
+    exceeds 256 by less than half of the distance of the next float of 8 bits.
+
     Returns:
         The program and the structure in that form; as given if it is no such softmax.
     """
@@ -81,14 +93,13 @@ def unscaled(program: ir.Program, structure: Structure) -> tuple[ir.Program, Str
         scalar(rate, _float("mul", ir.Access(unit, ()), ir.Literal(LOG2_E, "float32"))),
     )
     after = tuple(rewrite_store(stmt, _outside(found, unit)) for stmt in structure.after)
-    made = replace(
-        structure,
-        before=before,
-        first=_part(structure.first, found, rate),
-        parts=tuple(_part(part, found, rate) for part in structure.parts),
-        after=after,
-        unscaled=Unscaled(scale, found.weight),
-    )
+
+    def form(*, small: bool) -> Structure:
+        first, *parts = (_part(part, found, rate, small) for part in (structure.first, *structure.parts))
+        return replace(structure, before=before, first=first, parts=tuple(parts), after=after)
+
+    limit = SMALL / (LOG2_E * _largest_product(program, structure.first.leading[0]))
+    made = replace(form(small=False), unscaled=Unscaled(scale, found.weight, unit, limit, small=form(small=True)))
     tensors = (*program.tensors, *(ir.Tensor(name, (), "float32", "chip") for name in (scale, unit, rate)))
     return replace(program, tensors=tensors), made
 
@@ -107,22 +118,34 @@ def _float(op: str, *args: ir.TileExpr) -> ir.Elementwise:
 # -- the new form -----------------------------------------------------------------------------------------------
 
 
-def _part(part: LoopPart, found: _Softmax, rate: str) -> LoopPart:
-    middle = tuple(replace(stmt, value=_value(stmt, found, rate)) for stmt in part.middle)
+def _largest_product(program: ir.Program, product: Product) -> float:
+    """A bound of the magnitude of an element of the product."""
+    return shape_of(product.a, program)[1] * _LARGEST[dtype_of(product.b, program)] ** 2
+
+
+def _part(part: LoopPart, found: _Softmax, rate: str, small: bool) -> LoopPart:
+    middle = tuple(replace(stmt, value=_value(stmt, found, rate, small)) for stmt in part.middle)
     return replace(part, middle=middle, trailing=tuple(_trailing(product, found) for product in part.trailing))
 
 
-def _value(stmt: ir.Store, found: _Softmax, rate: str) -> ir.TileExpr:
-    t = ir.Access(rate, ())
+def _value(stmt: ir.Store, found: _Softmax, rate: str, small: bool) -> ir.TileExpr:
+    t, eight = ir.Access(rate, ()), ir.Literal(math.log2(found.factor), "float32")
+
+    def offset(largest: ir.TileExpr) -> ir.TileExpr:
+        return _float("sub", eight, _float("mul", largest, t))
+
     match stmt.target.tensor:
         case found.score:
             return _without_scale(stmt.value, found.product)
         case found.weight:
             score, finite = _difference(stmt.value, found.score, found.finite)
-            eight = ir.Literal(math.log2(found.factor), "float32")
+            if small:
+                return _float("exp2", _float("add", _float("mul", score, t), offset(finite)))
             return _float("exp2", _float("add", _float("mul", _float("sub", score, finite), t), eight))
         case found.repair:
             before, finite = _difference(stmt.value, found.before, found.finite)
+            if small:
+                return _float("exp2", _float("sub", offset(finite), offset(before)))
             return _float("exp2", _float("mul", _float("sub", before, finite), t))
         case _:
             return stmt.value

@@ -62,12 +62,20 @@ def error(got: np.ndarray, want: np.ndarray) -> float:
     return float(np.linalg.norm(difference) / np.linalg.norm(want[np.isfinite(want)]))
 
 
+def amplified(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The same scores, from values of q and k that use the range of e4m3, and small scales."""
+    made = {n: (inputs[n].astype(np.float32) * 64).astype(inputs[n].dtype) for n in "qk"}
+    made |= {f"{n}_scale": inputs[f"{n}_scale"] / np.float32(64) for n in "qk" if f"{n}_scale" in inputs}
+    return {**inputs, **made}
+
+
 def check(operator: Operator, **options: Any) -> str:
     """The source of the kernel, which is right."""
     kernel = compiled(operator, **options)
-    inputs = operator.random_inputs(0)
-    for got, want in zip(run(kernel, inputs), wanted(operator, inputs), strict=True):
-        assert error(got, want) < TOLERANCE
+    drawn = operator.random_inputs(0)
+    for inputs in (drawn, amplified(drawn)) if "q_scale" in drawn else (drawn,):
+        for got, want in zip(run(kernel, inputs), wanted(operator, inputs), strict=True):
+            assert error(got, want) < TOLERANCE
     return kernel.source
 
 
@@ -94,6 +102,7 @@ UNSCALED = {*OPERATORS} - {"softcap", "bias", "no scales"}
 def test_attention(name: str):
     source = check(OPERATORS[name]())
     assert ("_negate(" in source) == (name in UNSCALED)
+    assert source.count("if unit <= ") == (name in UNSCALED)
     assert "enable_fp_fusion=False" in source
 
 
@@ -122,7 +131,7 @@ def test_scales_of_any_sign_and_size(persistent: bool):
     operator = eights(causal, heads=6, return_max=True)
     kernel = compiled(operator, persistent=persistent)
     inputs = dict(operator.random_inputs(3))
-    inputs["q_scale"] = np.float32([[1.0, -1.0, 0.0, -0.5, 1e30, 1e-30]])
+    inputs["q_scale"] = np.float32([[1.0, -1.0, 0.0, -1e-3, 1e30, 1e-30]])
     inputs["k_scale"] = np.float32([[1.0, 2.0, 1.0, -3.0, -1e5, 1e-30]])
     assert "_negate(" in kernel.source
     for got, want in zip(run(kernel, inputs), wanted(operator, inputs), strict=True):
