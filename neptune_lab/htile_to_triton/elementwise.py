@@ -90,16 +90,16 @@ def _by_formula(
 
 
 def _condition(ctx: Context, arg: TileExpr, whole: Elementwise, emitted: ExpressionText) -> ExpressionText:
-    """An operand of & or |, or a value of where.  Triton's interpreter broadcasts a comparison of two scalar floats to
-    a tile of floats, on which & and | fail, so a scalar comparison is converted to int32 first."""
-    if emitted.python or ctx.shape(arg) or not ctx.shape(whole) or not _compares_floats(ctx, arg):
+    """An operand of & or |, or a value of where.  Triton's interpreter broadcasts a comparison of two scalar floats or
+    integers of 64 bits to a tile of their dtype, on which & and | fail, so it is converted to int32 first."""
+    if emitted.python or ctx.shape(arg) or not ctx.shape(whole) or not _compares_wide(ctx, arg):
         return emitted
     return ExpressionText(seq(cast(emitted, "int32").doc, " != 0"), COMPARE)
 
 
-def _compares_floats(ctx: Context, expr: TileExpr) -> bool:
+def _compares_wide(ctx: Context, expr: TileExpr) -> bool:
     comparisons = (e for e in subexpressions(expr) if isinstance(e, Elementwise) and e.op in COMPARISONS)
-    return any(ctx.dtype(arg) in FLOATS for e in comparisons for arg in e.args)
+    return any(ctx.dtype(arg) in (*FLOATS, "int64") for e in comparisons for arg in e.args)
 
 
 def _infix(op: str, operands: list[ExpressionText], dtype: str) -> ExpressionText:

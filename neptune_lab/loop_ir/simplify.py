@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
+from neptune_lab.loop_ir.dtypes import dtype_of
 from neptune_lab.loop_ir.nodes import (
     Cast,
     Const,
@@ -22,6 +24,7 @@ from neptune_lab.loop_ir.nodes import (
 from neptune_lab.loop_ir.reach import as_sum
 from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.scalar_ops import NEGATION
+from neptune_lab.strict.dtypes import INTEGERS
 
 # The limits of a - b if a comparison of a with b holds: (least, greatest), None for no limit.
 _SIGNS = {"lt": (None, -1), "le": (None, 0), "gt": (1, None), "ge": (0, None), "eq": (0, 0)}
@@ -211,14 +214,32 @@ def in_int32(expr: Expr, extents: Mapping[str, int]) -> Expr:
     return plain if all(f is not None and -(2**31) <= f[0] <= f[1] < 2**31 for f in ranges) else expr
 
 
-def exceeds_int32(program: Program) -> bool:
-    """Whether an integer that a block computes from its iteration variables may leave int32, as far as bounds show; a
-    shift without bounds may."""
+# What an integer of 32 bits that is read is taken to be below: it mostly is a position, a length or a label.
+_READ = 2**23
+
+
+def exceeds_int32(program: Program, sizes: Mapping[int, int] = MappingProxyType({})) -> bool:
+    """Whether an integer of 32 bits that a block computes may leave int32, as far as bounds show.
+
+    Integers that are read have no bounds; those of 32 bits and less count as small. A shift without bounds may leave.
+
+    Args:
+        program: a definition.
+        sizes: other extents for the iteration variables that have these.
+    """
+    narrow = {b.name for b in program.buffers if b.dtype in INTEGERS and b.dtype != "int64"}
+
+    def small(part: Expr) -> Expr:
+        return Op("sub", (Var("read"), Const(_READ))) if isinstance(part, Load) and part.buffer in narrow else part
+
     for block in blocks(program):
-        extents = {it.name: it.extent for it in block.iters}
-        for part in walk(block.body.value):
-            limits = bounds(part, extents) if isinstance(part, Op) else None
-            unbounded = isinstance(part, Op) and part.name == "shl" and limits is None
+        extents = {**{it.name: sizes.get(it.extent, it.extent) for it in block.iters}, "read": 2 * _READ}
+        value = block.body.value
+        for part in (part for whole in (value, transform(value, small)) for part in walk(whole)):
+            if not isinstance(part, Op) or dtype_of(part, program) == "int64":
+                continue
+            limits = bounds(part, extents)
+            unbounded = part.name == "shl" and limits is None
             if unbounded and not any(isinstance(inner, Load) for inner in walk(part)):
                 return True
             if limits is not None and not -(2**31) <= limits[0] <= limits[1] < 2**31:

@@ -35,6 +35,7 @@ from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.pipeline.record import AppliedPass
 from neptune_lab.pipeline.validate import Validated, triton_numpy
 from neptune_lab.pipeline.validate.at_sizes import wrong_at
+from neptune_lab.pipeline.width_of_positions import check_width_of_positions
 from neptune_lab.scalar_ops import rows
 from neptune_lab.target import Target
 
@@ -135,6 +136,7 @@ def compile_for_sizes(
     op = make(hint)
     if roles is None:
         roles = _roles(make, hint, template, config)
+    check_width_of_positions(make, roles, hint)
     chosen = _choice(make, hint, roles, template, config)
     try:
         return _of_choice(op, make, roles, small, *chosen, code, target, limits, farthest, shown=shown)

@@ -136,19 +136,19 @@ def packed_mods(
     alike = k_place is q_place
 
     def positions(q: Any, kv: Any) -> tuple[Any, Any]:
-        one: Any = q_place[q]
-        other: Any = k_place[kv]
+        one: Any = q_place[q].to(q.dtype)  # of 64 bits if a mod computes more than 32 hold
+        other: Any = k_place[kv].to(kv.dtype)
         if alike:
             return Relative(one.value, q, 1), Relative(other.value, kv, 1)
         return one, other
 
     def packed_score(score: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
         assert score_mod is not None
-        return score_mod(score, q_sequence[q], h, *positions(q, kv))
+        return score_mod(score, q_sequence[q].to(q.dtype), h, *positions(q, kv))
 
     def packed_mask(b: Any, h: Any, q: Any, kv: Any) -> Any:
         same = q_sequence[q] == k_sequence[kv]
-        return same if mask_mod is None else same & mask_mod(q_sequence[q], h, *positions(q, kv))
+        return same if mask_mod is None else same & mask_mod(q_sequence[q].to(q.dtype), h, *positions(q, kv))
 
     return None if score_mod is None else packed_score, packed_mask
 

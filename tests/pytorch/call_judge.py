@@ -5,6 +5,7 @@ FlexAttention runs on the CPU: there `x / 7` is rounded as IEEE 754 says, which 
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from call_cases import Case, simpler
 from neptune_lab.errors import NeptuneError
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":  # create_block_mask imports Triton
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 _EPS = torch.finfo(torch.float32).eps
 _LARGEST = 0.99 * torch.finfo(torch.float32).max
 _UNCOMPILED = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"

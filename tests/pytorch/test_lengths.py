@@ -264,3 +264,13 @@ def test_500_lengths_have_two_kernels_for_all(mod):
         out = nl.attention(q, k[:, :1], v[:, :1], mask_mod=mod, enable_gqa=True, dynamic=True)
         assert error(out, q, k[:, :1], v[:, :1], None if mod is None else mask_of(mod, m, n)) < 2e-3, (m, n)
     assert kernels() <= 2
+
+
+def test_positions_whose_cubes_need_64_bits_at_long_lengths_only():
+    def cubes(b, h, q, kv):
+        return kv * kv * kv % 7 < 3
+
+    for n in (200, 1400):
+        q, k, v = drawn(1, n)
+        out = nl.attention(q, k, v, mask_mod=cubes, enable_gqa=True, dynamic=True)
+        assert error(out, q, k, v, mask_of(cubes, 1, n)) < 2e-3, n
