@@ -15,7 +15,7 @@ from neptune_lab.bench.clock import Samples
 from neptune_lab.bench.drawn import attention, measure, optional, rows, summary, tuning
 from neptune_lab.bench.drawn import run as runs
 from neptune_lab.bench.drawn.measure import Task
-from neptune_lab.bench.drawn.optional import common, cudnn_attention, flex_flash
+from neptune_lab.bench.drawn.optional import common, cudnn_attention, flex_flash, helion_attention
 from neptune_lab.bench.drawn.problems import Problem, draw
 from neptune_lab.bench.drawn.results import DrawnResult, DrawnRun, TunedResult, read, to_text
 from neptune_lab.bench.drawn.run import DrawnPlan, run
@@ -76,6 +76,13 @@ def test_what_adapters_refuse(changed, why: str):
     assert bool(cudnn_attention.refuses(problem)) == (why in ("both", "cudnn's width"))
     assert bool(common.plain_refusal(problem)) == (why in ("both", "plain", "cudnn"))
     assert not flex_flash.refuses(problem)
+    assert bool(helion_attention.refuses(problem)) == bool(common.plain_refusal(problem))
+
+
+def test_helion_is_not_asked_for_the_width_that_it_gets_wrong():
+    narrow = replace(CHUNK, sizes={**SIZES, "head_dim": 64, "v_head_dim": 64})
+    assert "64" in helion_attention.refuses(narrow)
+    assert not common.plain_refusal(narrow)
 
 
 # -- attention ----------------------------------------------------------------------------------------------------

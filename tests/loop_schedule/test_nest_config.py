@@ -317,7 +317,7 @@ def test_an_outer_product_is_not_a_product_of_vectors():
         (rows.softmax, 12000, 13001, "float16", (12000, 8)),
         (rows.softmax, 12000, 17208, "float16", (12000, 8)),
         (rows.softmax, 12000, 17208, "float32", (12000, 16)),
-        (rows.softmax, 4000, 50257, "float16", (4000, 32)),
+        (rows.softmax, 4000, 50257, "float16", (4000, 4)),
         (rows.log_sum_exp, 4000, 50257, "float16", (4000, 4)),
     ],
 )
@@ -328,10 +328,10 @@ def test_rows_of_all_lengths(make, rows: int, cols: int, dtype: str, launch: tup
 
 @pytest.mark.parametrize("make", [rows.softmax, rows.log_sum_exp])
 def test_many_long_rows_are_right(make):
-    """Eight rows are many for a GPU of two multiprocessors; a softmax, which reads them again, has larger tiles."""
+    """Eight rows are many for a GPU of two multiprocessors; the tiles of a softmax load ahead (tl.range)."""
     op = make(rows=8, cols=40000, dtype="float16")
     kernel = nl.compile(op, config=nl.TileConfig(multiprocessors=2))
-    assert kernel.triton.kernels[0].num_warps == (32 if make is rows.softmax else 4)
+    assert kernel.triton.kernels[0].num_warps == 4
     x = torch.randn(8, 40000).half()
     out = kernel(x).double()
     exact = x.double().softmax(-1) if make is rows.softmax else x.double().logsumexp(-1)

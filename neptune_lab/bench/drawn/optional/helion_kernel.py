@@ -8,7 +8,7 @@ import helion.language as hl
 import torch
 
 
-@helion.kernel(config=helion.Config(block_sizes=[1, 128, 64], num_warps=8, num_stages=3), static_shapes=True)
+@helion.kernel(config=helion.Config(num_warps=8, num_stages=3), static_shapes=True)
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: hl.constexpr) -> torch.Tensor:
     """q (heads, queries, width), k and v (heads, keys, width); with `causal`, the last query sees the last key."""
     heads, queries, width = q.size()
@@ -18,22 +18,21 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: hl.cons
     out = torch.empty([heads, queries, columns], dtype=q.dtype, device=q.device)
     scale = 1.4426950408889634 * width**-0.5
     ahead = keys - queries
-    for head, row in hl.tile([heads, queries]):
-        largest = hl.full([head, row], float("-inf"), dtype=torch.float32)
-        total = hl.zeros([head, row], dtype=torch.float32)
-        sums = hl.zeros([head, row, columns], dtype=torch.float32)
-        q_tile = q[head, row, :]
-        for column in hl.tile(keys):
-            scores = hl.dot(q_tile, k[head, column, :].transpose(1, 2), out_dtype=torch.float32) * scale
+    for head, row in hl.tile([heads, queries], block_size=[1, 128]):
+        largest = hl.full([row], float("-inf"), dtype=torch.float32)
+        total = hl.zeros([row], dtype=torch.float32)
+        sums = hl.zeros([row, columns], dtype=torch.float32)
+        q_tile = q[head.begin, row, :]
+        for column in hl.tile(keys, block_size=64):
+            scores = hl.dot(q_tile, k[head.begin, column, :].T, out_dtype=torch.float32) * scale
             if causal:
-                seen = row.index[:, None] + ahead >= column.index[None, :]
-                scores = torch.where(seen[None, :, :], scores, float("-inf"))
+                scores = torch.where(row.index[:, None] >= (column.index - ahead)[None, :], scores, float("-inf"))
             following = torch.maximum(largest, torch.amax(scores, -1))
-            weights = torch.exp2(scores - following[:, :, None])
+            weights = torch.exp2(scores - following[:, None])
             repair = torch.exp2(largest - following)
             total = total * repair + torch.sum(weights, -1)
-            sums = sums * repair[:, :, None]
-            sums = hl.dot(weights.to(v.dtype), v[head, column, :], acc=sums)
+            sums = sums * repair[:, None]
+            sums = hl.dot(weights.to(v.dtype), v[head.begin, column, :], acc=sums)
             largest = following
-        out[head, row, :] = (sums / total[:, :, None]).to(out.dtype)
+        out[head.begin, row, :] = (sums / total[:, None]).to(out.dtype)
     return out
