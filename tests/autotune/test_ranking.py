@@ -7,13 +7,14 @@ import random
 import pytest
 
 from neptune_lab import records
-from neptune_lab.autotune import calibration, ranking
+from neptune_lab.autotune import calibration, ranking, tune
 from neptune_lab.autotune.calibration import Calibration, calibration_of, features, fit, operator_of, read, to_text
 from neptune_lab.autotune.nests import Nests
 from neptune_lab.autotune.ranking import GLUON, MOST, RECORD, SHAPE, SPACE
 from neptune_lab.autotune.resolved import Resolver
 from neptune_lab.bench.drawn import rows
 from neptune_lab.bench.drawn.problems import draw
+from neptune_lab.errors import TuneError
 from neptune_lab.operators import Operator, attention
 from neptune_lab.pipeline import Choice, TileConfig
 from neptune_lab.target import Target
@@ -168,3 +169,17 @@ def test_operators_without_reductions_have_no_ranking():
     op = nl.from_torch(lambda x: x * 2, torch.zeros(8, 8))
     assert not Nests.found_in(op).plain
     assert ranking.ranking(op, H200) is None
+
+
+def test_a_tuning_run_starts_with_the_shapes_choice_and_the_one_without_a_record():
+    """So that what it finds is no slower than either; at a length that no tile divides, Gluon is in the space too."""
+    op = attention.causal(batch=2, heads=8, seq=1001, head_dim=64)
+    search = tune.default_search(op, H200, 0)
+    first, second, *others = search.ask(40)
+    assert first == Choice("rolling_update")
+    assert (second.code.code, second.code.tie) == ("gluon", True)
+    search.tell(first, 9.0)
+    search.tell(second, 8.0)
+    assert any(one.code.code == "gluon" for one in others)
+    with pytest.raises(TuneError, match="was not asked for"):
+        search.tell(Choice("split_k_update"), 1.0)
