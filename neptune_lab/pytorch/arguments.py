@@ -13,6 +13,7 @@ import torch
 from torch.autograd import forward_ad
 
 from neptune_lab.errors import LaunchError
+from neptune_lab.pytorch.refusals import refuse_captured
 from neptune_lab.runtime import interpreting, to_tensor
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import check_number, check_switch
@@ -238,12 +239,7 @@ def captured_inputs(
             continue
         if isinstance(tensor, np.ndarray):
             tensor = to_tensor(tensor).reshape(tensor.shape)  # to_tensor adds an axis if there is none
-        if tensor.device != device and not (tensor.ndim == 0 and tensor.device.type == "cpu"):
-            raise LaunchError(
-                f"a mod captures a tensor of shape {tuple(tensor.shape)} on {tensor.device}; expected {device}, where "
-                "q is",
-                help=f"make it a torch tensor there, with .to({str(device)!r})",
-            )
+        refuse_captured(tensor, device)
         inputs.append(as_input(tensor, device, dtype))
     return inputs
 

@@ -80,6 +80,8 @@ def mask_of(block_mask: Any, q: torch.Tensor, k: torch.Tensor) -> Callable[..., 
         )
     sizes = _Sizes(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
     _check(block_mask, sizes, q.device)
+    if torch.compiler.is_dynamo_compiling():  # whether the lists say what mask_mod does may change with each call
+        return _from_lists(block_mask, sizes)
     reading = read(block_mask.mask_mod)
     lists = block_mask.kv_num_blocks, block_mask.kv_indices, block_mask.full_kv_num_blocks, block_mask.full_kv_indices
     tensors = (*(t for t in lists if t is not None), *reading.tensors)
@@ -143,6 +145,21 @@ def _check(block_mask: Any, sizes: _Sizes, device: torch.device) -> None:
 
 def _mask(block_mask: Any, sizes: _Sizes) -> Callable[..., Any] | None:
     """mask_mod if it is `visible`, else `visible`, whose tables keep the lists of now."""
+    mask_mod, partial, full = _parts(block_mask, sizes)
+    if _agree(block_mask, partial, full, sizes):
+        return mask_mod
+    some, every = bool(partial.any()), bool(full.any())
+    return _visible(mask_mod, partial, full, block_mask.BLOCK_SIZE, sizes, some, every)
+
+
+def _from_lists(block_mask: Any, sizes: _Sizes) -> Callable[..., Any]:
+    """`visible`, from the lists that a graph computes at each call."""
+    listed = block_mask.full_kv_num_blocks is not None
+    return _visible(*_parts(block_mask, sizes), block_mask.BLOCK_SIZE, sizes, True, listed)
+
+
+def _parts(block_mask: Any, sizes: _Sizes) -> tuple[Callable[..., Any] | None, torch.Tensor, torch.Tensor]:
+    """mask_mod, None if it hides nothing, and the tables of partial and of full blocks."""
     from torch.nn.attention.flex_attention import noop_mask
 
     mask_mod = None if block_mask.mask_mod is noop_mask else block_mask.mask_mod
@@ -151,9 +168,7 @@ def _mask(block_mask: Any, sizes: _Sizes) -> Callable[..., Any] | None:
     full = torch.zeros_like(partial)
     if block_mask.full_kv_num_blocks is not None:
         full = _table(block_mask.full_kv_num_blocks, block_mask.full_kv_indices, columns)
-    if _agree(block_mask, partial, full, sizes):
-        return mask_mod
-    return _visible(mask_mod, partial, full, block_mask.BLOCK_SIZE, sizes)
+    return mask_mod, partial, full
 
 
 def _table(counts: torch.Tensor, indices: torch.Tensor, columns: int) -> torch.Tensor:
@@ -171,15 +186,21 @@ def _table(counts: torch.Tensor, indices: torch.Tensor, columns: int) -> torch.T
 
 
 def _visible(
-    mask_mod: Callable[..., Any] | None, partial: torch.Tensor, full: torch.Tensor, block: Any, sizes: _Sizes
+    mask_mod: Callable[..., Any] | None,
+    partial: torch.Tensor,
+    full: torch.Tensor,
+    block: Any,
+    sizes: _Sizes,
+    some: bool,
+    every: bool,
 ) -> Callable[..., Any]:
     """The mask of the module's formula, as a mod that captures the tables it needs.
 
-    mask_mod is applied inside of partial blocks only, as in FlexAttention: a listed full block hides nothing.
+    `some` and `every` say whether there may be partial blocks, and full ones.  mask_mod is applied inside of partial
+    blocks only, as in FlexAttention: a listed full block hides nothing.
     """
     own, heads = partial.shape[0] != 1, partial.shape[1] != 1
     rows, columns = (min(size, length) for size, length in zip(block, (sizes.q_len, sizes.kv_len), strict=True))
-    some, every = bool(partial.any()), bool(full.any())
     if mask_mod is None:
         full, some, every = full | partial, False, True
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
@@ -36,6 +36,7 @@ from neptune_lab.pytorch.mods import Reading, read
 from neptune_lab.pytorch.packed import Places, packed_mods, places_of
 from neptune_lab.pytorch.quantized import NONE, has_quantized, quantized
 from neptune_lab.pytorch.recording import recording_for, records_gradients
+from neptune_lab.pytorch.refusals import refuse_symbols
 from neptune_lab.pytorch.traced import traced
 
 if TYPE_CHECKING:
@@ -228,8 +229,7 @@ def attention(
     if block_mask is None and plain and not kernel_options:
         return _attend(q, k, v, score_mod, mask_mod, enable_gqa, scale, PLAIN, places)
     more = block_mask, return_lse, return_aux, kernel_options, dynamic, formats if eight else None
-    whole = _whole if block_mask is None and not eight else _outside_graphs
-    return whole(q, k, v, score_mod, mask_mod, enable_gqa, scale, places, *more)
+    return _whole(q, k, v, score_mod, mask_mod, enable_gqa, scale, places, *more)
 
 
 def _attend(
@@ -246,16 +246,15 @@ def _attend(
 ) -> Any:
     """The kernel's outputs: a tensor, or a tuple of `out` and those that `extras` asks for."""
     if torch.compiler.is_dynamo_compiling():
-        common = common_dtype(q.dtype, k.dtype, v.dtype)
+        common = None if extras.formats else common_dtype(q.dtype, k.dtype, v.dtype)
         if common is None:
-            return traced(q, k, v, score_mod, mask_mod, enable_gqa, scale, extras, places)
+            return traced(q, k, v, score_mod, mask_mod, enable_gqa, scale, extras, places, scales)
         same = q.to(common), k.to(common), v.to(common)
         return _first_as(traced(*same, score_mod, mask_mod, enable_gqa, scale, extras, places), q.dtype)
     if not isinstance(enable_gqa, bool) or not (scale is None or isinstance(scale, int | float)):
         refuse_options(enable_gqa, scale)
     device = device_of(q, k, v)
     refuse_transforms(q, k, v)
-    user_mods = score_mod, mask_mod
     if forward_ad._current_level >= 0:
         refuse_forward_gradients(q, k, v)
     if not q.dtype == k.dtype == v.dtype and not extras.formats:
@@ -264,29 +263,69 @@ def _attend(
             warn_of_conversions(q, k, v, common)
             same = q.to(common), k.to(common), v.to(common)
             return _first_as(_attend(*same, score_mod, mask_mod, enable_gqa, scale, extras, places), q.dtype)
+    if type(q) is not torch.Tensor:
+        refuse_symbols(q, k, v)
+    given = q, k, v
+    mods, reading, (q, k, v), problem = _read(q, k, v, device, score_mod, mask_mod, enable_gqa, scale, extras, places)
+    if torch.is_grad_enabled() and records_gradients((q, k, v, *reading.tensors)):
+        return _recorded(problem, q, k, v, *mods, reading)
+    compiled = _kernel(problem, *mods, reading)
+    extra = captured_inputs(compiled.captured, reading.tensors, device) if compiled.captured else ()
+    if reading.exact and places is None and q is given[0] and k is given[1] and v is given[2]:
+        family = known_family(problem_of(*problem), reading) if compiled.kernel.spec.ranges else None
+        keep(q, k, v, score_mod, mask_mod, enable_gqa, scale, extras, compiled, reading.tensors, family)
+    if type(q) is type(k) is type(v) is torch.Tensor and not torch._C._len_torch_dispatch_stack():
+        return compiled.kernel.launch(q, k, v, *scales, *extra)
+    return compiled.op(q, k, v, *scales, *extra)  # for fake tensors, and for modes that only see operators
+
+
+def prepare(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    device: torch.device,
+    score_mod: Callable[..., Any] | None,
+    mask_mod: Callable[..., Any] | None,
+    enable_gqa: bool,
+    scale: float | None,
+    extras: Extras,
+    places: Places | None = None,
+) -> None:
+    """Compiles the kernel for tensors like these on `device`, whose values are not read."""
+    mods, reading, _, problem = _read(q, k, v, device, score_mod, mask_mod, enable_gqa, scale, extras, places)
+    _kernel(problem, *mods, reading)
+
+
+def _read(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    device: torch.device,
+    score_mod: Callable[..., Any] | None,
+    mask_mod: Callable[..., Any] | None,
+    enable_gqa: bool,
+    scale: float | None,
+    extras: Extras,
+    places: Places | None,
+) -> tuple[tuple[Any, Any], Reading, Sequence[torch.Tensor], tuple[Any, ...]]:
+    """The mods, what they read, q, k and v as the kernel takes them, and the arguments of `problem_of`."""
     if places is not None:
         score_mod, mask_mod = packed_mods(score_mod, mask_mod, places)
     reading = read(score_mod, mask_mod)
-    strides, copied = None, False
+    strides = None
     if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
         strides = q.stride(), k.stride(), v.stride()
         if not strides[0][-1:] == strides[1][-1:] == strides[2][-1:] == (1,):
             q, k, v = with_columns(q, k, v)
-            copied = True
             strides = q.stride(), k.stride(), v.stride()
     problem = q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, device, enable_gqa, scale, extras, strides
-    if torch.is_grad_enabled() and records_gradients((q, k, v, *reading.tensors)):
-        return _recorded(problem, q, k, v, score_mod, mask_mod, reading)
+    return (score_mod, mask_mod), reading, (q, k, v), problem
+
+
+def _kernel(problem: tuple[Any, ...], score_mod: Any, mask_mod: Any, reading: Reading) -> Compiled:
+    """The kernel of a problem, from memory if it is known."""
     compiled = _kernels.get((problem, reading.key)) if reading.exact else None
-    if compiled is None:
-        compiled = _compiled(problem, score_mod, mask_mod, reading)
-    extra = captured_inputs(compiled.captured, reading.tensors, device) if compiled.captured else ()
-    if reading.exact and places is None and not copied:
-        family = known_family(problem_of(*problem), reading) if compiled.kernel.spec.ranges else None
-        keep(q, k, v, *user_mods, enable_gqa, scale, extras, compiled, reading.tensors, family)
-    if type(q) is type(k) is type(v) is torch.Tensor and not torch._C._len_torch_dispatch_stack():
-        return compiled.kernel.launch(q, k, v, *scales, *extra)
-    return compiled.op(q, k, v, *scales, *extra)  # for fake tensors, and for modes that only see operators
+    return _compiled(problem, score_mod, mask_mod, reading) if compiled is None else compiled
 
 
 def _recorded(
@@ -362,12 +401,6 @@ def forget() -> None:
     known_calls.forget()
     known.forget()
     recording.forget()
-
-
-_outside_graphs: Any = torch.compiler.disable(  # torch.compile breaks the graph here
-    _whole,
-    reason="attention with block_mask or tensors of 8 bits",  # pyright: ignore[reportCallIssue]
-)
 
 
 def _compiled(problem: tuple[Any, ...], score_mod: Any, mask_mod: Any, reading: Reading) -> Compiled:

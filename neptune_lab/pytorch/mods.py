@@ -35,7 +35,7 @@ _TORCH_NAMES = torch.dtype, torch.device
 _NAMED = BuiltinFunctionType, np.ufunc, type(np.where), type
 
 # Code with one of these names may read any value, or another one at each call.
-_UNSEEN = frozenset(
+UNSEEN_NAMES = frozenset(
     {
         *("getattr", "vars", "globals", "locals", "eval", "exec", "compile", "dir", "open", "input", "id", "hash"),
         *("attrgetter", "methodcaller", "import_module", "random", "rand", "randn", "randint", "seed", "time"),
@@ -295,7 +295,7 @@ def _examined(code: CodeType) -> _Code:
     steps = {i.opname for c in with_inner(code) for i in dis.get_instructions(c)}
     hidden = steps & {"IMPORT_NAME", "STORE_GLOBAL", "STORE_ATTR", "LOAD_BUILD_CLASS"}
     private = {name for name in every if name.startswith("__")}
-    seen = not hidden and not private and every.isdisjoint(_UNSEEN)
+    seen = not hidden and not private and every.isdisjoint(UNSEEN_NAMES)
     return _Code(
         hashlib.sha256(repr(_described(code)).encode()).hexdigest()[:32],
         tuple(sorted(globals_read)),

@@ -24,6 +24,7 @@ from neptune_lab.pytorch.arguments import (
 from neptune_lab.pytorch.compiled import Compiled, compiled_for
 from neptune_lab.pytorch.mods import read
 from neptune_lab.pytorch.quantized import NONE, has_quantized, quantized
+from neptune_lab.pytorch.traced_paged import traced_paged
 
 # Kernels by everything that they depend on; the oldest are dropped first.
 _kernels: OrderedDict[Any, Compiled] = OrderedDict()
@@ -57,7 +58,7 @@ def paged_attention(
     The values of page_table and lengths are read at each call, and may change; new shapes compile a new kernel.  Keys
     behind the length of a sequence, and their entries in page_table, are not used, whatever they hold.  On the CPU the
     values are checked.  On a GPU they are not, since a check would wait for it: a page that does not exist reads as 0,
-    and nothing outside of the cache is read.  Under torch.compile the graph breaks at the call.
+    and nothing outside of the cache is read.
 
     Args:
         q: queries (batch, heads, q_len, head_dim), float16, bfloat16 or float32, or float8_e4m3fn or float8_e5m2.
@@ -81,13 +82,14 @@ def paged_attention(
         DefinitionError: a mod cannot be compiled; `scale` is not a finite number.
         ScheduleError, TileError, EmitError: a stage of the compiler refused.
     """
-    return _outside_graphs(
+    run = traced_paged if torch.compiler.is_dynamo_compiling() else paged
+    return run(
         q, k_cache, v_cache, page_table, lengths, score_mod, mask_mod, scale, return_lse, kernel_options,
         (q_scale, k_scale, v_scale),
     )  # fmt: skip
 
 
-def _paged(
+def paged(
     q: Any,
     k_cache: Any,
     v_cache: Any,
@@ -100,14 +102,10 @@ def _paged(
     kernel_options: Mapping[str, Any] | None,
     scales: tuple[Any, Any, Any],
 ) -> Any:
-    device = device_of(q, k_cache, v_cache)
-    refuse_options(True, scale)
+    """`paged_attention` outside of graphs."""
+    device = check_paged(q, k_cache, v_cache, page_table, lengths, scale)
     refuse_transforms(q, k_cache, v_cache)
-    if torch.is_grad_enabled() and (q.requires_grad or k_cache.requires_grad or v_cache.requires_grad):
-        refuse_gradients(q, k_cache, v_cache)
     extras = extras_of(return_lse, None, kernel_options)
-    _check_caches(q, k_cache, v_cache)
-    _check_tables(q, k_cache, page_table, lengths, device)
     of_eight = NONE
     if has_quantized(q, k_cache, v_cache, (*scales, None)):
         of_eight = quantized(q, k_cache, v_cache, *scales, None, paged=True)
@@ -136,7 +134,15 @@ def _paged(
     )
 
 
-_outside_graphs: Any = torch.compiler.disable(_paged, reason="paged_attention")  # pyright: ignore[reportCallIssue]
+def check_paged(q: Any, k_cache: Any, v_cache: Any, page_table: Any, lengths: Any, scale: float | None) -> torch.device:
+    """The device of a call's tensors; LaunchError if they do not fit together."""
+    device = device_of(q, k_cache, v_cache)
+    refuse_options(True, scale)
+    if torch.is_grad_enabled() and (q.requires_grad or k_cache.requires_grad or v_cache.requires_grad):
+        refuse_gradients(q, k_cache, v_cache)
+    _check_caches(q, k_cache, v_cache)
+    _check_tables(q, k_cache, page_table, lengths, device)
+    return device
 
 
 def _check_caches(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor) -> None:
@@ -203,4 +209,4 @@ def _check_tables(q: Any, k_cache: Any, page_table: Any, lengths: Any, device: t
         )
 
 
-__all__ = ["paged_attention"]
+__all__ = ["check_paged", "paged", "paged_attention"]

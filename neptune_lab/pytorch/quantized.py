@@ -112,6 +112,8 @@ def _scale(name: str, scale: Any, device: torch.device, extents: tuple[int, int]
     if not isinstance(scale, torch.Tensor):
         check_number(name, scale, LaunchError)
         value = float(scale)
+        if torch.compiler.is_dynamo_compiling():
+            return torch.full((1, 1), value, device=device, dtype=torch.float32)
         capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
         if capturing or torch._C._len_torch_dispatch_stack():  # a tensor of a graph's, or a fake one, is not kept
             return torch.full((1, 1), value, device=device, dtype=torch.float32)

@@ -1,8 +1,14 @@
-"""`attention` inside torch.compile: the kernel is compiled as the graph is traced, and the graph calls it as an op.
+"""`attention` inside torch.compile, whose Dynamo runs `traced` symbolically.
 
-Dynamo runs this module's `traced` symbolically.  What it cannot trace (the compiler, the mods) runs in `_prepared`,
-whose result Dynamo takes as a constant.  So `traced` reads everything that this constant depends on once more, which
-makes Dynamo guard it: the mods' numbers are compared, and the tensors become inputs of the graph.
+In most graphs of fixed shapes, the mods and what they read are made outside of the compiled function.  Then the kernel
+is compiled as the graph is traced, and the graph calls it as an operator.  What Dynamo cannot trace (the compiler, the
+mods) runs in `_prepared`, whose result Dynamo takes as a constant.  So `traced` reads everything that this constant
+depends on once more, which makes Dynamo guard it: the mods' numbers are compared, and the tensors become inputs of the
+graph.
+
+Otherwise Dynamo traces the mods too, which gives the tensors that they capture, wherever the compiled function has them
+from, and the graph has a node of `graph_calls`, which takes any lengths: if a mod captures a tensor that the function
+takes or makes, or reads objects that only Dynamo can guard; if a size is a symbol; for tensors of 8 bits.
 """
 
 from __future__ import annotations
@@ -13,11 +19,25 @@ import numpy as np
 import torch
 from torch._dynamo.comptime import comptime
 
-from neptune_lab.errors import DefinitionError, LaunchError
+from neptune_lab.errors import NeptuneError
 from neptune_lab.pytorch.arguments import PLAIN, Extras, Shape, as_input, has_columns, problem_of
+from neptune_lab.pytorch.attention_calls import AttentionCall
+from neptune_lab.pytorch.captured_mods import (
+    POSITIONS,
+    SCORE,
+    Captured,
+    is_symbolic,
+    leave,
+    sizes_of,
+    traced_mod,
+)
 from neptune_lab.pytorch.compiled import compiled_for
+from neptune_lab.pytorch.dynamo import UNTRACEABLE, Tracing
+from neptune_lab.pytorch.graph_calls import add_call
 from neptune_lab.pytorch.mods import Path, follow, read
 from neptune_lab.pytorch.packed import Places, packed_mods
+from neptune_lab.pytorch.recording import records_gradients
+from neptune_lab.pytorch.refusals import refuse_recording
 from neptune_lab.runtime.torch_op import NAMESPACE
 
 # The op's name; for each captured input, the path to its tensor (or its index among the places) and its dtype; the
@@ -35,68 +55,146 @@ def traced(
     scale: Any,
     extras: Extras = PLAIN,
     places: Places | None = None,
+    scales: tuple[torch.Tensor, ...] = (),
 ) -> Any:
-    """`attention` inside torch.compile: the outputs of its kernel, a tensor or a sequence of them.
+    """`attention` inside torch.compile: its outputs, a tensor or a sequence of them.
 
     Args:
         q, k, v, score_mod, mask_mod, enable_gqa, scale: as for `attention`.
         extras: further outputs, and options.
         places: of packed sequences.
+        scales: of tensors of 8 bits.
 
     Raises:
         LaunchError, DefinitionError: as `attention`.
     """
-    recording = ""
-    if torch.is_grad_enabled():
-        recording = "q" if q.requires_grad else "k" if k.requires_grad else "v" if v.requires_grad else ""
+    packed = "" if places is None else "alike" if places.q_place is places.k_place else "apart"
+    asked = extras.lse, extras.max_scores, extras.options, extras.dynamic, extras.formats
+    last: list[torch.Tensor] = []
+    if places is not None:
+        last = [places.q_sequence, places.q_place] if packed == "alike" else [*places]
+    tensors = q, k, v, [*scales], last
+    found, outside = _node(*tensors, score_mod, mask_mod, enable_gqa, scale, asked, packed)
+    if outside:
+        return _outside_graphs(q, k, v, score_mod, mask_mod, enable_gqa, scale, extras, places, scales)
+    if found is not None:
+        return found[0] if len(found) == 1 else tuple(found)
     if k.ndim == v.ndim == q.ndim == 4 and k.shape[0] == v.shape[0] == 1 != q.shape[0]:
         k, v = k.expand(q.shape[0], -1, -1, -1), v.expand(q.shape[0], -1, -1, -1)
-    comptime(_break_at_captures)
     q, k, v = (t if has_columns(t) else t.contiguous() for t in (q, k, v))
     shapes = _fixed(q.shape), _fixed(k.shape), _fixed(v.shape)
     strides = _fixed(q.stride()), _fixed(k.stride()), _fixed(v.stride())
     dtypes = q.dtype, k.dtype, v.dtype
-    asked = extras.lse, extras.max_scores, extras.options
-    packed = "" if places is None else "alike" if places.q_place is places.k_place else "apart"
-    name, captured, numbers = _prepared(
-        shapes, strides, dtypes, q.device, enable_gqa, scale, score_mod, mask_mod, recording, asked, packed
+    name, captures, numbers = _prepared(
+        shapes, strides, dtypes, q.device, enable_gqa, scale, score_mod, mask_mod, asked, packed
     )
     mods = score_mod, mask_mod
     for path, value in numbers:
         if follow(mods, path) != value:
             raise RuntimeError("a value that a mod reads changed while it was compiled")
     extra = []
-    for path, dtype in captured:
+    for path, dtype in captures:
         tensor = follow(places, (("item", path),)) if isinstance(path, int) else follow(mods, path)
         extra.append(as_input(tensor, q.device, dtype))
     op = getattr(getattr(torch.ops, NAMESPACE), name)
     return op.default(q, k, v, *extra)
 
 
-def _break_at_captures(context: Any) -> None:
-    """Breaks the graph if a mod captures a tensor of the compiled function, of which Dynamo has no value yet.
+def _node(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scales: list[torch.Tensor],
+    last: list[torch.Tensor],
+    score_mod: Any,
+    mask_mod: Any,
+    enable_gqa: bool,
+    scale: Any,
+    asked: tuple[Any, ...],
+    packed: str,
+) -> tuple[Any, bool]:
+    """The outputs of a node of `graph_calls`, None if there is none, and whether the call leaves the graph.
 
-    Outside the graph the call runs as usual.
-
-    Raises:
-        DefinitionError: a graph break is not allowed.
+    `_choose` reads the parameters, and sets `found` or `outside`; if neither, the call becomes a kernel's node.
     """
-    for name in ("score_mod", "mask_mod"):
-        mod = context.get_local(name)._i_will_not_complain_if_bc_breaks_VariableTracker()
-        try:
-            mod.as_python_constant()
-        except Exception as error:  # noqa: BLE001  # Dynamo's exceptions, which differ between versions
-            if type(error).__name__ != "ClosureConversionError":
-                return
-            refusal = DefinitionError(
-                f"{name} captures a tensor that the compiled function takes or makes",
-                help=f"make {name} outside of the compiled function, over a tensor that stays (its values may change), "
-                "or compile without fullgraph=True, which leaves the graph for this call",
-            )
-            translator = context._i_will_not_complain_if_bc_breaks_InstructionTranslator()
-            if getattr(translator, "one_graph", False) or getattr(translator, "error_on_graph_break", False):
-                raise refusal from None
-            context.graph_break()
+    found: Any = None
+    outside = False
+    comptime(_choose)
+    return found, outside
+
+
+def _eagerly(*arguments: Any) -> Any:
+    from neptune_lab.pytorch.flex_attention import _attend
+
+    return _attend(*arguments)
+
+
+_outside_graphs: Any = torch.compiler.disable(_eagerly, reason="a mod of attention")  # pyright: ignore[reportCallIssue]
+
+
+def _choose(context: Any) -> None:
+    """Decides how the call becomes a part of the graph, for `_node`."""
+    tracing = Tracing(context)
+    tensors = [tracing.fake(name) for name in "qkv"]
+    score_known, score_mod = tracing.constant("score_mod")
+    mask_known, mask_mod = tracing.constant("mask_mod")
+    extras, scales = Extras(*tracing.value("asked")), tracing.proxies("scales")
+    symbolic = any(is_symbolic(n) for t in tensors for n in t.shape) and extras.dynamic is not False
+    followed = score_known and mask_known and not scales and _follows(tracing, score_mod, mask_mod)
+    recording = records_gradients((*tensors, *_tensors_of(score_mod, mask_mod)))
+    followed = followed and not recording
+    if followed and not symbolic:
+        return
+    if extras.dynamic is None and any(is_symbolic(t.shape[2]) for t in tensors):
+        extras = extras._replace(dynamic=True)
+    try:
+        refuse_recording(dict(zip("qkv", tensors, strict=True)))
+        call, captured = _call_of(tracing, tensors, extras, len(scales))
+    except (*UNTRACEABLE, NeptuneError) as error:
+        if not followed:
+            leave(tracing, error)
+        return
+    own = [*map(tracing.proxy, "qkv"), *scales]
+    add_call(tracing, "found", [*own, *captured, *tracing.proxies("last")], call)
+
+
+def _call_of(tracing: Tracing, tensors: list[Any], extras: Extras, scales: int) -> tuple[AttentionCall, list[Any]]:
+    """The call with its mods as Dynamo traces them, its kernel compiled for the sizes of now; and the proxies of the
+    tensors that the mods capture."""
+    device = tensors[0].device
+    score = traced_mod(tracing, "score_mod", SCORE, device)
+    mask = traced_mod(tracing, "mask_mod", POSITIONS, device)
+    captured = Captured.of(score, mask)
+    refuse_recording(captured.fakes)
+    mods = captured.mod(score, SCORE), captured.mod(mask, POSITIONS)
+    options = tracing.number("enable_gqa"), tracing.number("scale"), extras
+    call = AttentionCall(*mods, *options, scales, len(captured.proxies), tracing.value("packed"))
+    examples = captured.examples()
+    sizes: list[Any] = [(sizes_of(t.shape), sizes_of(t.stride())) for t in tensors]
+    if examples is not None and all(None not in (*shape, *strides) for shape, strides in sizes):
+        dtypes = [t.dtype for t in tensors]
+        like = [torch.empty_strided(*own, dtype=d, device="meta") for own, d in zip(sizes, dtypes, strict=True)]
+        places: Any = ()
+        if call.packed:
+            places = _examples((sizes[0][0], sizes[1][0], sizes[2][0]), call.packed == "alike")
+            places = (places.q_sequence, places.q_place) if call.packed == "alike" else places
+        call.prepare([*like, *[like[0]] * scales, *examples, *places], device)
+    return call, captured.tensors(tracing, device)
+
+
+def _follows(tracing: Tracing, score_mod: Any, mask_mod: Any) -> bool:
+    """Whether `traced` can read everything that the mods read."""
+    reading = read(score_mod, mask_mod)
+    if not (reading.tensors or reading.numbers):
+        return reading.exact
+    inside = [name for name, mod in (("score_mod", score_mod), ("mask_mod", mask_mod)) if mod is not None]
+    arrays = any(isinstance(tensor, np.ndarray) for tensor in reading.tensors)
+    given = all(map(tracing.is_given, inside))
+    return reading.exact and given and not reading.numpy_numbers and not arrays
+
+
+def _tensors_of(*mods: Any) -> tuple[Any, ...]:
+    return read(*mods).tensors
 
 
 def _fixed(sizes: tuple[int, ...]) -> tuple[int, ...]:
@@ -114,8 +212,7 @@ def _prepared(
     scale: float | None,
     score_mod: Any,
     mask_mod: Any,
-    recording: str,
-    asked: tuple[bool, bool, tuple[tuple[str, Any], ...]],
+    asked: tuple[Any, ...],
     packed: str,
 ) -> _Prepared:
     """Compiles the kernel and registers it as an op; the result lists what the graph has to read.
@@ -123,22 +220,8 @@ def _prepared(
     Args:
         packed: "" without `Places`; "alike" if queries and keys have the same places, else "apart".
     """
-    if recording:
-        raise LaunchError(
-            f"argument {recording} records gradients, and attention has no backward",
-            help=f"call the compiled function under torch.no_grad(), or attention with {recording}.detach()",
-        )
     problem = problem_of(*shapes, *dtypes, device, enable_gqa, scale, Extras(*asked), strides)
     reading = read(score_mod, mask_mod)
-    if reading.numpy_numbers or not reading.exact:
-        what = "a number of NumPy's" if reading.numpy_numbers else "an object whose changes cannot be seen"
-        raise DefinitionError(f"inside torch.compile a mod reads {what}", help="keep numbers in plain variables")
-    for tensor in reading.tensors:
-        if isinstance(tensor, np.ndarray):
-            raise DefinitionError(
-                f"inside torch.compile a mod captures a NumPy array of shape {tensor.shape}",
-                help="make it a torch tensor on q's device",
-            )
     path_of: dict[int, Path | int] = {id(t): p for t, p in zip(reading.tensors, reading.paths, strict=True)}
     numbers = reading.numbers
     if packed:

@@ -24,7 +24,6 @@ NAMESPACE = "neptune_lab"
 
 _registered: dict[str, tuple[str, OpOverload]] = {}
 _registering = threading.Lock()
-_library: list[Any] = []
 
 
 # torch's `backward` and `setup_context` of an operator.
@@ -86,14 +85,20 @@ def _empty(spec: TensorSpec, shape: tuple[int, ...], device: Any) -> Tensor:
     return torch.empty_strided(shape, spec.strides, dtype=dtype, device=device)
 
 
+@lru_cache(1)
+def operator_library() -> Any:
+    """The library of torch.ops.neptune_lab.  It is kept until the process ends: torch removes the operators of a
+    library that is garbage-collected."""
+    import torch
+
+    return torch.library.Library(NAMESPACE, "FRAGMENT")
+
+
 def _register(kernel: LoadedKernel, name: str, launch: Callable[..., Any], autograd: Autograd | None) -> OpOverload:
     import torch
 
     spec = kernel.spec
-    if not _library:
-        # Kept until the process ends: torch removes the operators of a library that is garbage-collected.
-        _library.append(torch.library.Library(NAMESPACE, "FRAGMENT"))
-    library = _library[0]
+    library = operator_library()
     strided = any(t.strides is not None for t in spec.inputs)
 
     def run(*tensors: Tensor) -> Any:

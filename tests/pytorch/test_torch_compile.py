@@ -142,31 +142,6 @@ def test_attention_in_a_graph_follows_a_position_without_axes(compile_whole, pre
     assert len(preparations) == 1
 
 
-def test_a_mod_over_a_tensor_of_the_compiled_function_leaves_the_graph(compile_whole):
-    inputs = tensors((1, 1, 16, 16))
-    bias = torch.randn(16, 16, device=DEVICE)
-
-    def function(q, k, v, bias):
-        twice = bias * 2
-        return attend(q + 0, k, v, score_mod=lambda s, b, h, i, j: s + twice[i, j]) + 1
-
-    expected = reference(*inputs, lambda s, b, h, i, j: s + 2 * bias[i, j]) + 1
-    assert (torch.compile(function, backend="aot_eager")(*inputs, bias) - expected).abs().max() < 1e-5
-    torch._dynamo.reset()
-    with pytest.raises(
-        Exception, match=r"score_mod captures a tensor that the compiled function takes or makes\n.*help"
-    ):
-        compile_whole(function)(*inputs, bias)
-
-
-def test_attention_in_a_graph_for_every_shape(compile_whole, preparations):
-    function = compile_whole(lambda q, k, v: attend(q + 0, k, v, mask_mod=causal), dynamic=True)
-    for length in (32, 48, 32):
-        inputs = tensors((1, 2, 32, 16), (1, 2, length, 16))
-        assert (function(*inputs) - reference(*inputs, mask_mod=causal)).abs().max() < 1e-5
-    assert len(preparations) == 2
-
-
 def test_attention_in_a_graph_takes_strided_inputs_and_mods_of_its_own(compile_whole):
     def function(q, k, v):
         def mask(b, h, q, kv):
@@ -179,22 +154,15 @@ def test_attention_in_a_graph_takes_strided_inputs_and_mods_of_its_own(compile_w
     assert (compile_whole(function)(*inputs) - wanted).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize(
-    ("value", "match"),
-    [
-        (np.float32(3), "a number of NumPy's"),
-        (np.arange(32), "a mod captures a NumPy array of shape"),
-        (object(), "a mod reads an object whose changes cannot be seen"),
-    ],
-)
-def test_what_a_graph_cannot_follow_is_refused(compile_whole, value, match):
+@pytest.mark.parametrize("value", [np.float32(3), np.arange(32), object()])
+def test_what_a_mod_only_compares_is_no_obstacle(compile_whole, value):
     q, k, v = tensors()
 
     def mask(b, h, q, kv):
         return (q >= kv) | (value is None)
 
-    with pytest.raises(Exception, match=match):
-        compile_whole(lambda q, k, v: attend(q, k, v, mask_mod=mask))(q, k, v)
+    out = compile_whole(lambda q, k, v: attend(q, k, v, mask_mod=mask))(q, k, v)
+    assert (out - reference(q, k, v, mask_mod=causal)).abs().max() < 1e-5
 
 
 def test_gradients_are_refused_in_a_graph_too(compile_whole):

@@ -1,0 +1,41 @@
+"""What calls refuse in graphs and outside of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from neptune_lab.errors import LaunchError
+
+
+def refuse_captured(tensor: torch.Tensor, device: torch.device) -> None:
+    """Raise LaunchError for a captured tensor that is on another device than q."""
+    if tensor.device != device and not (tensor.ndim == 0 and tensor.device.type == "cpu"):
+        raise LaunchError(
+            f"a mod captures a tensor of shape {tuple(tensor.shape)} on {tensor.device}; expected {device}, where q is",
+            help=f"make it a torch tensor there, with .to({str(device)!r})",
+        )
+
+
+def refuse_recording(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raise LaunchError, naming the first, if tensors of a node of a graph record gradients."""
+    for name, tensor in tensors.items():
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise LaunchError(
+                f"{name} records gradients, and attention inside of a graph of torch.compile has no backward",
+                help="compile without fullgraph=True, which leaves the graph for this call; or torch.no_grad()",
+            )
+
+
+def refuse_symbols(*tensors: torch.Tensor) -> None:
+    """Raise LaunchError for a size that is a symbol, where Dynamo does not trace the call."""
+    for name, tensor in zip("qkv", tensors, strict=True):
+        if any(isinstance(size, torch.SymInt) for size in tensor.shape):
+            raise LaunchError(
+                f"argument {name} has shape {tuple(tensor.shape)}, of symbols, outside of torch.compile",
+                help="export with strict=True, or call attention inside of torch.compile",
+            )
+
+
+__all__ = ["refuse_captured", "refuse_recording", "refuse_symbols"]

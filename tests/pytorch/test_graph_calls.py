@@ -1,0 +1,377 @@
+"""`nl.attention` in graphs of torch.compile: mods that Dynamo traces, and other calls that are nodes of a graph."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.utils.checkpoint
+from attention_reference import DEVICE, causal, reference, tensors
+from torch.nn.attention.flex_attention import AuxRequest, create_block_mask
+
+import neptune_lab as nl
+from neptune_lab.errors import LaunchError
+from neptune_lab.pytorch import flex_attention, graph_calls
+from neptune_lab.pytorch.flex_attention import attention as attend
+
+SHAPE = (1, 2, 16, 16)
+
+
+@pytest.fixture
+def compile_whole() -> Any:
+    """`compile_whole(function)`: without graph breaks, through AOTAutograd; nothing is left of it for the next test."""
+    torch._dynamo.reset()
+    yield partial(torch.compile, backend="aot_eager", fullgraph=True)
+    torch._dynamo.reset()
+
+
+def drawn(q: Any, kv: Any = None) -> Any:
+    return tensors(q, kv)
+
+
+def random(*shape):
+    return torch.randn(*shape, device=DEVICE)
+
+
+def error(one, other):
+    return float((one.double() - other.double()).abs().max())
+
+
+# -- what a mod captures ----------------------------------------------------------------------------------------
+
+
+def test_arguments_and_intermediates_whose_values_change(compile_whole):
+    inputs = drawn(SHAPE)
+
+    def function(q, k, v, bias, first):
+        twice = bias * 2
+        mod = lambda s, b, h, i, j: s + twice[h, i, j]  # noqa: E731
+        return attend(q + 0, k, v, score_mod=mod, mask_mod=lambda b, h, q, kv: kv >= first[b]) + 1
+
+    whole = compile_whole(function)
+    for start in (0, 5):
+        bias, first = random(2, 16, 16), torch.tensor([start], device=DEVICE)
+        wanted = reference(*inputs, lambda s, b, h, i, j: s + 2 * bias[h, i, j], lambda b, h, q, kv: kv >= start)  # noqa: B023
+        assert error(whole(*inputs, bias, first) - 1, wanted) < 1e-5
+
+
+def test_attributes_of_a_module_and_its_numbers(compile_whole):
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.slopes = torch.nn.Parameter(random(2), requires_grad=False)
+            self.width = 5
+
+        def score(self, score, b, h, q, kv):
+            return score + self.slopes[h] * (kv - q)
+
+        def forward(self, q, k, v):
+            return attend(q, k, v, score_mod=self.score, mask_mod=lambda b, h, q, kv: q - kv < self.width)
+
+    layer, inputs = Layer(), drawn(SHAPE)
+    whole = compile_whole(layer)
+    for width in (5, 3):
+        layer.width = width
+        layer.slopes.mul_(-2)
+        wanted = reference(*inputs, layer.score, lambda b, h, q, kv: q - kv < width)  # noqa: B023
+        assert error(whole(*inputs), wanted) < 1e-5
+
+
+def test_an_object_whose_attributes_are_assigned(compile_whole):
+    inputs, held = drawn(SHAPE), SimpleNamespace(table=random(16), width=3)
+    score = lambda s, b, h, q, kv: s + held.table[q]  # noqa: E731
+    whole = compile_whole(
+        lambda q, k, v: attend(q, k, v, score_mod=score, mask_mod=lambda b, h, q, kv: q - kv < held.width)
+    )
+    for width in (3, 6):
+        held.table, held.width = random(16), width
+        wanted = reference(*inputs, score, lambda b, h, q, kv: q - kv < width)  # noqa: B023
+        assert error(whole(*inputs), wanted) < 1e-5
+
+
+def test_numbers_of_the_compiled_function(compile_whole):
+    inputs = drawn(SHAPE)
+
+    def function(q, k, v, width, factor):
+        return attend(q, k, v, score_mod=lambda s, *_: s * factor, mask_mod=lambda b, h, q, kv: q - kv < width)
+
+    whole = compile_whole(function)
+    for width, factor in ((5, 0.5), (3, 0.25), (7, 2.0)):
+        wanted = reference(*inputs, lambda s, *_: s * factor, lambda b, h, q, kv: q - kv < width)  # noqa: B023
+        assert error(whole(*inputs, width, factor), wanted) < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["partial", "object", "nested"])
+def test_callables(compile_whole, kind):
+    def biased(table, s, b, h, q, kv):
+        return s + table[q]
+
+    class Biased:
+        def __init__(self, table):
+            self.table = table
+
+        def __call__(self, s, b, h, q, kv):
+            return s + self.table[q]
+
+    def function(q, k, v, table):
+        mods = {"partial": partial(biased, table), "object": Biased(table), "nested": lambda *a: biased(table, *a)}
+        return attend(q, k, v, score_mod=mods[kind])
+
+    inputs, table = drawn(SHAPE), random(16)
+    wanted = reference(*inputs, lambda s, b, h, q, kv: s + table[q])
+    assert error(compile_whole(function)(*inputs, table), wanted) < 1e-5
+
+
+def test_reads_that_mods_have_outside_of_graphs(compile_whole):
+    inputs, table, index = drawn(SHAPE), random(16, 4), torch.randint(0, 16, (16,), device=DEVICE)
+
+    def mods(t):
+        def score(s, b, h, i, j):
+            row = (t[i] * t[j]).sum() + torch.dot(t[i], t[j]) + t[index[i], 2] + t[:, 1][j]
+            return s + row + torch.where(i > j, t.T[0, j], 0.0)
+
+        return score, lambda b, h, q, kv: (kv // 4 == q // 4) | (index[q] < 5)
+
+    def function(q, k, v, t):
+        score, mask = mods(t * 1.5)
+        return attend(q, k, v, score_mod=score, mask_mod=mask)
+
+    score, mask = mods(table * 1.5)
+    wanted = attend(*inputs, score_mod=score, mask_mod=mask)
+    assert error(compile_whole(function)(*inputs, table), wanted) < 1e-5
+
+
+def test_a_captured_tensor_that_the_graph_changes(compile_whole):
+    inputs, bias = drawn(SHAPE), random(16, 16)
+    before = bias.clone()
+
+    def function(q, k, v, bias):
+        mod = lambda s, b, h, i, j: s + bias[i, j] + q[b, h, i, 0]  # noqa: E731
+        bias.mul_(2)
+        first = attend(q, k, v, score_mod=mod)
+        bias.add_(1)
+        return first, attend(q, k, v, score_mod=lambda s, b, h, i, j: s + bias[i, j])
+
+    first, second = compile_whole(function)(*inputs, bias)
+    q = inputs[0]
+    assert error(first, reference(*inputs, lambda s, b, h, i, j: s + 2 * before[i, j] + q[b, h, i, 0])) < 1e-5
+    assert error(second, reference(*inputs, lambda s, b, h, i, j: s + 2 * before[i, j] + 1)) < 1e-5
+    assert torch.equal(bias, 2 * before + 1)
+
+
+def test_functions_and_layers_share_a_kernel(compile_whole):
+    flex_attention.forget()
+    inputs, table = drawn(SHAPE), random(16)
+
+    def layer(q, k, v, table):
+        bias = table * 2
+        return attend(q, k, v, score_mod=lambda s, b, h, i, j: s + bias[i])
+
+    def model(q, k, v, table):
+        once = layer(q, k, v, table)
+        return layer(once, k, v, table + 1)
+
+    once = reference(*inputs, lambda s, b, h, i, j: s + 2 * table[i])
+    twice = reference(once, *inputs[1:], lambda s, b, h, i, j: s + 2 * table[i] + 2)
+    assert error(compile_whole(model)(*inputs, table), twice) < 1e-5
+    assert error(compile_whole(lambda *given: layer(*given))(*inputs, table), once) < 1e-5
+    assert len({id(known.kernel) for known in flex_attention._kernels.values()}) == 1
+
+
+def test_it_stays_inside_of_a_checkpoint(compile_whole):
+    def function(q, k, v, bias):
+        twice = bias * 2
+        inner = lambda q, k, v: attend(q, k, v, score_mod=lambda s, b, h, i, j: s + twice[i, j])  # noqa: E731
+        return torch.utils.checkpoint.checkpoint(inner, q, k, v, use_reentrant=False)
+
+    inputs, bias = drawn(SHAPE), random(16, 16)
+    assert (
+        error(compile_whole(function)(*inputs, bias), reference(*inputs, lambda s, b, h, i, j: s + 2 * bias[i, j]))
+        < 1e-5
+    )
+
+
+def test_the_kernel_is_compiled_as_the_graph_is_traced(compile_whole, monkeypatch):
+    made, before = [], flex_attention._compiled
+    monkeypatch.setattr(flex_attention, "_compiled", lambda *a: (made.append(a), before(*a))[1])
+
+    def function(q, k, v, bias):
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        return attend(q, k, v, score_mod=lambda s, b, h, i, j: s + bias[i, j])
+
+    whole, inputs = compile_whole(function), drawn((2, 16, 2, 16))
+    outs = [whole(*inputs, random(16, 16)) for _ in range(2)]
+    assert len(made) == 1
+    assert outs[0].stride() == (512, 16, 32, 1)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "eager"])
+def test_a_mod_that_is_refused_leaves_the_graph(backend):
+    inputs, bias = drawn(SHAPE), random(16, 16)
+
+    def function(q, k, v, bias):
+        return attend(q + 0, k, v, score_mod=lambda s, b, h, i, j: s + torch.sort(bias[i]).values.sum()) + 1
+
+    for whole in (False, True):
+        torch._dynamo.reset()
+        with pytest.raises(Exception, match=r"torch\.sort is not one of the functions that a mod can use"):
+            torch.compile(function, backend=backend, fullgraph=whole)(*inputs, bias)
+
+
+def test_a_mod_that_dynamo_cannot_trace_runs_outside_of_the_graph():
+    inputs, bias = drawn(SHAPE), random(16)
+
+    @torch.compiler.disable
+    def doubled(x):
+        return x * 2
+
+    def function(q, k, v, bias):
+        bias = bias + 0
+        return attend(q + 0, k, v, score_mod=lambda s, b, h, i, j: s + doubled(bias[i])) + 1
+
+    torch._dynamo.reset()
+    wanted = reference(*inputs, lambda s, b, h, i, j: s + 2 * bias[i])
+    assert error(torch.compile(function, backend="aot_eager")(*inputs, bias) - 1, wanted) < 1e-5
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="doubled"):
+        torch.compile(function, backend="aot_eager", fullgraph=True)(*inputs, bias)
+
+
+def test_random_numbers_in_a_mod_leave_the_graph():
+    inputs = drawn(SHAPE)
+    torch._dynamo.reset()
+    function = lambda q, k, v, t: attend(q, k, v, score_mod=lambda s, b, h, i, j: s + t[i] + torch.rand(()))  # noqa: E731
+    with pytest.raises(Exception, match="a mod calls rand, which gives other values each time"):
+        torch.compile(function, backend="aot_eager", fullgraph=True)(*inputs, random(16))
+
+
+@pytest.mark.parametrize("which", [0, 3])
+def test_gradients_leave_the_graph(compile_whole, which):
+    inputs = [*drawn(SHAPE), random(16, 16)]
+    inputs[which].requires_grad_()
+    function = lambda q, k, v, bias: attend(q, k, v, score_mod=lambda s, b, h, i, j: s + bias[i, j])  # noqa: E731
+    whole = compile_whole(function)
+    with pytest.raises(Exception, match="records gradients, and attention inside of a graph of torch.compile has no"):
+        whole(*inputs)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        assert whole(*inputs).shape == SHAPE
+    torch._dynamo.reset()
+    torch.compile(function, backend="aot_eager")(*inputs).sum().backward()
+    found, inputs[which].grad = inputs[which].grad, None
+    function(*inputs).sum().backward()
+    assert error(found, inputs[which].grad) < 1e-5
+
+
+# -- other calls ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("made", ["argument", "outside", "inside"])
+def test_block_masks(compile_whole, made):
+    inputs = drawn((1, 2, 40, 16))
+    block = partial(create_block_mask, B=1, H=1, Q_LEN=40, KV_LEN=40, device=DEVICE, BLOCK_SIZE=16)
+
+    def window(width):
+        return lambda b, h, q, kv: q - kv < width
+
+    held = block(window(5))
+    functions = {
+        "argument": lambda q, k, v, mask, width: attend(q, k, v, block_mask=mask),
+        "outside": lambda q, k, v, mask, width: attend(q, k, v, block_mask=held),
+        "inside": lambda q, k, v, mask, width: attend(q, k, v, block_mask=block(window(width))),
+    }
+    whole = compile_whole(functions[made])
+    for width in (5, 5 if made == "outside" else 20):
+        found = whole(*inputs, block(window(width)), torch.tensor(width, device=DEVICE))
+        assert error(found, reference(*inputs, None, window(width))) < 1e-5
+
+
+def test_the_lists_of_a_block_mask_decide(compile_whole):
+    from torch.nn.attention.flex_attention import BlockMask
+
+    inputs = drawn((1, 2, 32, 16))
+    whole = compile_whole(lambda q, k, v, mask: attend(q, k, v, block_mask=mask))
+    for listed in (0, 1):  # the only block of both rows, which is partial; nothing else is visible
+        counts = torch.ones(1, 1, 2, dtype=torch.int32, device=DEVICE)
+        indices = torch.tensor([[[[listed, 0], [listed, 0]]]], dtype=torch.int32, device=DEVICE)
+        mask = BlockMask.from_kv_blocks(counts, indices, BLOCK_SIZE=16, mask_mod=causal, seq_lengths=(32, 32))
+        wanted = reference(*inputs, None, lambda b, h, q, kv: (q >= kv) & (kv // 16 == listed))  # noqa: B023
+        wanted = wanted.nan_to_num(0.0)
+        assert error(whole(*inputs, mask), wanted) < 1e-5
+
+
+def test_tensors_of_eight_bits(compile_whole):
+    def quantized(x):
+        scale = x.abs().amax((0, 2, 3)).float() / 448
+        return (x / scale[:, None, None]).to(torch.float8_e4m3fn), scale
+
+    def function(q, k, v):
+        (k8, _), (v8, v_scale) = map(quantized, (k, v))
+        return attend(q, k8, v8, mask_mod=causal, k_scale=0.5, v_scale=v_scale)
+
+    inputs = drawn((1, 2, 32, 16))
+    assert error(compile_whole(function)(*inputs), function(*inputs)) < 1e-5
+
+
+def test_caches_of_pages(compile_whole):
+    last, (k_cache, v_cache) = random(2, 4, 1, 16), random(2, 16, 8, 2, 16)
+    pages = torch.randperm(16, device=DEVICE).to(torch.int32).view(2, 8)
+
+    def function(q, k_cache, v_cache, pages, lengths, slopes):
+        mod = lambda s, b, h, q, kv: s + slopes[h] * kv  # noqa: E731
+        return nl.paged_attention(q, k_cache, v_cache, pages, lengths, score_mod=mod, return_lse=True)
+
+    whole = compile_whole(function)
+    for lengths in ([50, 17], [3, 64]):
+        given = last, k_cache, v_cache, pages, torch.tensor(lengths, dtype=torch.int32, device=DEVICE), random(4)
+        for found, wanted in zip(whole(*given), function(*given), strict=True):
+            assert error(found, wanted) < 1e-5
+    with pytest.raises(Exception, match="argument v_cache has shape"):
+        whole(last, k_cache, v_cache[:, :4].contiguous(), pages, given[4], given[5])
+
+
+@pytest.mark.parametrize("kind", ["bool", "float", "made"])
+def test_masks_of_scaled_dot_product_attention(compile_whole, kind):
+    inputs = drawn(SHAPE)
+    plain = torch.nn.functional.scaled_dot_product_attention
+
+    def run(attention, q, k, v, mask):
+        return attention(q, k, v, attn_mask=torch.ones(16, 16, device=DEVICE).tril().log() if kind == "made" else mask)
+
+    whole = compile_whole(partial(run, nl.scaled_dot_product_attention))
+    for _ in range(2):
+        mask = random(16, 16) if kind == "float" else random(16, 16) < 0.5
+        assert error(whole(*inputs, mask), run(plain, *inputs, mask)) < 1e-5
+
+
+def test_further_outputs_and_groups(compile_whole):
+    def function(q, k, v, bias):
+        twice = bias * 2
+        mod = lambda s, b, h, i, j: s + twice[h, i]  # noqa: E731
+        out, aux = attend(q, k, v, score_mod=mod, enable_gqa=True, return_aux=AuxRequest(lse=True, max_scores=True))
+        return out, aux.lse, aux.max_scores
+
+    given = *drawn((1, 4, 16, 16), (1, 2, 16, 16)), random(4, 16)
+    for found, wanted in zip(compile_whole(function)(*given), function(*given), strict=True):
+        assert found.shape == wanted.shape
+        assert error(found, wanted) < 1e-5
+
+
+def test_the_operator_is_as_torch_expects():
+    nodes = []
+
+    def backend(module, inputs):
+        nodes.extend(n for n in module.graph.nodes if "neptune_lab" in str(n.target))
+        return module
+
+    torch._dynamo.reset()
+    given = [*drawn(SHAPE), random(16, 16)]
+    mod = lambda bias: lambda s, b, h, i, j: s + bias[i, j]  # noqa: E731
+    torch.compile(lambda q, k, v, bias: attend(q, k, v, score_mod=mod(bias), return_lse=True), backend=backend)(*given)
+    (node,) = nodes
+    torch.library.opcheck(graph_calls.operator(), (given, node.args[1]))
+    with pytest.raises(LaunchError, match="was compiled in another process"):
+        graph_calls.operator()(given, "unknown")
