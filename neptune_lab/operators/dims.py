@@ -113,7 +113,7 @@ def takes_dims(make: Callable[Own, Operator]) -> Callable[Own, Operator]:
             return make(**{**numbers, **few})  # type: ignore[call-arg]
 
         few = _few(given)
-        return _named(Family(hint, at, partial(at, few=few) if few else None))
+        return named(Family(hint, at, partial(at, few=few) if few else None))
 
     return with_dims
 
@@ -149,7 +149,7 @@ def _hints(arguments: Sequence[tuple[str, Any]]) -> dict[str, int]:
     return {**usual, **given}
 
 
-def _named(family: Family) -> Operator:
+def named(family: Family) -> Operator:
     """The operator at the hints, with the names of its sizes in the shapes of its tensors."""
     own = family.make(family.hint)
     names: dict[tuple[str, int], str] = {}
@@ -160,11 +160,11 @@ def _named(family: Family) -> Operator:
                 if one != two:
                     names[a.name, n] = name
 
-    def named(tensor: TensorSpec) -> TensorSpec:
+    def with_sizes(tensor: TensorSpec) -> TensorSpec:
         sizes = tuple(names.get((tensor.name, n), "") for n in range(len(tensor.shape)))
         return replace(tensor, sizes=sizes if any(sizes) else None)
 
-    inputs, outputs = (tuple(map(named, tensors)) for tensors in (own.inputs, own.outputs))
+    inputs, outputs = (tuple(map(with_sizes, tensors)) for tensors in (own.inputs, own.outputs))
     return replace(own, inputs=inputs, outputs=outputs, family=family)
 
 
@@ -181,4 +181,4 @@ def _tensors(op: Operator) -> tuple[TensorSpec, ...]:
     return (*op.inputs, *op.outputs)
 
 
-__all__ = ["Dim", "Family", "dim", "takes_dims"]
+__all__ = ["Dim", "Family", "dim", "named", "takes_dims"]

@@ -77,7 +77,7 @@ class AttentionCall:
 
     def fake(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         (q, k, v), _, captured, _ = self._parts(tensors)
-        refuse_recording({"q": q, "k": k, "v": v} | {"a tensor that a mod captures": t for t in captured})
+        refuse_recording({f"tensor {n} of a call": tensor for n, tensor in enumerate(tensors)})
         for tensor in captured:
             refuse_captured(tensor, q.device)
         shapes: Any = q.shape, k.shape, v.shape

@@ -128,9 +128,8 @@ def attention(
 
     The first call for new shapes or new mods compiles, and so does the second length of them (see `dynamic`); later
     calls, also in later processes, reuse the kernel.  If there is a tuning record for the problem on this GPU, its
-    choice is compiled.  Works inside torch.compile without a graph break (except for a mod over a tensor that the
-    compiled function takes or makes: define such mods outside the function; and with block_mask or tensors of 8 bits)
-    and under CUDA-graph capture (after one call outside the capture).
+    choice is compiled.  Works inside torch.compile without a graph break, whatever the mods capture, with one graph for
+    all lengths; and under CUDA-graph capture (after one call outside the capture).
 
     The kernel reads the tensors that a mod captures at each call: their values may change, and a new shape or dtype
     recompiles.  They must be on q's device; a tensor without axes may be on the CPU, which costs a copy per call.

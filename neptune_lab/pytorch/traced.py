@@ -148,7 +148,7 @@ def _choose(context: Any) -> None:
     if extras.dynamic is None and any(is_symbolic(t.shape[2]) for t in tensors):
         extras = extras._replace(dynamic=True)
     try:
-        refuse_recording(dict(zip("qkv", tensors, strict=True)))
+        refuse_recording({f"argument {name}": tensor for name, tensor in zip("qkv", tensors, strict=True)})
         call, captured = _call_of(tracing, tensors, extras, len(scales))
     except (*UNTRACEABLE, NeptuneError) as error:
         if not followed:

@@ -116,7 +116,7 @@ def graph_of_module(module: torch.fx.GraphModule, decomposition: Callable[[Any],
             with fx_traceback.preserve_node_meta():
                 module = make_fx(torch.fx.Interpreter(module).run, decomposition_table=found)(*examples)
     except (RuntimeError, TypeError, NotImplementedError) as error:
-        raise DefinitionError(f"torch cannot take a graph apart: {_first(str(error))}", help=_HELP) from error
+        raise DefinitionError(f"torch cannot take a graph apart: {first_line(str(error))}", help=_HELP) from error
     results = len(module.graph.output_node().args[0])  # type: ignore[arg-type]
     out_spec = pytree.tree_structure((0,) * results)
     return Graph(module, names, names, {}, out_spec, _result_names(out_spec))
@@ -146,7 +146,7 @@ def _exported(
     if isinstance(function, torch.nn.Module):
         module.training = function.training
     try:
-        with _without_torchs_words(), warnings.catch_warnings(), fx_traceback.preserve_node_meta(), torch.no_grad():
+        with without_torchs_words(), warnings.catch_warnings(), fx_traceback.preserve_node_meta(), torch.no_grad():
             warnings.simplefilter("ignore")
             exported = torch.export.export(module, args, strict=False)
             _check_nodes(exported.graph)
@@ -169,7 +169,7 @@ def _found(
 
 
 @contextmanager
-def _without_torchs_words() -> Iterator[None]:
+def without_torchs_words() -> Iterator[None]:
     """Silences what torch's exporter logs and prints about an error that it raises too; the function's own words stay.
 
     One logger writes each error with a traceback, another one a warning; the exporter prints the graph so far.
@@ -209,13 +209,14 @@ def _untraceable(function: Callable[..., Any], error: Exception) -> DefinitionEr
     if "DataDependent" in kind or "unbacked" in str(error).lower():
         what, help = "the function's course depends on the values of a tensor", _HELP
     else:
-        what = f"torch cannot trace {_name(function)}: {kind}: {_first(str(error))}"
+        what = f"torch cannot trace {_name(function)}: {kind}: {first_line(str(error))}"
         own = isinstance(error, RuntimeError | TypeError | ValueError | IndexError) and kind in dir(builtins)
         help = "call the function itself on the examples: torch should give this error there too" if own else _HELP
     return refusal(what, line, help)
 
 
-def _first(text: str) -> str:
+def first_line(text: str) -> str:
+    """The first line of a message."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "no message")
 
 
@@ -258,6 +259,11 @@ def _mutation(spec: Any, exported: torch.export.ExportedProgram) -> DefinitionEr
     else:
         what, help = "the function changes an input in place", "work on a new tensor: y = x + 1 in place of x += 1"
     return refusal(what, line, help)
+
+
+def parameter_names(function: Callable[..., Any], count: int) -> list[str]:
+    """The names of a function's first positional arguments."""
+    return _argument_names(function, [(pytree.SequenceKey(n),) for n in range(count)])
 
 
 def _argument_names(function: Callable[..., Any], paths: Sequence[Any]) -> list[str]:

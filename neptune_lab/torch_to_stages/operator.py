@@ -21,6 +21,7 @@ from neptune_lab.torch_to_stages.graph import Graph, graph_of_module, trace
 from neptune_lab.torch_to_stages.lines import SourceLine, line_of_caller
 from neptune_lab.torch_to_stages.lower import lowered
 from neptune_lab.torch_to_stages.reference import reference_of
+from neptune_lab.torch_to_stages.sized import sized
 from neptune_lab.torch_to_stages.source_text import python_functions
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def from_torch(
     *example_inputs: Any,
     name: str = "",
     draw: Callable[[np.random.Generator], Any] | None = None,
+    dynamic_shapes: Any = None,
 ) -> Operator:
     """An operator from a function of PyTorch tensors, or from a module.
 
@@ -54,19 +56,30 @@ def from_torch(
         name: of the operator; "" for the function's own.
         draw: a function from a random generator to one array per input, in order; if None, floats are standard normal,
             integers are drawn from 0 to 7 and below the size of what they index, and conditions are true or false.
+        dynamic_shapes: sizes with a name (`nl.dim`), for one kernel at all their values: one entry per argument, which
+            is None or a dict from dimensions to sizes; or a dict of these by the arguments' names.  Dimensions that are
+            always equal have one name.  The examples' own extents there do not count.
 
     Returns:
         The operator, from the tensors among the arguments to those that the function returns.  Its reference is the
         function itself in float64.
 
     Raises:
-        DefinitionError: torch cannot trace the function; it has an operation that is not supported, changes an input in
-            place, or does not use one; an input has a dtype that kernels do not read, such as uint8.  The message has
-            the line of the function, and a fix.
+        DefinitionError: torch cannot trace the function; what it does depends on a size with a name; it has an
+            operation that is not supported, changes an input in place, or does not use one; an input has a dtype that
+            kernels do not read, such as uint8.  The message has the line of the function, and a fix.
     """
-    graph = trace(function, example_inputs, decomposition)
     title = name or getattr(function, "__name__", type(function).__name__)
-    made = _operator(graph, function, title, _source(function), draw, line_of_caller())
+    caller = line_of_caller()
+
+    def made_for(examples: Sequence[Any]) -> Operator:
+        return _operator(trace(function, examples, decomposition), function, title, _source(function), draw, caller)
+
+    if dynamic_shapes is not None:
+        if draw is not None:
+            raise DefinitionError("draw makes arrays of one shape", help="leave draw or dynamic_shapes out")
+        return sized(made_for, function, example_inputs, dynamic_shapes)
+    made = made_for(example_inputs)
     return replace(made, recipe=_recipe(function, example_inputs, name, draw))
 
 

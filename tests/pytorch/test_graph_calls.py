@@ -28,6 +28,11 @@ def compile_whole() -> Any:
     torch._dynamo.reset()
 
 
+def expected(inputs: Any, score_mod: Any = None, mask_mod: Any = None) -> Any:
+    q, k, v = inputs
+    return reference(q, k, v, score_mod, mask_mod)
+
+
 def drawn(q: Any, kv: Any = None) -> Any:
     return tensors(q, kv)
 
@@ -54,7 +59,7 @@ def test_arguments_and_intermediates_whose_values_change(compile_whole):
     whole = compile_whole(function)
     for start in (0, 5):
         bias, first = random(2, 16, 16), torch.tensor([start], device=DEVICE)
-        wanted = reference(*inputs, lambda s, b, h, i, j: s + 2 * bias[h, i, j], lambda b, h, q, kv: kv >= start)  # noqa: B023
+        wanted = expected(inputs, lambda s, b, h, i, j: s + 2 * bias[h, i, j], lambda b, h, q, kv: kv >= start)  # noqa: B023
         assert error(whole(*inputs, bias, first) - 1, wanted) < 1e-5
 
 
@@ -76,7 +81,7 @@ def test_attributes_of_a_module_and_its_numbers(compile_whole):
     for width in (5, 3):
         layer.width = width
         layer.slopes.mul_(-2)
-        wanted = reference(*inputs, layer.score, lambda b, h, q, kv: q - kv < width)  # noqa: B023
+        wanted = expected(inputs, layer.score, lambda b, h, q, kv: q - kv < width)  # noqa: B023
         assert error(whole(*inputs), wanted) < 1e-5
 
 
@@ -88,7 +93,7 @@ def test_an_object_whose_attributes_are_assigned(compile_whole):
     )
     for width in (3, 6):
         held.table, held.width = random(16), width
-        wanted = reference(*inputs, score, lambda b, h, q, kv: q - kv < width)  # noqa: B023
+        wanted = expected(inputs, score, lambda b, h, q, kv: q - kv < width)  # noqa: B023
         assert error(whole(*inputs), wanted) < 1e-5
 
 
@@ -100,7 +105,7 @@ def test_numbers_of_the_compiled_function(compile_whole):
 
     whole = compile_whole(function)
     for width, factor in ((5, 0.5), (3, 0.25), (7, 2.0)):
-        wanted = reference(*inputs, lambda s, *_: s * factor, lambda b, h, q, kv: q - kv < width)  # noqa: B023
+        wanted = expected(inputs, lambda s, *_: s * factor, lambda b, h, q, kv: q - kv < width)  # noqa: B023
         assert error(whole(*inputs, width, factor), wanted) < 1e-5
 
 
@@ -121,7 +126,7 @@ def test_callables(compile_whole, kind):
         return attend(q, k, v, score_mod=mods[kind])
 
     inputs, table = drawn(SHAPE), random(16)
-    wanted = reference(*inputs, lambda s, b, h, q, kv: s + table[q])
+    wanted = expected(inputs, lambda s, b, h, q, kv: s + table[q])
     assert error(compile_whole(function)(*inputs, table), wanted) < 1e-5
 
 
@@ -157,8 +162,8 @@ def test_a_captured_tensor_that_the_graph_changes(compile_whole):
 
     first, second = compile_whole(function)(*inputs, bias)
     q = inputs[0]
-    assert error(first, reference(*inputs, lambda s, b, h, i, j: s + 2 * before[i, j] + q[b, h, i, 0])) < 1e-5
-    assert error(second, reference(*inputs, lambda s, b, h, i, j: s + 2 * before[i, j] + 1)) < 1e-5
+    assert error(first, expected(inputs, lambda s, b, h, i, j: s + 2 * before[i, j] + q[b, h, i, 0])) < 1e-5
+    assert error(second, expected(inputs, lambda s, b, h, i, j: s + 2 * before[i, j] + 1)) < 1e-5
     assert torch.equal(bias, 2 * before + 1)
 
 
@@ -174,8 +179,8 @@ def test_functions_and_layers_share_a_kernel(compile_whole):
         once = layer(q, k, v, table)
         return layer(once, k, v, table + 1)
 
-    once = reference(*inputs, lambda s, b, h, i, j: s + 2 * table[i])
-    twice = reference(once, *inputs[1:], lambda s, b, h, i, j: s + 2 * table[i] + 2)
+    once = expected(inputs, lambda s, b, h, i, j: s + 2 * table[i])
+    twice = expected([once, *inputs[1:]], lambda s, b, h, i, j: s + 2 * table[i] + 2)
     assert error(compile_whole(model)(*inputs, table), twice) < 1e-5
     assert error(compile_whole(lambda *given: layer(*given))(*inputs, table), once) < 1e-5
     assert len({id(known.kernel) for known in flex_attention._kernels.values()}) == 1
@@ -189,8 +194,7 @@ def test_it_stays_inside_of_a_checkpoint(compile_whole):
 
     inputs, bias = drawn(SHAPE), random(16, 16)
     assert (
-        error(compile_whole(function)(*inputs, bias), reference(*inputs, lambda s, b, h, i, j: s + 2 * bias[i, j]))
-        < 1e-5
+        error(compile_whole(function)(*inputs, bias), expected(inputs, lambda s, b, h, i, j: s + 2 * bias[i, j])) < 1e-5
     )
 
 
@@ -233,7 +237,7 @@ def test_a_mod_that_dynamo_cannot_trace_runs_outside_of_the_graph():
         return attend(q + 0, k, v, score_mod=lambda s, b, h, i, j: s + doubled(bias[i])) + 1
 
     torch._dynamo.reset()
-    wanted = reference(*inputs, lambda s, b, h, i, j: s + 2 * bias[i])
+    wanted = expected(inputs, lambda s, b, h, i, j: s + 2 * bias[i])
     assert error(torch.compile(function, backend="aot_eager")(*inputs, bias) - 1, wanted) < 1e-5
     torch._dynamo.reset()
     with pytest.raises(Exception, match="doubled"):
@@ -254,7 +258,7 @@ def test_gradients_leave_the_graph(compile_whole, which):
     inputs[which].requires_grad_()
     function = lambda q, k, v, bias: attend(q, k, v, score_mod=lambda s, b, h, i, j: s + bias[i, j])  # noqa: E731
     whole = compile_whole(function)
-    with pytest.raises(Exception, match="records gradients, and attention inside of a graph of torch.compile has no"):
+    with pytest.raises(Exception, match="records gradients, and attention inside of a graph"):
         whole(*inputs)
     torch._dynamo.reset()
     with torch.no_grad():
@@ -286,7 +290,7 @@ def test_block_masks(compile_whole, made):
     whole = compile_whole(functions[made])
     for width in (5, 5 if made == "outside" else 20):
         found = whole(*inputs, block(window(width)), torch.tensor(width, device=DEVICE))
-        assert error(found, reference(*inputs, None, window(width))) < 1e-5
+        assert error(found, expected(inputs, None, window(width))) < 1e-5
 
 
 def test_the_lists_of_a_block_mask_decide(compile_whole):
@@ -298,7 +302,7 @@ def test_the_lists_of_a_block_mask_decide(compile_whole):
         counts = torch.ones(1, 1, 2, dtype=torch.int32, device=DEVICE)
         indices = torch.tensor([[[[listed, 0], [listed, 0]]]], dtype=torch.int32, device=DEVICE)
         mask = BlockMask.from_kv_blocks(counts, indices, BLOCK_SIZE=16, mask_mod=causal, seq_lengths=(32, 32))
-        wanted = reference(*inputs, None, lambda b, h, q, kv: (q >= kv) & (kv // 16 == listed))  # noqa: B023
+        wanted = expected(inputs, None, lambda b, h, q, kv: (q >= kv) & (kv // 16 == listed))  # noqa: B023
         wanted = wanted.nan_to_num(0.0)
         assert error(whole(*inputs, mask), wanted) < 1e-5
 

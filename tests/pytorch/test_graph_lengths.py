@@ -24,6 +24,11 @@ def graphs() -> Any:
     torch._dynamo.reset()
 
 
+def expected(inputs: Any, score_mod: Any = None, mask_mod: Any = None) -> Any:
+    q, k, v = inputs
+    return reference(q, k, v, score_mod, mask_mod)
+
+
 def drawn(q: Any, kv: Any = None) -> Any:
     return tensors(q, kv)
 
@@ -39,7 +44,7 @@ def test_one_graph_and_one_kernel_for_all_lengths(graphs, dynamic):
     )
     for length in (33, 50, 17, 64, 130):
         inputs = drawn((1, 2, length, 16))
-        assert (whole(*inputs) - reference(*inputs, mask_mod=causal)).abs().max() < 1e-5
+        assert (whole(*inputs) - expected(inputs, None, causal)).abs().max() < 1e-5
     assert (graphs.frame_count, kernels()) == ((2, 1) if dynamic is None else (1, 1))
 
 
@@ -54,7 +59,7 @@ def test_captured_tensors_and_numbers_that_vary_with_both_lengths(graphs):
         inputs, bias = drawn((1, 2, rows, 16), (1, 2, columns, 16)), torch.randn(rows, columns, device=DEVICE)
         out, lse = whole(*inputs, bias)
         mods = lambda s, b, h, i, j: s + bias[i, j], lambda b, h, q, kv: q + columns - rows >= kv  # noqa: B023
-        assert (out - reference(*inputs, *mods)).abs().max() < 1e-5
+        assert (out - expected(inputs, *mods)).abs().max() < 1e-5
         assert lse.shape == (1, 2, rows)
     assert graphs.frame_count == 2
 
@@ -68,7 +73,7 @@ def test_layouts_whose_strides_vary(graphs):
     whole: Any = torch.compile(function, backend=graphs, fullgraph=True)
     for length in (33, 50, 17):
         inputs = drawn((2, length, 2, 16))
-        wanted = reference(*(t.transpose(1, 2) for t in inputs), mask_mod=causal).transpose(1, 2).flatten(2)
+        wanted = expected([t.transpose(1, 2) for t in inputs], None, causal).transpose(1, 2).flatten(2)
         assert (whole(*inputs) - wanted).abs().max() < 1e-5
     assert graphs.frame_count == 2
 
@@ -78,7 +83,7 @@ def test_a_growing_cache(graphs):
     whole: Any = torch.compile(lambda q, k, v: attend(q, k, v, enable_gqa=True), backend=graphs, fullgraph=True)
     for length in range(20, 25):
         q, k, v = drawn((1, 4, 1, 16), (1, 2, length, 16))
-        wanted = reference(q, *(t.repeat_interleave(2, 1) for t in (k, v)))
+        wanted = expected([q, *(t.repeat_interleave(2, 1) for t in (k, v))])
         assert (whole(q, k, v) - wanted).abs().max() < 1e-5
     assert (graphs.frame_count, kernels()) == (2, 1)
 
@@ -96,7 +101,7 @@ def test_a_length_that_depends_on_values(graphs):
         whole: Any = torch.compile(function, backend=graphs, fullgraph=True)
         for length in (20, 7):
             q, k, v = inputs
-            wanted = reference(q, k[:, :, :length], v[:, :, :length])
+            wanted = expected([q, k[:, :, :length], v[:, :, :length]])
             assert (whole(*inputs, torch.tensor(length)) - wanted).abs().max() < 1e-5
     assert graphs.frame_count == 1
 
@@ -110,7 +115,7 @@ def test_each_length_compiles_with_dynamic_false(graphs):
     )
     for length in (32, 48, 32):
         inputs = drawn((1, 2, 32, 16), (1, 2, length, 16))
-        assert (whole(*inputs) - reference(*inputs, mask_mod=causal)).abs().max() < 1e-5
+        assert (whole(*inputs) - expected(inputs, None, causal)).abs().max() < 1e-5
     assert graphs.frame_count == 2
 
 
@@ -134,7 +139,7 @@ def test_a_kernel_for_all_sizes_is_an_operator_of_a_graph(graphs):
     whole: Any = torch.compile(lambda q, k, v: op(q + 0, k, v) * 2, backend=graphs, fullgraph=True, dynamic=True)
     for length in (100, 33, 64):
         inputs = drawn((1, 2, length, 16))
-        assert (whole(*inputs) / 2 - reference(*inputs, mask_mod=causal)).abs().max() < 1e-5
+        assert (whole(*inputs) / 2 - expected(inputs, None, causal)).abs().max() < 1e-5
     assert graphs.frame_count == 1
 
 
@@ -147,6 +152,6 @@ def test_sizes_of_an_export():
     length = torch.export.Dim("length", min=2, max=4096)
     shapes = ({2: length},) * 3
     exported = torch.export.export(Layer(), given, dynamic_shapes=shapes, strict=True)
-    assert (exported.module()(*other) - reference(*other, mask_mod=causal)).abs().max() < 1e-5
+    assert (exported.module()(*other) - expected(other, None, causal)).abs().max() < 1e-5
     with pytest.raises(Exception, match=r"of symbols, outside of torch\.compile"):
         torch.export.export(Layer(), given, dynamic_shapes=shapes, strict=False)
