@@ -69,9 +69,11 @@ class AttentionCall:
         (q, k, v), scales, captured, places = self._parts(tensors)
         options, found = self._options(captured), None
         if self._few:
-            found = launched(q, k, v, *options[:4], self.extras.lse, self.extras.dynamic)
+            known: tuple[Any, ...] = (q, k, v, *options[:4], self.extras.lse, self.extras.dynamic)
+            found = launched(*known)
         if found is None:
-            found = _attend(q, k, v, *options, places, tuple(scales))
+            every: tuple[Any, ...] = (q, k, v, *options, places, tuple(scales))
+            found = _attend(*every)
         out, *rest = found if isinstance(found, tuple | list) else (found,)
         return [with_strides(out, strides_like(out.shape, q)), *rest]
 
@@ -80,8 +82,9 @@ class AttentionCall:
         refuse_recording({f"tensor {n} of a call": tensor for n, tensor in enumerate(tensors)})
         for tensor in captured:
             refuse_captured(tensor, q.device)
-        shapes: Any = q.shape, k.shape, v.shape
-        problem_of(*shapes, q.dtype, k.dtype, v.dtype, q.device, self.enable_gqa, self.scale, self.extras)
+        shapes, dtypes = (q.shape, k.shape, v.shape), (q.dtype, k.dtype, v.dtype)
+        checked: tuple[Any, ...] = (*shapes, *dtypes, q.device, self.enable_gqa, self.scale, self.extras)
+        problem_of(*checked)
         formats = dict(self.extras.formats)
         columns = v.shape[2] if formats.get("v_transposed") else v.shape[3]
         shape = *q.shape[:3], columns
@@ -95,7 +98,8 @@ class AttentionCall:
         from neptune_lab.pytorch.flex_attention import prepare
 
         (q, k, v), _, captured, places = self._parts(tensors)
-        prepare(q, k, v, device, *self._options(captured), places)
+        every: tuple[Any, ...] = (q, k, v, device, *self._options(captured), places)
+        prepare(*every)
 
 
 __all__ = ["AttentionCall"]

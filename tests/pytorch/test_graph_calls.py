@@ -221,8 +221,9 @@ def test_a_mod_that_is_refused_leaves_the_graph(backend):
 
     for whole in (False, True):
         torch._dynamo.reset()
+        compiled: Any = torch.compile(function, backend=backend, fullgraph=whole)
         with pytest.raises(Exception, match=r"torch\.sort is not one of the functions that a mod can use"):
-            torch.compile(function, backend=backend, fullgraph=whole)(*inputs, bias)
+            compiled(*inputs, bias)
 
 
 def test_a_mod_that_dynamo_cannot_trace_runs_outside_of_the_graph():
@@ -238,18 +239,21 @@ def test_a_mod_that_dynamo_cannot_trace_runs_outside_of_the_graph():
 
     torch._dynamo.reset()
     wanted = expected(inputs, lambda s, b, h, i, j: s + 2 * bias[i])
-    assert error(torch.compile(function, backend="aot_eager")(*inputs, bias) - 1, wanted) < 1e-5
+    compiled: Any = torch.compile(function, backend="aot_eager")
+    assert error(compiled(*inputs, bias) - 1, wanted) < 1e-5
     torch._dynamo.reset()
+    compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
     with pytest.raises(Exception, match="doubled"):
-        torch.compile(function, backend="aot_eager", fullgraph=True)(*inputs, bias)
+        compiled(*inputs, bias)
 
 
 def test_random_numbers_in_a_mod_leave_the_graph():
     inputs = drawn(SHAPE)
     torch._dynamo.reset()
     function = lambda q, k, v, t: attend(q, k, v, score_mod=lambda s, b, h, i, j: s + t[i] + torch.rand(()))  # noqa: E731
+    compiled: Any = torch.compile(function, backend="aot_eager", fullgraph=True)
     with pytest.raises(Exception, match="a mod calls rand, which gives other values each time"):
-        torch.compile(function, backend="aot_eager", fullgraph=True)(*inputs, random(16))
+        compiled(*inputs, random(16))
 
 
 @pytest.mark.parametrize("which", [0, 3])
@@ -348,7 +352,8 @@ def test_masks_of_scaled_dot_product_attention(compile_whole, kind):
     whole = compile_whole(partial(run, nl.scaled_dot_product_attention))
     for _ in range(2):
         mask = random(16, 16) if kind == "float" else random(16, 16) < 0.5
-        assert error(whole(*inputs, mask), run(plain, *inputs, mask)) < 1e-5
+        q, k, v = inputs
+        assert error(whole(q, k, v, mask), run(plain, q, k, v, mask)) < 1e-5
 
 
 def test_further_outputs_and_groups(compile_whole):
@@ -359,7 +364,8 @@ def test_further_outputs_and_groups(compile_whole):
         return out, aux.lse, aux.max_scores
 
     given = *drawn((1, 4, 16, 16), (1, 2, 16, 16)), random(4, 16)
-    for found, wanted in zip(compile_whole(function)(*given), function(*given), strict=True):
+    expected_of: Any = function
+    for found, wanted in zip(compile_whole(function)(*given), expected_of(*given), strict=True):
         assert found.shape == wanted.shape
         assert error(found, wanted) < 1e-5
 
