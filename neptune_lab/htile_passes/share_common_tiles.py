@@ -84,26 +84,33 @@ class _Sharer:
 
     def find(self, stmts: list[ir.Stmt]) -> tuple[int, int, ir.TileExpr, tuple[ir.Slice | ir.NewAxis, ...]] | None:
         """First and last statement that can share an expression, the expression, and its dimensions."""
+        known: dict[int, list[tuple[ir.TileExpr, tuple[ir.Slice | ir.NewAxis, ...]]]] = {}
+
+        def candidates(m: int, store: ir.Store) -> list[tuple[ir.TileExpr, tuple[ir.Slice | ir.NewAxis, ...]]]:
+            if m not in known:  # once per statement: long formulas have thousands
+                known[m] = list(self.candidates(store))
+            return known[m]
+
+        def uses_in(m: int, store: ir.Store, key: ir.TileExpr) -> int:
+            return sum(candidate == key for candidate, _ in candidates(m, store))
+
         for n, stmt in enumerate(stmts):
             if not isinstance(stmt, ir.Store):
                 continue
-            for key, pattern in self.candidates(stmt):
+            for key, pattern in candidates(n, stmt):
                 inputs = {a.tensor for a in accesses(key)}
-                uses, last = self.uses(stmt, key), n
+                uses, last = uses_in(n, stmt, key), n
                 for m in range(n, len(stmts)):
                     later = stmts[m]
                     if not isinstance(later, ir.Store):
                         break
-                    if m > n and (more := self.uses(later, key)):
+                    if m > n and (more := uses_in(m, later, key)):
                         uses, last = uses + more, m
                     if later.target.tensor in inputs:
                         break
                 if uses > 1:
                     return n, last, key, pattern
         return None
-
-    def uses(self, store: ir.Store, key: ir.TileExpr) -> int:
-        return sum(candidate == key for candidate, _ in self.candidates(store))
 
     def share(
         self, stmts: list[ir.Stmt], key: ir.TileExpr, pattern: tuple[ir.Slice | ir.NewAxis, ...]

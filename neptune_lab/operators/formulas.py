@@ -28,12 +28,18 @@ def expm1(x: Term) -> Term:
 
 def _odd(of_size: Term) -> Term:
     """An odd function of x by its values for |x|."""
-    return ("select", ("lt", "x", 0.0), ("neg", of_size), of_size)
+    return ("mul", ("select", ("lt", "x", 0.0), -1.0, 1.0), of_size)
+
+
+def _log_beyond_one(x: Term) -> Term:
+    """log(1 + x) as `log1p`, for x from 0 to 1e17."""
+    u: Term = ("add", 1.0, x)
+    return ("select", ("eq", u, 1.0), x, ("mul", ("log", u), ("div", x, ("sub", u, 1.0))))
 
 
 def _grown(size: Term, small: Term) -> Term:
     """An inverse of a hyperbolic function: log(2 x) where x * x would lose digits or overflow, else log(1 + small)."""
-    return ("select", ("gt", size, 1e8), ("add", ("log", size), math.log(2)), log1p(small))
+    return ("select", ("gt", size, 1e8), ("add", ("log", size), math.log(2)), _log_beyond_one(small))
 
 
 _SIZE: Term = ("abs", "x")
