@@ -99,7 +99,14 @@ def memory_of(tensor: Any) -> Any:
     array = array_of(tensor)
     steps = [stride // array.itemsize for stride in array.strides]
     elements = 1 + sum((size - 1) * step for size, step in zip(array.shape, steps, strict=True))
-    return np.lib.stride_tricks.as_strided(array, (elements,), (array.itemsize,))
+    return _strided(array, (elements,), (array.itemsize,))
+
+
+def _strided(array: Any, shape: Sequence[int], strides: Sequence[int]) -> Any:
+    """A view with another shape; NumPy makes none of every dtype that it lacks, but of their bits."""
+    if array.dtype == E5M2:
+        return np.lib.stride_tricks.as_strided(array.view(np.uint8), shape, strides).view(E5M2)
+    return np.lib.stride_tricks.as_strided(array, shape, strides)
 
 
 def step(kind: Kind) -> Stamp:
@@ -115,7 +122,7 @@ class Descriptor:
         memory = memory_of(tensor)
         last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
         assert last < len(memory), "it leaves the tensor's memory"
-        self.array = np.lib.stride_tricks.as_strided(memory, shape, [stride * memory.itemsize for stride in strides])
+        self.array = _strided(memory, shape, [stride * memory.itemsize for stride in strides])
         self.block = block
         self.layout = layout
         self.block_type = SimpleNamespace(nbytes=int(np.prod(block)) * self.array.itemsize)

@@ -41,9 +41,9 @@ def compiled(operator: Operator, **options: Any) -> Any:
 
 def as_torch(array: np.ndarray) -> torch.Tensor:
     array = np.ascontiguousarray(array)
-    if array.dtype.name != E4:
+    if not array.dtype.name.startswith("float8"):
         return torch.from_numpy(array)
-    return torch.from_numpy(array.view(np.uint8)).view(torch.float8_e4m3fn)
+    return torch.from_numpy(array.view(np.uint8)).view(getattr(torch, array.dtype.name))
 
 
 def run(kernel: Any, inputs: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
@@ -90,6 +90,7 @@ OPERATORS = {
     "softcap": lambda: eights(causal, lambda s, b, h, q, kv: math.tanh(s / 20.0) * 20.0),
     "bias": lambda: eights(None, lambda s, b, h, q, kv: s + BIAS[kv]),
     "no scales": lambda: eights(causal, q_scale=None, k_scale=None, v_scale=None),
+    "e5m2": lambda: eights(causal, q_dtype="float8_e5m2", k_dtype="float8_e5m2"),
     "width of values": lambda: eights(causal, v_head_dim=128),
     "keys that tiles do not divide": lambda: eights(causal, q_len=304, kv_len=304),
     "queries that tiles do not divide": lambda: eights(q_len=131),
