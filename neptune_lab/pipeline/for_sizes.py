@@ -9,10 +9,8 @@ tiles, one element more, fewer tiles than splits.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
-from itertools import product
+from dataclasses import replace
 from typing import Any
 
 from neptune_lab import htile_to_triton
@@ -22,25 +20,31 @@ from neptune_lab.htile import sizes as htile_sizes
 from neptune_lab.htile.printer import index_text
 from neptune_lab.htile.sizes import Sample
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, Program, children
-from neptune_lab.loop_schedule.plan import NestPlan, plan
-from neptune_lab.loop_schedule.templates import SplitKConfig, TileConfig, choose_template
-from neptune_lab.loop_schedule.templates.nest_config import nest_configs, splits_of
-from neptune_lab.loop_schedule.templates.nest_shape import NestConfig, columns_of
+from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, children
+from neptune_lab.loop_schedule.templates import TileConfig
+from neptune_lab.loop_schedule.templates.nest_shape import NestConfig
 from neptune_lab.operators import Operator
 from neptune_lab.pipeline.compile import candidates
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.lower import lower
 from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.pipeline.record import AppliedPass
+from neptune_lab.pipeline.size_choice import choice_of, roles_of
+from neptune_lab.pipeline.size_samples import (
+    UNCUT,
+    Tiling,
+    below_samples,
+    lengths_of,
+    sample_sets,
+    small_samples,
+    tiling_of,
+)
 from neptune_lab.pipeline.validate import Validated, triton_numpy
 from neptune_lab.pipeline.validate.at_sizes import wrong_at
 from neptune_lab.pipeline.width_of_positions import check_width_of_positions
 from neptune_lab.scalar_ops import rows
 from neptune_lab.target import Target
 
-# Tiles along a size at the samples: enough that no loop is unrolled, and several that no other expression gives.
-_TILES = (7, 9, 12, 17, 23)
 # Operations of which bounds of positions decide the result, so that the compiler may leave them out.
 _DECIDED = frozenset(
     {
@@ -51,47 +55,8 @@ _DECIDED = frozenset(
 # The farthest that a definition may tell positions from each other, by numbers of its own: the samples are larger, and
 # the kernel is run at every number of tiles below them.
 FARTHEST = 1024
-# The samples of a size that no tile cuts, such as a number of sequences, are larger than this.
-_UNCUT = min(_TILES) - 1
 # The largest value of such a size: the most programs along the second and the third axis of a grid.
-_LARGEST_UNCUT = 65_535
-# Columns of a tile of rows that one tile could hold at the hint.
-_ROLLED = 1024
-# Splits that are not there at the samples, in tiles: the last split is shorter by so many.
-_MISSING = (1, 2, 1, 4, 3)
-
-
-@dataclass(frozen=True, slots=True)
-class _Tiling:
-    """What a size is cut into: tiles of `tile` elements, of which `part` are a tile of another loop, in splits."""
-
-    tile: int
-    part: int
-    splits: int
-
-    def lengths(self, turn: int, above: int) -> tuple[int, ...]:
-        """A length for each sample, larger than `above` and the larger the larger `turn`; none is whole tiles, and the
-        last split is shorter in each."""
-        shift = -(-above // self.tile)
-        inside = (1 + self.part // 8, self.part - 3, self.part // 2 + 5, self.part * 3 // 4 + 1, self.part // 3 | 1)
-        tiles = _TILES if turn == 1 else tuple(3 * turn + count + count // 2 for count in reversed(_TILES))
-        missing = (
-            tuple(less + (less % self.splits == 0) for less in _MISSING) if self.splits > 1 else (0,) * len(_TILES)
-        )
-        whole = (self.tile * ((count + shift) * self.splits - less) for count, less in zip(tiles, missing, strict=True))
-        return tuple(
-            end - (self.tile - self.part) - min(max(1, left), self.part - 1)
-            for end, left in zip(whole, inside, strict=True)
-        )
-
-    def small(self) -> tuple[int, ...]:
-        """Lengths of every kind: parts of a tile, whole tiles, an element more; fewer tiles than splits, and more."""
-        counts = {0, 1, 2, self.splits - 1, self.splits, 2 * self.splits, 2 * self.splits + 1}
-        return tuple(sorted({count * self.tile + end for count, end in product(counts, self.ends())}))
-
-    def ends(self) -> tuple[int, ...]:
-        """Elements of a last tile: one, a part, all."""
-        return tuple(sorted({1, self.part, min(self.part + 1, self.tile), max(self.tile - 1, 1), self.tile}))
+_LARGESTUNCUT = 65_535
 
 
 def compile_for_sizes(
@@ -135,16 +100,16 @@ def compile_for_sizes(
     code = replace(code or CodeOptions(), code="triton", loads="pointers")
     op = make(hint)
     if roles is None:
-        roles = _roles(make, hint, template, config)
+        roles = roles_of(make, hint, template, config)
     check_width_of_positions(make, roles, hint)
-    chosen = _choice(make, hint, roles, template, config)
+    chosen = choice_of(make, hint, roles, template, config)
     try:
-        return _of_choice(op, make, roles, small, *chosen, code, target, limits, farthest, shown=shown)
+        return _ofchoice_of(op, make, roles, small, *chosen, code, target, limits, farthest, shown=shown)
     except TileError:
         if template is not None or chosen[0] == "rolling_update":
             raise
-    chosen = _choice(make, hint, roles, "rolling_update", config)  # (fewer bounds depend on the sizes)
-    return _of_choice(op, make, roles, small, *chosen, code, target, limits, farthest, shown=shown)
+    chosen = choice_of(make, hint, roles, "rolling_update", config)  # (fewer bounds depend on the sizes)
+    return _ofchoice_of(op, make, roles, small, *chosen, code, target, limits, farthest, shown=shown)
 
 
 def compile_family(
@@ -167,7 +132,7 @@ def compile_family(
     return compile_for_sizes(made.make, None, made.hint, small=made.small, farthest=FARTHEST, **more)
 
 
-def _of_choice(
+def _ofchoice_of(
     op: Operator,
     make: Callable[[Sample], Operator],
     roles: Mapping[str, str],
@@ -183,16 +148,16 @@ def _of_choice(
     shown: bool,
 ) -> Kernel:
     """`compile_for_sizes` by one template and config."""
-    tilings = {name: _tiling(nests, role) for name, role in roles.items()}
+    tilings = {name: tiling_of(nests, role) for name, role in roles.items()}
     farthest = _farthest(make, roles, tilings, limits, allowed)
     if farthest and template != "rolling_update":  # where a split ends among such positions depends on the size
         raise TileError(
             f"{op.name} compares positions with {farthest}, which may be in any split", help='template="rolling_update"'
         )
-    largest = {name: _LARGEST_UNCUT for name, role in roles.items() if not role}
+    largest = {name: _LARGESTUNCUT for name, role in roles.items() if not role}
     divisors = {size for nest in nests for size in (nest.block_q, nest.block_kv, nest.block_kv * (nest.splits or 1))}
     refusal: TileError | None = None
-    for samples in _sample_sets(tilings, farthest):
+    for samples in sample_sets(tilings, farthest):
 
         def lowered(make: Callable[[Sample], Operator], samples: list[Sample] = samples) -> list[Kernel]:
             return [lower(next(candidates(make(s), template, config)), code, target, each=False) for s in samples]
@@ -249,7 +214,7 @@ def _numbers(expr: Expr) -> Iterator[float]:
 def _farthest(
     make: Callable[[Sample], Operator],
     roles: Mapping[str, str],
-    tilings: Mapping[str, _Tiling],
+    tilings: Mapping[str, Tiling],
     limits: Collection[int],
     allowed: int,
 ) -> int:
@@ -263,10 +228,10 @@ def _farthest(
     Raises:
         TileError: they are too far apart for samples of that size.
     """
-    large = [{name: sizes[n] for name, sizes in _lengths(tilings).items()} for n in (0, -1)]
+    large = [{name: sizes[n] for name, sizes in lengths_of(tilings).items()} for n in (0, -1)]
     found = [_reach_of(make(sample)) for sample in (dict.fromkeys(tilings, 2), *large)]
     own = max(found[0], found[1] if found[1] == found[2] else 0.0) * max(limits, default=1)
-    most = {name: 2 * tiling.part if roles[name] else _UNCUT for name, tiling in tilings.items()}
+    most = {name: 2 * tiling.part if roles[name] else UNCUT for name, tiling in tilings.items()}
     if own <= min(most.values()):
         return 0
     if own > allowed or len(roles) > 1 or not all(roles.values()):
@@ -276,10 +241,6 @@ def _farthest(
             help="compile it for one size",
         )
     return math.ceil(own)
-
-
-def _lengths(tilings: Mapping[str, _Tiling]) -> dict[str, tuple[int, ...]]:
-    return {name: tiling.lengths(1, 0) for name, tiling in tilings.items()}
 
 
 def _reach_of(op: Operator) -> float:
@@ -310,114 +271,6 @@ def _with_program(applied: AppliedPass, program: ir.Program) -> AppliedPass:
     return AppliedPass(applied.name, program, applied.notes)
 
 
-def _roles(
-    make: Callable[[Sample], Operator], hint: Sample, template: str | None, config: TileConfig | None
-) -> dict[str, str]:
-    """The role of each size in `compile_for_sizes`, from the extents of rows and columns at the hint and beside it."""
-
-    def extents(sample: Sample) -> tuple[list[int], list[int]]:
-        base = next(candidates(make(sample), template, config)).base
-        nests = plan(base)
-        return [_row_extent(base, nest) for nest in nests], [columns_of(base, nest) for nest in nests]
-
-    own = extents(hint)
-    roles: dict[str, str] = {}
-    for name, value in hint.items():
-        rows, columns = (a != b for a, b in zip(own, extents({**hint, name: 2 * value}), strict=True))
-        roles[name] = "both" if rows and columns else "rows" if rows else "columns" if columns else ""
-    return roles
-
-
-def _row_extent(base: Program, nest: NestPlan) -> int:
-    """Rows of a nest that tiles cut; 1 if it has none."""
-    if nest.row_axis is None or nest.row_size:
-        return 1
-    return tree.find_block(base, nest.first)[1].iter(nest.row_axis).extent
-
-
-def _choice(
-    make: Callable[[Sample], Operator],
-    hint: Sample,
-    roles: Mapping[str, str],
-    template: str | None,
-    config: TileConfig | None,
-) -> tuple[str, TileConfig, tuple[NestConfig, ...]]:
-    """The template and the config that `compile` chooses for an operator, with all sizes written out."""
-    op = make(hint)
-    base = next(candidates(op, template, config)).base
-    nests = plan(base)
-    template = template or op.template or choose_template(base)[0]
-    config = config or TileConfig()
-    configs = nest_configs(base, nests, config)
-    held = [c.one_tile or c.block_kv >= columns_of(base, n) for n, c in zip(nests, configs, strict=True)]
-    if any(held):
-        larger = {name: 2 * size if roles[name] in ("columns", "both") else size for name, size in hint.items()}
-        other = next(candidates(make(larger), template, config)).base
-        varies = [columns_of(base, a) != columns_of(other, b) for a, b in zip(nests, plan(other), strict=True)]
-        held = [one and varying for one, varying in zip(held, varies, strict=True)]
-        configs = _rolling(base, nests, config, configs, held)
-    made: list[NestConfig] = []
-    for nest, chosen in zip(nests, configs, strict=True):
-        splits = splits_of(base, nest, chosen, config.multiprocessors)[0] if template == "split_k_update" else 1
-        made.append(replace(chosen, splits=splits))
-    fields = ("block_q", "block_kv", "block_out", "num_warps", "num_stages")
-    sizes: dict[str, Any] = {name: tuple(getattr(nest, name) for nest in made) for name in fields}
-    if template == "split_k_update":
-        return template, SplitKConfig(**sizes, splits=tuple(nest.splits for nest in made)), tuple(made)
-    return template, TileConfig(**sizes), tuple(made)
-
-
-def _rolling(
-    base: Program, nests: tuple[NestPlan, ...], config: TileConfig, configs: tuple[NestConfig, ...], held: list[bool]
-) -> tuple[NestConfig, ...]:
-    """The configs with shorter tiles in the nests (`held`) of which one tile would hold all columns at the hint: of
-    other sizes it would not.
-
-    Raises:
-        ScheduleError: there are too few columns for several tiles, or the caller chose one.
-    """
-    if not any(held):
-        return configs
-    shorter = tuple(_ROLLED if one else chosen.block_kv for one, chosen in zip(held, configs, strict=True))
-    for nest, one in zip(nests, held, strict=True):
-        if one and (config.block_kv is not None or columns_of(base, nest) <= _ROLLED):
-            raise ScheduleError(
-                f"one tile holds all {columns_of(base, nest)} elements of {nest.reduce_axis}, whatever their number",
-                help="give a larger hint or a smaller block_kv, or compile it for each size",
-            )
-    return nest_configs(base, nests, replace(config, block_kv=shorter))
-
-
-def _tiling(nests: tuple[NestConfig, ...], role: str) -> _Tiling:
-    if not role:
-        return _Tiling(1, 1, 1)
-    rows = {nest.block_q for nest in nests if nest.block_q > 1}
-    columns = {nest.block_kv for nest in nests}
-    along = (rows if role != "columns" else set()) | (columns if role != "rows" else set())
-    splits = max((nest.splits or 1 for nest in nests), default=1) if role != "rows" else 1
-    tile = max(along, default=16)
-    return _Tiling(tile, min((extent for extent in along), default=tile), splits)
-
-
-def _sample_sets(tilings: Mapping[str, _Tiling], above: int) -> Iterator[list[Sample]]:
-    """Sets of samples: of two sizes, the one is larger in all samples of a set, or the other is.
-
-    A bound that is the smaller one of two sizes is a minimum in the program of one set, and one of the sizes in that of
-    the other.
-    """
-    names = list(tilings)
-    for order in ((8, 1), (1, 8), (1, 2)) if len(names) > 1 else ((1,),):
-        lengths = {name: tilings[name].lengths(turn, 2 * above) for name, turn in zip(names, order, strict=True)}
-        yield [{name: values[n] for name, values in lengths.items()} for n in range(len(_TILES))]
-
-
-def _below_samples(tilings: Mapping[str, _Tiling], farthest: int) -> Iterator[Sample]:
-    """Every number of tiles below the samples of one size: with one element in the last tile, and whole."""
-    ((name, tiling),) = tilings.items()
-    above = min(tiling.lengths(1, 2 * farthest))
-    yield from ({name: count * tiling.tile + end} for count in range(above // tiling.tile) for end in (1, tiling.tile))
-
-
 def _joined_or_first(programs: list[ir.Program], joined: Callable[[list[ir.Program]], ir.Program]) -> ir.Program:
     """For the record: a program before the last pass need not be one tree at all samples."""
     try:
@@ -435,7 +288,7 @@ def _sized(program: ir.Program) -> list[ir.IndexExpr]:
 def _checked(
     module: htile_to_triton.EmittedModule,
     make: Callable[[Sample], Operator],
-    tilings: Mapping[str, _Tiling],
+    tilings: Mapping[str, Tiling],
     farthest: int,
 ) -> tuple[dict[str, int], Validated]:
     """The smallest sizes at which the module is right, and what was run.
@@ -445,7 +298,7 @@ def _checked(
     """
     least = dict.fromkeys(tilings, 1)
     tried = 0
-    for sample in _below_samples(tilings, farthest) if farthest else _small_samples(tilings):
+    for sample in below_samples(tilings, farthest) if farthest else small_samples(tilings):
         if any(sample[name] < least[name] for name in least):
             continue
         try:
@@ -467,21 +320,6 @@ def _checked(
                 )
     said = ", ".join(f"{name} from {value} on" for name, value in least.items())
     return least, Validated("quick", ("Triton",), ("ordinary numbers",), f"{tried} sizes ({said})")
-
-
-def _small_samples(tilings: Mapping[str, _Tiling]) -> Iterator[Sample]:
-    """Samples to check: the kinds of one size; of two, every pair of numbers of tiles, with ends drawn at random."""
-    if len(tilings) == 1:
-        ((name, tiling),) = tilings.items()
-        yield from ({name: value} for value in tiling.small())
-        return
-    rng = random.Random(0)
-    splits = max(tiling.splits for tiling in tilings.values())
-    counts = sorted({0, 1, 2, splits - 1, splits, 2 * splits + 1})
-    for pair in product(counts, repeat=len(tilings)):
-        drawn = [rng.choice(tiling.ends()) for tiling in tilings.values()]
-        sizes = zip(tilings, tilings.values(), pair, drawn, strict=True)
-        yield {name: count * tiling.tile + end for name, tiling, count, end in sizes}
 
 
 __all__ = ["compile_family", "compile_for_sizes"]

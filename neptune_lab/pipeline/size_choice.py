@@ -1,0 +1,102 @@
+"""The template and tiles of a kernel for all sizes, chosen at the hint, and the role of each size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from neptune_lab.errors import ScheduleError
+from neptune_lab.htile.sizes import Sample
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.nodes import Program
+from neptune_lab.loop_schedule.plan import NestPlan, plan
+from neptune_lab.loop_schedule.templates import SplitKConfig, TileConfig, choose_template
+from neptune_lab.loop_schedule.templates.nest_config import nest_configs, splits_of
+from neptune_lab.loop_schedule.templates.nest_shape import NestConfig, columns_of
+from neptune_lab.operators import Operator
+from neptune_lab.pipeline.compile import candidates
+
+# Columns of a tile of rows that one tile could hold at the hint.
+_ROLLED = 1024
+
+
+def roles_of(
+    make: Callable[[Sample], Operator], hint: Sample, template: str | None, config: TileConfig | None
+) -> dict[str, str]:
+    """The role of each size in `compile_for_sizes`, from the extents of rows and columns at the hint and beside it."""
+
+    def extents(sample: Sample) -> tuple[list[int], list[int]]:
+        base = next(candidates(make(sample), template, config)).base
+        nests = plan(base)
+        return [_row_extent(base, nest) for nest in nests], [columns_of(base, nest) for nest in nests]
+
+    own = extents(hint)
+    roles: dict[str, str] = {}
+    for name, value in hint.items():
+        rows, columns = (a != b for a, b in zip(own, extents({**hint, name: 2 * value}), strict=True))
+        roles[name] = "both" if rows and columns else "rows" if rows else "columns" if columns else ""
+    return roles
+
+
+def _row_extent(base: Program, nest: NestPlan) -> int:
+    """Rows of a nest that tiles cut; 1 if it has none."""
+    if nest.row_axis is None or nest.row_size:
+        return 1
+    return tree.find_block(base, nest.first)[1].iter(nest.row_axis).extent
+
+
+def choice_of(
+    make: Callable[[Sample], Operator],
+    hint: Sample,
+    roles: Mapping[str, str],
+    template: str | None,
+    config: TileConfig | None,
+) -> tuple[str, TileConfig, tuple[NestConfig, ...]]:
+    """The template and the config that `compile` chooses for an operator, with all sizes written out."""
+    op = make(hint)
+    base = next(candidates(op, template, config)).base
+    nests = plan(base)
+    template = template or op.template or choose_template(base)[0]
+    config = config or TileConfig()
+    configs = nest_configs(base, nests, config)
+    held = [c.one_tile or c.block_kv >= columns_of(base, n) for n, c in zip(nests, configs, strict=True)]
+    if any(held):
+        larger = {name: 2 * size if roles[name] in ("columns", "both") else size for name, size in hint.items()}
+        other = next(candidates(make(larger), template, config)).base
+        varies = [columns_of(base, a) != columns_of(other, b) for a, b in zip(nests, plan(other), strict=True)]
+        held = [one and varying for one, varying in zip(held, varies, strict=True)]
+        configs = _rolling(base, nests, config, configs, held)
+    made: list[NestConfig] = []
+    for nest, chosen in zip(nests, configs, strict=True):
+        splits = splits_of(base, nest, chosen, config.multiprocessors)[0] if template == "split_k_update" else 1
+        made.append(replace(chosen, splits=splits))
+    fields = ("block_q", "block_kv", "block_out", "num_warps", "num_stages")
+    sizes: dict[str, Any] = {name: tuple(getattr(nest, name) for nest in made) for name in fields}
+    if template == "split_k_update":
+        return template, SplitKConfig(**sizes, splits=tuple(nest.splits for nest in made)), tuple(made)
+    return template, TileConfig(**sizes), tuple(made)
+
+
+def _rolling(
+    base: Program, nests: tuple[NestPlan, ...], config: TileConfig, configs: tuple[NestConfig, ...], held: list[bool]
+) -> tuple[NestConfig, ...]:
+    """The configs with shorter tiles in the nests (`held`) of which one tile would hold all columns at the hint: of
+    other sizes it would not.
+
+    Raises:
+        ScheduleError: there are too few columns for several tiles, or the caller chose one.
+    """
+    if not any(held):
+        return configs
+    shorter = tuple(_ROLLED if one else chosen.block_kv for one, chosen in zip(held, configs, strict=True))
+    for nest, one in zip(nests, held, strict=True):
+        if one and (config.block_kv is not None or columns_of(base, nest) <= _ROLLED):
+            raise ScheduleError(
+                f"one tile holds all {columns_of(base, nest)} elements of {nest.reduce_axis}, whatever their number",
+                help="give a larger hint or a smaller block_kv, or compile it for each size",
+            )
+    return nest_configs(base, nests, replace(config, block_kv=shorter))
+
+
+__all__ = ["choice_of", "roles_of"]

@@ -1,0 +1,103 @@
+"""Sizes at which programs for all sizes are made and checked: the samples, and every kind of small size."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+
+from neptune_lab.htile.sizes import Sample
+from neptune_lab.loop_schedule.templates.nest_shape import NestConfig
+
+# Tiles along a size at the samples: enough that no loop is unrolled, and several that no other expression gives.
+_TILES = (7, 9, 12, 17, 23)
+# The samples of a size that no tile cuts, such as a number of sequences, are larger than this.
+UNCUT = min(_TILES) - 1
+# Splits that are not there at the samples, in tiles: the last split is shorter by so many.
+_MISSING = (1, 2, 1, 4, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """What a size is cut into: tiles of `tile` elements, of which `part` are a tile of another loop, in splits."""
+
+    tile: int
+    part: int
+    splits: int
+
+    def lengths(self, turn: int, above: int) -> tuple[int, ...]:
+        """A length for each sample, larger than `above` and the larger the larger `turn`; none is whole tiles, and the
+        last split is shorter in each."""
+        shift = -(-above // self.tile)
+        inside = (1 + self.part // 8, self.part - 3, self.part // 2 + 5, self.part * 3 // 4 + 1, self.part // 3 | 1)
+        tiles = _TILES if turn == 1 else tuple(3 * turn + count + count // 2 for count in reversed(_TILES))
+        missing = (
+            tuple(less + (less % self.splits == 0) for less in _MISSING) if self.splits > 1 else (0,) * len(_TILES)
+        )
+        whole = (self.tile * ((count + shift) * self.splits - less) for count, less in zip(tiles, missing, strict=True))
+        return tuple(
+            end - (self.tile - self.part) - min(max(1, left), self.part - 1)
+            for end, left in zip(whole, inside, strict=True)
+        )
+
+    def small(self) -> tuple[int, ...]:
+        """Lengths of every kind: parts of a tile, whole tiles, an element more; fewer tiles than splits, and more."""
+        counts = {0, 1, 2, self.splits - 1, self.splits, 2 * self.splits, 2 * self.splits + 1}
+        return tuple(sorted({count * self.tile + end for count, end in product(counts, self.ends())}))
+
+    def ends(self) -> tuple[int, ...]:
+        """Elements of a last tile: one, a part, all."""
+        return tuple(sorted({1, self.part, min(self.part + 1, self.tile), max(self.tile - 1, 1), self.tile}))
+
+
+def tiling_of(nests: tuple[NestConfig, ...], role: str) -> Tiling:
+    if not role:
+        return Tiling(1, 1, 1)
+    rows = {nest.block_q for nest in nests if nest.block_q > 1}
+    columns = {nest.block_kv for nest in nests}
+    along = (rows if role != "columns" else set()) | (columns if role != "rows" else set())
+    splits = max((nest.splits or 1 for nest in nests), default=1) if role != "rows" else 1
+    tile = max(along, default=16)
+    return Tiling(tile, min((extent for extent in along), default=tile), splits)
+
+
+def lengths_of(tilings: Mapping[str, Tiling]) -> dict[str, tuple[int, ...]]:
+    return {name: tiling.lengths(1, 0) for name, tiling in tilings.items()}
+
+
+def sample_sets(tilings: Mapping[str, Tiling], above: int) -> Iterator[list[Sample]]:
+    """Sets of samples: of two sizes, the one is larger in all samples of a set, or the other is.
+
+    A bound that is the smaller one of two sizes is a minimum in the program of one set, and one of the sizes in that of
+    the other.
+    """
+    names = list(tilings)
+    for order in ((8, 1), (1, 8), (1, 2)) if len(names) > 1 else ((1,),):
+        lengths = {name: tilings[name].lengths(turn, 2 * above) for name, turn in zip(names, order, strict=True)}
+        yield [{name: values[n] for name, values in lengths.items()} for n in range(len(_TILES))]
+
+
+def below_samples(tilings: Mapping[str, Tiling], farthest: int) -> Iterator[Sample]:
+    """Every number of tiles below the samples of one size: with one element in the last tile, and whole."""
+    ((name, tiling),) = tilings.items()
+    above = min(tiling.lengths(1, 2 * farthest))
+    yield from ({name: count * tiling.tile + end} for count in range(above // tiling.tile) for end in (1, tiling.tile))
+
+
+def small_samples(tilings: Mapping[str, Tiling]) -> Iterator[Sample]:
+    """Samples to check: the kinds of one size; of two, every pair of numbers of tiles, with ends drawn at random."""
+    if len(tilings) == 1:
+        ((name, tiling),) = tilings.items()
+        yield from ({name: value} for value in tiling.small())
+        return
+    rng = random.Random(0)
+    splits = max(tiling.splits for tiling in tilings.values())
+    counts = sorted({0, 1, 2, splits - 1, splits, 2 * splits + 1})
+    for pair in product(counts, repeat=len(tilings)):
+        drawn = [rng.choice(tiling.ends()) for tiling in tilings.values()]
+        sizes = zip(tilings, tilings.values(), pair, drawn, strict=True)
+        yield {name: count * tiling.tile + end for name, tiling, count, end in sizes}
+
+
+__all__ = ["UNCUT", "Tiling", "below_samples", "lengths_of", "sample_sets", "small_samples", "tiling_of"]
