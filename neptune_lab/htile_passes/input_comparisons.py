@@ -66,8 +66,13 @@ def maskings(program: ir.Program, kernel: ir.Kernel, loop: ir.For, env: Env) -> 
     for condition in _conditions(loop):
         for part in conjuncts(condition):
             found = _compared(program, kernel, loop, part)
-            if found is not None and trips(loop, env) * found.columns.slice.extent <= MOST_ELEMENTS:
+            if found is not None:
                 yield Masking(found, part, condition)
+
+
+def few_elements(found: Comparison, loop: ir.For, env: Env) -> bool:
+    """Whether one program can find the bounds of all columns."""
+    return trips(loop, env) * found.columns.slice.extent <= MOST_ELEMENTS
 
 
 def trips(loop: ir.For, env: Env) -> int:
@@ -80,6 +85,13 @@ def own_axes(kernel: ir.Kernel, loop: ir.For, found: Comparison) -> tuple[ir.Gri
     indices = (*found.rows.access.index, *found.columns.access.index)
     used = set().union(*map(names_of_index, indices)) - {loop.var}
     return tuple(axis for axis in kernel.grid if axis.var in used)
+
+
+def moves_alone(found: Comparison, loop: ir.For) -> bool:
+    """Whether the columns of a tile depend on the number of the tile alone."""
+    step = _step(found.columns, loop)
+    others = (i for i in found.columns.access.index if not isinstance(i, ir.Slice))
+    return step is not None and not names_of_index(step[1]) and not any(map(names_of_index, others))
 
 
 def _compared(program: ir.Program, kernel: ir.Kernel, loop: ir.For, part: ir.TileExpr) -> Comparison | None:
@@ -195,7 +207,7 @@ class BoundsKernel:
 
     def intervals(self, found: Comparison, loop: ir.For, env: Env) -> Intervals:
         """The intervals of a comparison's values, as tiles that the kernel has or gets."""
-        rows, columns = found.rows, found.columns
+        columns = found.columns
         step = _step(columns, loop)
         assert step is not None
         stride, rest = step
@@ -205,11 +217,47 @@ class BoundsKernel:
         across = ir.Iota((ir.NewAxis(), ir.Slice(ir.Int(0), columns.slice.extent, LANES)))
         at = int_of("add", int_of("add", int_of("mul", down, literal(stride)), across), ir.Scalar(rest))
         values = self.chip("columns", (tiles, columns.slice.extent), columns.dtype, self._elements(columns, at))
+        low, high = (
+            self.chip(f"column_{op}", (tiles,), columns.dtype, ir.Reduce(op, values, 1)) for op in ("min", "max")
+        )
+        return self._with_rows(found, loop, env, tiles, low, high)
+
+    def intervals_from(self, found: Comparison, loop: ir.For, env: Env, ends: tuple[str, str], tiles: int) -> Intervals:
+        """As `intervals`, with the least and the largest value of each tile of columns read from tensors (`ends`), for
+        as many as `tiles` tiles."""
+        tile = ir.Iota((ir.Slice(ir.Int(0), tiles, TILES),))
+        at = int_of("min", tile, literal(trips(loop, env) - 1))
+        low, high = (
+            self.chip(f"column_{op}", (tiles,), found.columns.dtype, ir.Gather(name, (at,)))
+            for op, name in zip(("min", "max"), ends, strict=True)
+        )
+        return self._with_rows(found, loop, env, tiles, low, high)
+
+    def ends(self, found: Comparison, loop: ir.For, axis: ir.GridAxis) -> tuple[str, str]:
+        """Stores the least and the largest value of one tile of columns, the number of which is `axis`, and returns the
+        tensors."""
+        columns = found.columns
+        step = _step(columns, loop)
+        assert step is not None
+        stride, rest = step
+        lanes = ir.Iota((ir.Slice(ir.Int(0), columns.slice.extent, LANES),))
+        start = ir.Arith("+", ir.Arith("*", ir.Name(axis.var), ir.Int(stride)), rest)
+        at = int_of("add", lanes, ir.Scalar(start))
+        values = self.chip("rows", (columns.slice.extent,), columns.dtype, self._elements(columns, at))
+        low, high = (
+            self.store(f"column_{op}", (axis,), ir.Reduce(op, values, 0), columns.dtype) for op in ("min", "max")
+        )
+        return low.tensor, high.tensor
+
+    def _with_rows(
+        self, found: Comparison, loop: ir.For, env: Env, tiles: int, low: ir.Access, high: ir.Access
+    ) -> Intervals:
+        rows = found.rows
+        tile = ir.Iota((ir.Slice(ir.Int(0), tiles, TILES),))
         lanes = ir.Iota((ir.Slice(ir.Int(0), rows.slice.extent, LANES),))
         from_start = int_of("add", lanes, ir.Scalar(rows.slice.start))
         own = self.chip("rows", (rows.slice.extent,), rows.dtype, self._elements(rows, from_start))
         least, most = (self.chip(f"row_{op}", (), rows.dtype, ir.Reduce(op, own, 0)) for op in ("min", "max"))
-        low, high = (self.chip(f"column_{op}", (tiles,), rows.dtype, ir.Reduce(op, values, 1)) for op in ("min", "max"))
         inside = compare("lt", tile, literal(trips(loop, env)))
         return Intervals(tiles, tile, least, most, low, high, inside)
 
@@ -222,9 +270,9 @@ class BoundsKernel:
                 return store.target
         return self._stored(self._declare(wanted, shape, dtype, "chip"), index, value)
 
-    def store(self, wanted: str, axes: tuple[ir.GridAxis, ...], value: ir.TileExpr) -> ir.Access:
-        """Stores one int32 for each program to a new tensor in global memory."""
-        name = self._declare(wanted, tuple(axis.extent for axis in axes), "int32", "global")
+    def store(self, wanted: str, axes: tuple[ir.GridAxis, ...], value: ir.TileExpr, dtype: str = "int32") -> ir.Access:
+        """Stores one number for each program to a new tensor in global memory."""
+        name = self._declare(wanted, tuple(axis.extent for axis in axes), dtype, "global")
         return self._stored(name, tuple(ir.Name(axis.var) for axis in axes), value)
 
     def _declare(self, wanted: str, shape: tuple[int, ...], dtype: str, space: ir.Space) -> str:
@@ -285,9 +333,11 @@ __all__ = [
     "Vector",
     "both",
     "compare",
+    "few_elements",
     "int_of",
     "literal",
     "maskings",
+    "moves_alone",
     "own_axes",
     "trips",
 ]

@@ -15,9 +15,11 @@ from neptune_lab.htile_passes.input_comparisons import (
     Intervals,
     both,
     compare,
+    few_elements,
     int_of,
     literal,
     maskings,
+    moves_alone,
     own_axes,
     trips,
 )
@@ -26,6 +28,8 @@ from neptune_lab.htile_passes.rewrite import Rewrite, fresh_name, tile_pass
 
 # With more elements, the program that finds the bounds has 8 warps.
 ELEMENTS_OF_FOUR_WARPS = 1 << 12
+# Tiles of columns that `skip_any_tiles_by_data` can bound.
+MOST_TILES = 1 << 12
 
 
 @tile_pass(before="partition_masked_loops")
@@ -48,7 +52,28 @@ def skip_tiles_by_data(program: ir.Program) -> Rewrite:
     values are; it is short if they are sorted.  An iteration outside is proven to change nothing that is read
     afterwards, as for tiles that positions hide (`partition_masked_loops`).  At least one tile is visited.
     """
-    skipper = _Skipper(program)
+    return _skipped(program, many=False)
+
+
+@tile_pass(on_request=True)
+def skip_any_tiles_by_data(program: ir.Program) -> Rewrite:
+    """As `skip_tiles_by_data`, in a form that is the same for every number of tiles: before => after
+
+        kernel k_tiles  grid (i0: 64)
+            …
+        =>
+        kernel k_tiles_ends  grid (t: 64)
+            k_tiles_ends_column_min[t], k_tiles_ends_column_max[t] = least and largest document of tile t of the columns
+        kernel k_tiles  grid (i0: 64)
+            k_first[i0], k_last[i0] = as before, from these
+
+    Kernels for all lengths have it.  There may be as many as `MOST_TILES` tiles.
+    """
+    return _skipped(program, many=True)
+
+
+def _skipped(program: ir.Program, *, many: bool) -> Rewrite:
+    skipper = _Skipper(program, many)
     kernels = tuple(k for kernel in program.kernels for k in skipper.kernel(kernel))
     if not skipper.notes:
         return Rewrite(program)
@@ -56,8 +81,8 @@ def skip_tiles_by_data(program: ir.Program) -> Rewrite:
 
 
 class _Skipper:
-    def __init__(self, program: ir.Program) -> None:
-        self.program = program
+    def __init__(self, program: ir.Program, many: bool) -> None:
+        self.program, self.many = program, many
         self.taken = {t.name for t in program.tensors} | {k.name for k in program.kernels}
         self.added: list[ir.Tensor] = []
         self.notes: list[str] = []
@@ -73,8 +98,9 @@ class _Skipper:
                 continue
             assert isinstance(stmt, ir.For)
             comparison, proof = found
-            bounds, within = self.bounds(kernel, stmt, comparison, env)
-            yield bounds
+            every, within = self.bounds(kernel, stmt, comparison, env)
+            yield from every
+            bounds = every[-1]
             body.append(replace(stmt, within=within))
             self.notes += _explained(kernel, stmt, bounds, comparison, proof)
         same = all(a is b for a, b in zip(body, kernel.body, strict=True))
@@ -87,6 +113,9 @@ class _Skipper:
         if loop.within is not None:
             return None
         for found in maskings(self.program, kernel, loop, env):
+            fits = moves_alone(found.comparison, loop) and trips(loop, env) <= MOST_TILES
+            if not (fits if self.many else few_elements(found.comparison, loop, env)):
+                continue
             proof = prover(loop, lambda mask, false=found.condition: mask == false)
             if proof.proven:
                 return found.comparison, proof
@@ -94,11 +123,21 @@ class _Skipper:
 
     def bounds(
         self, kernel: ir.Kernel, loop: ir.For, found: Comparison, env: Env
-    ) -> tuple[ir.Kernel, tuple[ir.Access, ir.Access]]:
-        """The kernel that stores the numbers of the first tile, and of the last one plus 1; and what it stores."""
+    ) -> tuple[list[ir.Kernel], tuple[ir.Access, ir.Access]]:
+        """The kernels that find the numbers of the first tile, and of the last one plus 1; and what the last stores."""
         grid = own_axes(kernel, loop, found) or (ir.GridAxis(self._fresh("n"), 1),)
+        made: list[ir.Kernel] = []
         make = BoundsKernel(self.program, self._fresh(f"{kernel.name}_tiles"), loop.origin, self.taken)
-        at, count = make.intervals(found, loop, env), trips(loop, env)
+        count = trips(loop, env)
+        if self.many:
+            tiles = ir.GridAxis(self._fresh("t"), count)
+            before = BoundsKernel(self.program, self._fresh(f"{make.name}_ends"), loop.origin, self.taken)
+            ends = before.ends(found, loop, tiles)
+            self.added += before.added
+            made.append(ir.Kernel(f"kernel:{before.name}", before.name, (tiles,), tuple(before.body)))
+            at = make.intervals_from(found, loop, env, ends, MOST_TILES)
+        else:
+            at = make.intervals(found, loop, env)
         tile = at.tile
         some = make.chip("may_hold", (at.tiles,), "bool", both(_may_hold(found.op, at), at.inside))
         begins = ir.Reduce("min", ir.Elementwise("where", (some, tile, literal(count - 1)), "int32"), 0)
@@ -112,7 +151,8 @@ class _Skipper:
         self.added += make.added
         most = max(math.prod(t.shape) for t in make.added)
         warps = 8 if most > ELEMENTS_OF_FOUR_WARPS else None
-        return ir.Kernel(f"kernel:{make.name}", make.name, grid, tuple(make.body), warps), (first, last)
+        made.append(ir.Kernel(f"kernel:{make.name}", make.name, grid, tuple(make.body), warps))
+        return made, (first, last)
 
     def _fresh(self, wanted: str) -> str:
         name = fresh_name(wanted, self.taken)
@@ -144,4 +184,4 @@ def _explained(
     yield from (f"  assumed: {line}" for line in proof.assumptions)
 
 
-__all__ = ["skip_tiles_by_data"]
+__all__ = ["MOST_TILES", "skip_any_tiles_by_data", "skip_tiles_by_data"]

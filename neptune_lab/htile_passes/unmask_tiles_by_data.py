@@ -15,6 +15,7 @@ from neptune_lab.htile_passes.input_comparisons import (
     Masking,
     both,
     compare,
+    few_elements,
     int_of,
     literal,
     maskings,
@@ -81,7 +82,8 @@ class _Unmasker:
         """The three loops; None if there is no interior to find, or no kernel that can find it."""
         if loop.within is None or "edge" in loop.part or trips(loop, env) < FEWEST_TILES:
             return None
-        found = next(maskings(self.program, kernel, loop, env), None)
+        every = maskings(self.program, kernel, loop, env)
+        found = next((m for m in every if few_elements(m.comparison, loop, env)), None)
         bounds = self._finds(loop.within)
         if found is None or bounds is None or not set(own_axes(kernel, loop, found.comparison)) <= set(bounds.grid):
             return None

@@ -19,6 +19,7 @@ from neptune_lab.htile import nodes as ir
 from neptune_lab.htile import sizes as htile_sizes
 from neptune_lab.htile.printer import index_text
 from neptune_lab.htile.sizes import Sample
+from neptune_lab.htile_passes.skip_tiles_by_data import MOST_TILES
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, children
 from neptune_lab.loop_schedule.templates import TileConfig
@@ -44,6 +45,7 @@ from neptune_lab.pipeline.validate.at_sizes import wrong_at
 from neptune_lab.pipeline.width_of_positions import check_width_of_positions
 from neptune_lab.scalar_ops import rows
 from neptune_lab.target import Target
+from neptune_lab.tensor_spec import LARGEST
 
 # Operations of which bounds of positions decide the result, so that the compiler may leave them out.
 _DECIDED = frozenset(
@@ -56,7 +58,7 @@ _DECIDED = frozenset(
 # the kernel is run at every number of tiles below them.
 FARTHEST = 1024
 # The largest value of such a size: the most programs along the second and the third axis of a grid.
-_LARGESTUNCUT = 65_535
+_LARGEST_UNCUT = 65_535
 
 
 def compile_for_sizes(
@@ -104,12 +106,12 @@ def compile_for_sizes(
     check_width_of_positions(make, roles, hint)
     chosen = choice_of(make, hint, roles, template, config)
     try:
-        return _ofchoice_of(op, make, roles, small, *chosen, code, target, limits, farthest, shown=shown)
+        return _of_choice(op, make, roles, small, *chosen, code, target, limits, farthest, shown=shown)
     except TileError:
         if template is not None or chosen[0] == "rolling_update":
             raise
     chosen = choice_of(make, hint, roles, "rolling_update", config)  # (fewer bounds depend on the sizes)
-    return _ofchoice_of(op, make, roles, small, *chosen, code, target, limits, farthest, shown=shown)
+    return _of_choice(op, make, roles, small, *chosen, code, target, limits, farthest, shown=shown)
 
 
 def compile_family(
@@ -132,7 +134,7 @@ def compile_family(
     return compile_for_sizes(made.make, None, made.hint, small=made.small, farthest=FARTHEST, **more)
 
 
-def _ofchoice_of(
+def _of_choice(
     op: Operator,
     make: Callable[[Sample], Operator],
     roles: Mapping[str, str],
@@ -154,16 +156,20 @@ def _ofchoice_of(
         raise TileError(
             f"{op.name} compares positions with {farthest}, which may be in any split", help='template="rolling_update"'
         )
-    largest = {name: _LARGESTUNCUT for name, role in roles.items() if not role}
+    largest = {name: _LARGEST_UNCUT for name, role in roles.items() if not role}
+    columns = MOST_TILES * min(nest.block_kv for nest in nests)
+    bounded = {name: min(columns, LARGEST) for name, role in roles.items() if role in ("columns", "both")}
     divisors = {size for nest in nests for size in (nest.block_q, nest.block_kv, nest.block_kv * (nest.splits or 1))}
     refusal: TileError | None = None
     for samples in sample_sets(tilings, farthest):
 
         def lowered(make: Callable[[Sample], Operator], samples: list[Sample] = samples) -> list[Kernel]:
-            return [lower(next(candidates(make(s), template, config)), code, target, each=False) for s in samples]
+            schedules = (next(candidates(make(sample), template, config)) for sample in samples)
+            return [lower(schedule, code, target, each=False, any_size=True) for schedule in schedules]
 
         def joined(programs: list[ir.Program], samples: list[Sample] = samples) -> ir.Program:
-            return htile_sizes.generalized([_launched_as(programs[0], p) for p in programs], samples, divisors, largest)
+            most = largest | (bounded if _has_bounds(programs[0]) else {})
+            return htile_sizes.generalized([_launched_as(programs[0], p) for p in programs], samples, divisors, most)
 
         try:
             kernels = lowered(make)
@@ -192,6 +198,11 @@ def _ofchoice_of(
         return Kernel(schedule, translated, passes, module, validated, code, target, least)
     assert refusal is not None, "there is a set of samples"
     raise refusal
+
+
+def _has_bounds(program: ir.Program) -> bool:
+    """Whether data bounds a loop, which `skip_any_tiles_by_data` can for a number of tiles."""
+    return any(isinstance(s, ir.For) and s.within is not None for kernel in program.kernels for s in kernel.body)
 
 
 def reach(expr: Expr) -> float:

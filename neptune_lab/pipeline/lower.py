@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     from neptune_lab.target import Target
 
 
-def lower(scheduled: Schedule, code: CodeOptions, target: Target | None, *, each: bool = True) -> Kernel:
+def lower(
+    scheduled: Schedule, code: CodeOptions, target: Target | None, *, each: bool = True, any_size: bool = False
+) -> Kernel:
     """Lowers a schedule to the kernel's source.
 
     Args:
+        any_size: in the form of passes that is the same at all sizes.
         each: verify the program of tiles after every pass; else after the last one only, for a program that was
             verified at other sizes and is run.
 
@@ -32,7 +35,7 @@ def lower(scheduled: Schedule, code: CodeOptions, target: Target | None, *, each
         ScheduleError, TileError, EmitError: the stage that refused, with the block or loop and what would help.
     """
     translated = translated_and_verified(scheduled) if each else laid_out(scheduled)  # loops -> HTile
-    passes = passed(translated, code, each=each)  # HTile -> HTile
+    passes = passed(translated, code, each=each, any_size=any_size)  # HTile -> HTile
     tiles = passes[-1].program if passes else translated
     if not each:
         verify(tiles)
@@ -63,10 +66,15 @@ def emitted_with(kernel: Kernel, code: CodeOptions) -> Kernel:
     return replace(kernel, triton=emitted(kernel.htile, code, kernel.target), code=code, validated=None)
 
 
-def passed(tiles: TileProgram, code: CodeOptions, *, each: bool = True) -> tuple[AppliedPass, ...]:
+def passed(
+    tiles: TileProgram, code: CodeOptions, *, each: bool = True, any_size: bool = False
+) -> tuple[AppliedPass, ...]:
     """The HTile program after each pass, verified if `each`."""
     passes = []
-    for name, rewrite in code_passes(code).items():
+    chosen = code_passes(code)
+    if any_size and "skip_tiles_by_data" in chosen:
+        chosen["skip_tiles_by_data"] = htile_passes.ALL_PASSES["skip_any_tiles_by_data"]
+    for name, rewrite in chosen.items():
         done = htile_passes.apply(rewrite, tiles)
         tiles = done.program if done.program is tiles or not each else verify_and_return(done.program)
         passes.append(AppliedPass(name, tiles, done.notes))

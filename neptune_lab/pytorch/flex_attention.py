@@ -264,13 +264,20 @@ def _attend(
             return _first_as(_attend(*same, score_mod, mask_mod, enable_gqa, scale, extras, places), q.dtype)
     if type(q) is not torch.Tensor:
         refuse_symbols(q, k, v)
+    if places is not None:
+        score_mod, mask_mod = packed_mods(score_mod, mask_mod, places)
+        places = None
+        if extras == Extras(extras.lse, dynamic=extras.dynamic):
+            found = launched(q, k, v, score_mod, mask_mod, enable_gqa, scale, extras.lse, extras.dynamic)
+            if found is not None:
+                return found
     given = q, k, v
     mods, reading, (q, k, v), problem = _read(q, k, v, device, score_mod, mask_mod, enable_gqa, scale, extras, places)
     if torch.is_grad_enabled() and records_gradients((q, k, v, *reading.tensors)):
         return _recorded(problem, q, k, v, *mods, reading)
     compiled = _kernel(problem, *mods, reading)
     extra = captured_inputs(compiled.captured, reading.tensors, device) if compiled.captured else ()
-    if reading.exact and places is None and q is given[0] and k is given[1] and v is given[2]:
+    if reading.exact and q is given[0] and k is given[1] and v is given[2]:
         family = known_family(problem_of(*problem), reading) if compiled.kernel.spec.ranges else None
         keep(q, k, v, score_mod, mask_mod, enable_gqa, scale, extras, compiled, reading.tensors, family)
     if type(q) is type(k) is type(v) is torch.Tensor and not torch._C._len_torch_dispatch_stack():

@@ -36,7 +36,9 @@ _MOST = 256
 # What a kernel for all lengths is made from: dtypes, and fields of `Problem` and `Extras`.
 _DTYPES = frozenset({"float16", "bfloat16", "float32"})
 _OF_PROBLEM = frozenset({"q", "k", "v", "dtype", "scale", "extras", "strides"})
-_OF_EXTRAS = frozenset({"lse", "max_scores", "dynamic"})
+_OF_EXTRAS = frozenset({"lse", "max_scores", "dynamic", "formats"})
+# Fields of `Extras.formats`; a transposed v has its length at another place.
+_OF_FORMATS = frozenset({"dtype", "q_dtype", "k_dtype", "v_dtype", "q_scale", "k_scale", "v_scale", "weights_dtype"})
 
 
 @dataclass(slots=True)
@@ -114,7 +116,9 @@ def for_lengths(problem: Problem, score_mod: Any, mask_mod: Any, reading: Readin
     entry = family.entries[plan]
     if entry is None:
         return None
-    given = problem.q, problem.k, problem.v, *(shapes[index] or (1,) for index in entry.captured)
+    formats = dict(problem.extras.formats)
+    scales = (formats[name] for name in ("q_scale", "k_scale", "v_scale") if name in formats)
+    given = problem.q, problem.k, problem.v, *scales, *(shapes[index] or (1,) for index in entry.captured)
     return None if sizes_in(entry.spec, given) is None else entry
 
 
@@ -131,7 +135,8 @@ def _is_known(problem: Problem) -> bool:
         for name, value in extras._asdict().items()
         if name not in _OF_EXTRAS
     ]
-    return problem.dtype in _DTYPES and problem.k[0] == problem.q[0] and all(value == usual for value, usual in others)
+    known = problem.dtype in _DTYPES and dict(extras.formats).keys() <= _OF_FORMATS
+    return known and problem.k[0] == problem.q[0] and all(value == usual for value, usual in others)
 
 
 def family_of(problem: Problem, reading: Reading) -> tuple[Any, Family]:
@@ -266,7 +271,7 @@ def _made(
     captures = captured_by(sizes_of(own.params), score_mod, mask_mod, live=True)
     index_of = {id(tensor): index for index, tensor in enumerate(reading.tensors)}
     by_name = {name: index_of[owner] for owner, name in captures.names.items() if owner in index_of}
-    captured = tuple(by_name[tensor.name] for tensor in kernel.spec.inputs[3:])
+    captured = tuple(by_name[tensor.name] for tensor in stored.captured_inputs(kernel.spec.inputs))
     entry = stored.StoredKernel(kernel.spec, captured, (), "")
     stored.put(digest, entry)
     return entry
@@ -295,8 +300,12 @@ def _operator(
     from neptune_lab.operators.capture import with_shapes
 
     (batch, heads, q_len, head_dim), (_, kv_heads, kv_len, _) = problem.q, problem.k
+    formats = {name: value for name, value in problem.extras.formats if name != "dtype"}
     if small:
         batch, heads, kv_heads = 1, heads // kv_heads, 1
+        formats |= {
+            n: (1, min(heads if n[0] == "q" else 1, of[1])) for n, of in formats.items() if n.endswith("_scale")
+        }
     shapes: dict[int, tuple[int, ...]] = {}
     for index, dims in plan.captured:
         shape = list(reading.tensors[index].shape)
@@ -320,6 +329,7 @@ def _operator(
             return_max=problem.extras.max_scores,
             empty_rows="zero",
             live=True,
+            **formats,
         )
         assert made.program is not None  # built here, while the shapes are replaced
     if problem.strides is not None:

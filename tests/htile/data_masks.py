@@ -12,7 +12,7 @@ import neptune_lab as nl
 from neptune_lab.htile import interpret
 from neptune_lab.htile.nodes import For, Program, Store
 from neptune_lab.htile.walk import stores
-from neptune_lab.htile_passes import PASSES, apply
+from neptune_lab.htile_passes import ALL_PASSES, PASSES, apply
 from neptune_lab.operators import attention
 
 ROWS, COLUMNS, TILE = 20, 45, 8
@@ -30,14 +30,16 @@ MASKS: dict[str, Mask] = {
 
 
 @cache
-def programs(mask: str, dtype: str = "int32", name: str = "skip_tiles_by_data") -> tuple[Program, Program]:
-    """A program of attention before a pass, and after it."""
+def programs(
+    mask: str, dtype: str = "int32", name: str = "skip_tiles_by_data", form: str | None = None
+) -> tuple[Program, Program]:
+    """A program of attention before a pass, and after it; `form`: the pass that runs in its place."""
     rows, columns = np.zeros(ROWS, dtype), np.zeros(COLUMNS, dtype)
     operator = attention.general(1, 1, ROWS, COLUMNS, 4, mask_mod=MASKS[mask](rows, columns), dtype="float32")
     kernel = nl.compile(operator, "rolling_update", block_q=TILE, block_kv=TILE, validate="none")
     earlier = list(PASSES)[: list(PASSES).index(name)]
     before = [done.program for done in kernel.passes if done.name in earlier][-1]
-    return before, apply(PASSES[name], before).program
+    return before, apply(ALL_PASSES[form or name], before).program
 
 
 def run(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from htile.data_masks import COLUMNS, IDS, MASKS, ROWS, TILES, programs, run
+from htile.data_masks import COLUMNS, IDS, MASKS, ROWS, TILE, TILES, programs, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,14 +15,17 @@ from neptune_lab.htile.nodes import Cast, Elementwise, TileExpr
 from neptune_lab.htile.shapes import dtype_of
 from neptune_lab.htile_passes import apply
 from neptune_lab.htile_passes.rewrite import rewrite_expressions
-from neptune_lab.htile_passes.skip_tiles_by_data import skip_tiles_by_data
+from neptune_lab.htile_passes.skip_tiles_by_data import MOST_TILES, skip_tiles_by_data
+
+FORMS = "skip_tiles_by_data", "skip_any_tiles_by_data"
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("mask", MASKS)
 @settings(max_examples=8)
 @given(ids=IDS, rising=st.booleans())
-def test_the_meaning_stays(mask: str, ids: list[int], rising: bool):
-    before, after = programs(mask)
+def test_the_meaning_stays(mask: str, form: str, ids: list[int], rising: bool):
+    before, after = programs(mask, form=form)
     assert after is not before
     rows, columns = np.array(ids[:ROWS], "int32"), np.array(ids[ROWS:], "int32")
     if rising:
@@ -33,10 +36,11 @@ def test_the_meaning_stays(mask: str, ids: list[int], rising: bool):
     assert visited <= most
 
 
-def test_only_the_tiles_of_the_own_document_are_visited():
+@pytest.mark.parametrize("form", FORMS)
+def test_only_the_tiles_of_the_own_document_are_visited(form: str):
     """Documents of 8 columns each, and of 4 rows: a program of 8 rows has two documents; the last has half its rows."""
     rows, columns = np.arange(ROWS, dtype="int32") // 4, np.arange(COLUMNS, dtype="int32") // 8
-    before, after = programs("equal")
+    before, after = programs("equal", form=form)
     assert run(before, rows, columns)[1] == 3 * TILES
     assert run(after, rows, columns)[1] == 2 + 2 + 1
 
@@ -55,6 +59,17 @@ def test_the_text_of_the_program_is_complete():
     text = to_text(after)
     assert "for j0 in range(6) within attention_general_tiles_first[i0], attention_general_tiles_last[i0]:" in text
     assert from_text(text) == after
+
+
+def test_the_form_for_any_number_of_tiles_has_one_size_of_tile():
+    """Its tiles are those of any number of tiles, so that a kernel for all lengths can have it."""
+    _, after = programs("equal", form="skip_any_tiles_by_data")
+    verify(after)
+    ends, bounds = after.kernels[:2]
+    assert [axis.extent for axis in ends.grid] == [TILES]
+    chip = {t.shape for t in after.tensors if t.space == "chip" and t.name.startswith(f"{bounds.name}_")}
+    assert chip - {()} == {(MOST_TILES,), (TILE,)}
+    assert from_text(to_text(after)) == after
 
 
 def test_the_note_names_the_inputs_and_has_the_proof():

@@ -190,7 +190,8 @@ class LaterExtras(NamedTuple):
 SIZES = (1, HEADS, 40, WIDTH), (1, KV_HEADS, 40, WIDTH), (1, KV_HEADS, 40, WIDTH)
 UNKNOWN = {
     "8 bits": Problem(*SIZES, "float8_e4m3fn", None, Extras(dynamic=True)),
-    "dtypes that differ": Problem(*SIZES, "float16", None, Extras(dynamic=True, formats=(("k_dtype", "int8"),))),
+    "a transposed v": Problem(*SIZES, "float16", None, Extras(dynamic=True, formats=(("v_transposed", True),))),
+    "a new format": Problem(*SIZES, "float16", None, Extras(dynamic=True, formats=(("k_blocks", 32),))),
     "options": Problem(*SIZES, "float16", None, Extras(dynamic=True, options=(("block_q", 32),))),
     "pages": Problem(*SIZES, "float16", None, Extras(dynamic=True), pages=(5, 8)),
     "a new field": Later(*SIZES, "float16", None, Extras(dynamic=True), softcap=2.0),
@@ -212,13 +213,51 @@ def test_every_known_field_is_one():
     assert lengths._is_known(Later(*SIZES, "float16", None, Extras(dynamic=True)))
 
 
-def test_caches_of_8_bits_are_right_at_every_length():
+def test_caches_of_8_bits_have_a_kernel_for_all():
     for n in (16, 17, 18, 40):
         q, k, v = drawn(1, n)
         eights = [t.to(torch.float8_e4m3fn) for t in (k, v)]
-        out = nl.attention(q, *eights, enable_gqa=True, v_scale=2.0)
-        assert error(out, q, eights[0], eights[1].double() * 2) < 5e-3
-    assert made_for_all() == 0
+        scale = torch.rand(KV_HEADS) + 0.5
+        out = nl.attention(q, *eights, enable_gqa=True, k_scale=0.5, v_scale=scale)
+        assert error(out, q * 0.5, eights[0], eights[1].double() * scale[:, None, None]) < 5e-3
+    assert (kernels(), made_for_all()) == (2, 1)
+
+
+@pytest.mark.nightly
+def test_queries_of_8_bits_have_a_kernel_for_all():
+    for n in (40, 41, 100):
+        q, k, v = (t.to(torch.float8_e4m3fn) for t in drawn(n, n))
+        of_q, of_k = torch.rand(1, HEADS) + 0.5, torch.rand(1, KV_HEADS) + 0.5
+        out = nl.attention(q, k, v, mask_mod=causal, enable_gqa=True, q_scale=of_q, k_scale=of_k)
+        scaled = q.double() * of_q[..., None, None], k.double() * of_k[..., None, None], v.double()
+        assert error(out, *scaled, mask_of(causal, n, n)) < 2e-2
+    assert (kernels(), made_for_all()) == (2, 1)
+
+
+@pytest.mark.parametrize("mod", [pytest.param(None, marks=pytest.mark.nightly), causal], ids=["full", "causal"])
+def test_packed_sequences_have_a_kernel_for_all_totals(mod):
+    for lengths_of in ((20, 20), (30, 11, 7), (3, 0, 90, 64)):
+        cuts = torch.tensor([0, *lengths_of]).cumsum(0, dtype=torch.int32)
+        n = int(cuts[-1])
+        q, k, v = drawn(n, n)
+        out = nl.attention(q, k, v, mask_mod=mod, enable_gqa=True, cu_seqlens_q=cuts)
+        of = torch.searchsorted(cuts[1:], torch.arange(n), right=True)
+        mask = of[:, None] == of
+        assert error(out, q, k, v, mask if mod is None else mask & mask_of(mod, n, n)) < 2e-3, lengths_of
+    assert (kernels(), made_for_all()) == (2, 1)
+
+
+@pytest.mark.nightly
+def test_packed_queries_and_keys_of_other_lengths_have_a_kernel_for_all_totals():
+    for of_q, of_k in (((20, 9), (31, 5)), ((1, 40, 2), (64, 0, 30)), ((17, 17), (80, 90))):
+        q_cuts, k_cuts = (torch.tensor([0, *of]).cumsum(0, dtype=torch.int32) for of in (of_q, of_k))
+        m, n = int(q_cuts[-1]), int(k_cuts[-1])
+        q, k, v = drawn(m, n)
+        out = nl.attention(q, k, v, enable_gqa=True, cu_seqlens_q=q_cuts, cu_seqlens_k=k_cuts)
+        rows = torch.searchsorted(q_cuts[1:], torch.arange(m), right=True)
+        columns = torch.searchsorted(k_cuts[1:], torch.arange(n), right=True)
+        assert error(out, q, k, v, rows[:, None] == columns) < 2e-3, (of_q, of_k)
+    assert (kernels(), made_for_all()) == (2, 1)
 
 
 def test_dynamic_false_has_a_kernel_a_length():
