@@ -30,6 +30,8 @@ class TensorSpec:
         strides: elements from one index of each dimension to the next; None: contiguous.
         sizes: the name of each dimension whose size is known at the launch only, "" of the others; None: all are
             static.  `shape` is a sample's.
+        steps: the name of the size that each stride is a multiple of, "" of the others; None: none is.  `strides` are a
+            sample's.
     """
 
     name: Name
@@ -37,6 +39,24 @@ class TensorSpec:
     dtype: DType
     strides: tuple[Count, ...] | None = field(default=None, metadata=OMIT_DEFAULT)
     sizes: tuple[Line, ...] | None = field(default=None, metadata=OMIT_DEFAULT)
+    steps: tuple[Line, ...] | None = field(default=None, metadata=OMIT_DEFAULT)
+
+    def strides_at(self, shape: Sequence[int]) -> Strides | None:
+        """The strides of a tensor of this shape, whose sizes are those of a call.
+
+        >>> TensorSpec("q", (2, 4, 16, 8), "float16", (512, 8, 32, 1), ("", "", "n", ""), ("n", "", "", "")).strides_at(
+        ...     (2, 4, 10, 8)
+        ... )
+        (320, 8, 32, 1)
+        """
+        if self.strides is None or self.steps is None or self.sizes is None:
+            return self.strides
+        found = list(self.strides)
+        for dim, name in enumerate(self.steps):
+            if name:
+                at = self.sizes.index(name)
+                found[dim] = self.strides[dim] // self.shape[at] * shape[at]
+        return tuple(found)
 
     def __str__(self) -> str:
         names = self.sizes or ("",) * len(self.shape)

@@ -214,6 +214,7 @@ class Tensor(Hashed):
             is a tile that lives in registers or shared memory inside one kernel.
         strides: elements from one index of each dimension to the next; None: contiguous.  A tile has none.
         sizes: the shape in terms of the program's sizes, of which `shape` is the sample's; None: `shape`.
+        steps: the strides in terms of these, each a constant or a multiple of one size; None: `strides`.
     """
 
     name: str
@@ -222,6 +223,7 @@ class Tensor(Hashed):
     space: Space
     strides: tuple[int, ...] | None = None
     sizes: tuple[IndexExpr, ...] | None = None
+    steps: tuple[IndexExpr, ...] | None = None
 
 
 @hash_once

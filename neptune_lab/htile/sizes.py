@@ -210,15 +210,10 @@ class _Generalizer:
             case ir.Tensor(name=name):
                 shapes = tuple(zip(*(node.shape for node in nodes), strict=True))
                 sizes = tuple(self.extent(values, f"tensor {name}") for values in shapes)
-                # (the stride of a dimension of size 1 has no meaning)
-                strides = {
-                    tuple(s if n > 1 else 0 for s, n in zip(node.strides or (), node.shape, strict=False))
-                    for node in nodes
-                }
                 plain = {replace(node, shape=first.shape, strides=None) for node in nodes}
-                if len(plain) > 1 or len(strides) > 1:
+                if len(plain) > 1:
                     self.refuse(nodes, where)
-                return replace(first, sizes=sizes)
+                return replace(first, sizes=sizes, steps=self.strides(nodes, f"strides of {name}"))
             case ir.GridAxis(var=var):
                 if any(node.var != var for node in nodes):
                     self.refuse(nodes, where)
@@ -233,6 +228,21 @@ class _Generalizer:
             where = first.node_id
         made = {f.name: self.node(tuple(getattr(node, f.name) for node in nodes), where) for f in fields(first)}
         return type(first)(**made)
+
+    def strides(self, tensors: tuple[ir.Tensor, ...], where: str) -> tuple[ir.IndexExpr, ...] | None:
+        """The strides of a tensor in terms of sizes; None if they are the same at all samples."""
+        every = {tensor.strides for tensor in tensors}
+        if len(every) == 1:
+            return None
+        if None in every:
+            self.refuse(tuple(tensor.strides for tensor in tensors), where)
+        steps = []
+        for values in zip(*(tensor.strides or () for tensor in tensors), strict=True):
+            step = self.extent(values, where)
+            if multiple_of(step) is None:
+                self.refuse(values, where)
+            steps.append(step)
+        return tuple(steps)
 
     def extent(self, values: tuple[int, ...], where: str) -> ir.IndexExpr:
         return ir.Int(values[0]) if len(set(values)) == 1 else self.number(values, where)
@@ -334,8 +344,10 @@ class _At:
             ):
                 assert isinstance(constant, int | float)
                 return ir.Literal(_FOLDED[op](constant, evaluate(value, self.sample)), node.dtype)
-            case ir.Tensor(sizes=sizes) if sizes is not None:
-                return replace(node, shape=tuple(evaluate(size, self.sample) for size in sizes), sizes=None)
+            case ir.Tensor(sizes=sizes, steps=steps) if sizes is not None:
+                shape = tuple(evaluate(size, self.sample) for size in sizes)
+                strides = node.strides if steps is None else tuple(evaluate(step, self.sample) for step in steps)
+                return replace(node, shape=shape, strides=strides, sizes=None, steps=None)
             case ir.GridAxis(size=size) if size is not None:
                 return replace(node, extent=evaluate(size, self.sample), size=None)
             case tuple():
@@ -358,6 +370,24 @@ class _At:
                 return self.constant(a) and self.constant(b)
 
 
+def multiple_of(step: ir.IndexExpr) -> tuple[str, int] | None:
+    """The size that a stride is a multiple of, and the factor; ("", factor) for a constant; None for anything else.
+
+    >>> multiple_of(ir.Arith("*", ir.Name("n"), ir.Int(64))), multiple_of(ir.Int(8))
+    (('n', 64), ('', 8))
+    """
+    match step:
+        case ir.Int(value=value):
+            return "", value
+        case ir.Name(name=name):
+            return name, 1
+        case ir.Arith(op="*", a=ir.Name(name=name), b=ir.Int(value=value)):
+            return name, value
+        case ir.Arith(op="*", a=ir.Int(value=value), b=ir.Name(name=name)):
+            return name, value
+    return None
+
+
 def product_of(sizes: Sequence[ir.IndexExpr]) -> ir.IndexExpr:
     """The product of some sizes, the constant factor last."""
     constant = math.prod(size.value for size in sizes if isinstance(size, ir.Int))
@@ -368,4 +398,4 @@ def product_of(sizes: Sequence[ir.IndexExpr]) -> ir.IndexExpr:
     return ir.Int(constant) if made is None else simplify(ir.Arith("*", made, ir.Int(constant)))
 
 
-__all__ = ["Sample", "at", "corners", "expressions", "generalized", "product_of", "variables"]
+__all__ = ["Sample", "at", "corners", "expressions", "generalized", "multiple_of", "product_of", "variables"]

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable
 from itertools import pairwise
 
-from neptune_lab.htile.nodes import Access, Arith, IndexExpr, Int, NewAxis, Slice, Tensor
+from neptune_lab.htile.nodes import Access, Arith, IndexExpr, Int, Name, NewAxis, Slice, Tensor
 from neptune_lab.htile.shapes import shape_of_access
-from neptune_lab.htile.sizes import product_of
+from neptune_lab.htile.sizes import multiple_of, product_of
 from neptune_lab.htile.walk import names_of_index, region, simplify
 from neptune_lab.htile_to_triton.context import ADD, MUL, Context, sizes_of
 from neptune_lab.tensor_spec import span
@@ -121,14 +121,23 @@ def _slices_span(ctx: Context, tensor: Tensor, access: Access) -> int:
 
 def step(tensor: Tensor, n: int) -> IndexExpr:
     """The stride of dimension `n`, in elements."""
+    if tensor.steps is not None:
+        return tensor.steps[n]
     known = tensor.strides is not None or tensor.sizes is None
     return Int(steps(tensor)[n]) if known else product_of(sizes_of(tensor)[n + 1 :])
 
 
 def times_step(ctx: Context, tensor: Tensor, n: int) -> str:
     """The text that multiplies an index of dimension `n` by its stride; factor by factor, in the dtype of the index."""
-    known = tensor.strides is not None or tensor.sizes is None
-    sizes = (Int(steps(tensor)[n]),) if known else sizes_of(tensor)[n + 1 :]
+    if tensor.steps is not None:
+        found = multiple_of(tensor.steps[n])
+        assert found is not None
+        name, factor = found
+        sizes: tuple[IndexExpr, ...] = (*([Name(name)] if name else []), Int(factor))
+    elif tensor.strides is not None or tensor.sizes is None:
+        sizes = (Int(steps(tensor)[n]),)
+    else:
+        sizes = sizes_of(tensor)[n + 1 :]
     constant = math.prod(size.value for size in sizes if isinstance(size, Int))
     factors = [ctx.index(size, MUL + 1) for size in sizes if not isinstance(size, Int)]
     return "".join(f" * {factor}" for factor in (*factors, *([str(constant)] if constant != 1 else [])))

@@ -117,7 +117,8 @@ def _gather(
     """A load by one pointer per element; an element outside the tensor, or where `condition` is false, is not loaded
     and reads as 0."""
     tensor = ctx.program.tensor(name)
-    wide = is_wide(tensor) if tensor.sizes is None else ctx.most(sizes_of(tensor)) > INT32_MAX
+    known = tensor.sizes is None
+    wide = is_wide(tensor) if known else tensor.strides is not None or ctx.most(sizes_of(tensor)) > INT32_MAX
     address = [ctx.pointers[name]]
     conditions: list[Condition] = [] if condition is None else [(flat(condition.doc), condition.level)]
     for n, (index, size) in enumerate(zip(indices, sizes_of(tensor), strict=True)):

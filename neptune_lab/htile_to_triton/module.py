@@ -247,7 +247,8 @@ def write_allocations(
             extents = [python_text(size, sizes or {}) for size in sizes_of(tensor)]
             maker, shape = "empty", f"({', '.join(extents)}{',' if len(extents) == 1 else ''})"
             if tensor.strides is not None:
-                maker, shape = "empty_strided", f"{shape}, ({grid_text(tensor.strides)})"
+                strides = [python_text(step, sizes or {}) for step in tensor.steps or map(ir.Int, tensor.strides)]
+                maker, shape = "empty_strided", f"{shape}, ({', '.join(strides)}{',' if len(strides) == 1 else ''})"
             line = f"    {arguments[name]} = torch.{maker}({shape}, dtype=torch.{tensor.dtype}, device={device})"
             out.linked(source.name, line, (kernel.node_id,), kernel.name)
 
@@ -302,6 +303,12 @@ def verified_at(program: Program) -> Iterator[Sample]:
     yield from every[:: max(1, len(every) // 8)]
 
 
+def _strides_text(tensor: ir.Tensor) -> str:
+    if tensor.steps is None:
+        return strides_text(tensor.strides)
+    return f" strides ({', '.join(map(index_text, tensor.steps))})"
+
+
 def signature(program: Program) -> list[str]:
     """The launcher's docstring: its arguments and results."""
 
@@ -311,8 +318,7 @@ def signature(program: Program) -> list[str]:
     def described(names: tuple[str, ...]) -> list[str]:
         tensors = [program.tensor(name) for name in names]
         return [
-            f"        {t.name}: {t.dtype}[{', '.join(map(index_text, sizes_of(t)))}]{strides_text(t.strides)}"
-            for t in tensors
+            f"        {t.name}: {t.dtype}[{', '.join(map(index_text, sizes_of(t)))}]{_strides_text(t)}" for t in tensors
         ]
 
     return [

@@ -291,9 +291,10 @@ def _joined_or_first(programs: list[ir.Program], joined: Callable[[list[ir.Progr
 
 
 def _sized(program: ir.Program) -> list[ir.IndexExpr]:
-    """The expressions of sizes in a program, in order."""
+    """The expressions of sizes in a program, in order, but for strides, which differ with the numbers of heads."""
     names = {size.name for size in program.sizes}
-    return list(htile_sizes.expressions(program, names))
+    plain = replace(program, tensors=tuple(replace(tensor, steps=None) for tensor in program.tensors))
+    return list(htile_sizes.expressions(plain, names))
 
 
 def _checked(

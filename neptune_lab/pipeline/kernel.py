@@ -148,10 +148,15 @@ class Kernel:
 
     def _with_sizes(self, spec: TensorSpec) -> TensorSpec:
         """An input or output with the names of the sizes that are known at the launch only."""
-        names = self.htile.tensor(spec.name).sizes if self.htile.sizes else None
+        tensor = self.htile.tensor(spec.name)
+        names = tensor.sizes if self.htile.sizes else None
         if names is None:
             return spec
-        return replace(spec, sizes=tuple(size.name if isinstance(size, Name) else "" for size in names))
+        found = replace(spec, sizes=tuple(size.name if isinstance(size, Name) else "" for size in names))
+        if tensor.steps is None:
+            return found
+        multiples = [sizes.multiple_of(step) or ("", 0) for step in tensor.steps]
+        return replace(found, shape=tensor.shape, strides=tensor.strides, steps=tuple(name for name, _ in multiples))
 
     def __call__(self, *tensors: Any) -> Any:
         """Launches on CUDA tensors, or in Triton's interpreter if there is no GPU.

@@ -16,7 +16,7 @@ import torch
 from neptune_lab.errors import DefinitionError, NeptuneError, TileError
 from neptune_lab.pytorch import lengths, stored
 from neptune_lab.pytorch.arguments import Problem
-from neptune_lab.pytorch.lengths import family_of, for_lengths, laid_out
+from neptune_lab.pytorch.lengths import families_of, for_lengths, laid_out
 from neptune_lab.pytorch.mods import Reading
 from neptune_lab.runtime import KernelSpec, LoadedKernel, device_facts, load
 from neptune_lab.runtime.early import compiling
@@ -90,7 +90,7 @@ def compiled_for(
             entry = stored.find(key)
             known = entry is not None and entry.records == known_records(entry.workloads)
             if entry is not None and known and not problem.extras.dynamic:
-                family_of(problem, reading)
+                families_of(problem, reading)
                 return _loaded(entry)
             # (a cache of pages has a size of its own, whatever the lengths)
             sized = for_lengths(problem, score_mod, mask_mod, reading) if place is None else None

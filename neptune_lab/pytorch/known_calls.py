@@ -16,8 +16,10 @@ from torch.autograd import forward_ad
 
 from neptune_lab.pytorch.arguments import Extras, captured_inputs
 from neptune_lab.pytorch.compiled import Compiled
+from neptune_lab.pytorch.length_layouts import Layout, Layouts, fixed_layout, layouts_of, moving_layout
 from neptune_lab.pytorch.lengths import LONG, Family
 from neptune_lab.pytorch.mod_state import state_of
+from neptune_lab.tensor_spec import TensorSpec
 
 # Entries of each table; a full one is emptied, since calls fill it again.
 _MOST = 1024
@@ -113,8 +115,10 @@ def launched(
     if known is None:
         if not _for_lengths or len(of_q) != 4 or len(of_k) != 4 or len(of_v) != 4:
             return None
-        found = _for_lengths.get(_family(of_q, of_k, of_v, kinds, strides))
-        if found is None or not found.serves(of_q[2], of_k[2], tensors):
+        every = layouts_of((of_q, of_k, of_v), strides)
+        candidates = (_for_lengths.get(_family(of_q, of_k, of_v, kinds, layouts)) for layouts in every)
+        found = next((f for f in candidates if f is not None and f.serves(of_q[2], of_k[2], tensors)), None)
+        if found is None:
             return None
         found.family.keys = of_k[2]
         known = found.known
@@ -131,14 +135,11 @@ def _options(enable_gqa: Any, scale: Any, lse: Any, dynamic: Any) -> Any:
     return (enable_gqa, scale, lse, dynamic) if dynamic is None or type(dynamic) is bool else None
 
 
-def _family(q: Any, k: Any, v: Any, kinds: Any, strides: Any) -> Any:
+def _family(q: Any, k: Any, v: Any, kinds: Any, layouts: Layouts) -> Any:
     """What calls have in common that one kernel for all lengths may serve."""
     (batch, heads, m, width), (kv_batch, kv_heads, n, k_width) = q, k
-    if strides is not None:  # (those of a dimension of size 1 have no meaning)
-        every = zip((q, k, v), strides, strict=True)
-        strides = tuple([tuple([s if e > 1 else 0 for s, e in zip(own, shape, strict=True)]) for shape, own in every])
     sizes = batch, heads, width, kv_batch, kv_heads, k_width, v[0], v[1], v[3], v[2] == n
-    return sizes, kinds, strides, m == 1, m == n, m >= LONG or n >= LONG
+    return sizes, kinds, layouts, m == 1, m == n, m >= LONG or n >= LONG
 
 
 def keep(
@@ -177,7 +178,19 @@ def keep(
     if family is None or not compiled.kernel.spec.ranges:
         _add(_known, (q.shape, k.shape, v.shape, kinds, strides, *[t.shape for t in tensors]), known)
     else:
-        _add(_for_lengths, _family(q.shape, k.shape, v.shape, kinds, strides), _lengths_of(known, tensors, family))
+        given = zip((q, k, v), compiled.kernel.spec.inputs[:3], strict=True)
+        layouts: Any = (None, None, None)
+        if strides is not None:
+            layouts = tuple(
+                (moving_layout if s.steps or s.strides is None else fixed_layout)(t.shape, t.stride()) for t, s in given
+            )
+        _add(_for_lengths, _family(q.shape, k.shape, v.shape, kinds, layouts), _lengths_of(known, tensors, family))
+
+
+def _layout_of(tensor: torch.Tensor, spec: TensorSpec) -> Layout:
+    """The layout of a tensor that a kernel for all lengths takes."""
+    moves = spec.steps is not None or spec.strides is None
+    return (moving_layout if moves else fixed_layout)(tensor.shape, tensor.stride())
 
 
 def _lengths_of(known: _Known, tensors: list[torch.Tensor], family: Family) -> _ForLengths:

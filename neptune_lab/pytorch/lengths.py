@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from neptune_lab.errors import NeptuneError
 from neptune_lab.pytorch import stored
 from neptune_lab.pytorch.arguments import Problem
+from neptune_lab.pytorch.length_layouts import Layouts, layouts_of, moves, strides_at
 from neptune_lab.pytorch.mods import Reading
 from neptune_lab.runtime.sized import sizes_in
-from neptune_lab.tensor_spec import Strides, dense_strides
+from neptune_lab.tensor_spec import Strides, dense_strides, resized_strides
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,6 +47,7 @@ class Family:
     """Calls that differ in lengths alone.
 
     Args:
+        layouts: of q, k and v.
         lengths: of q, and of k and v, at the first call.
         keys: the length of k and v at the last call.
         shapes: of the captured tensors, at the first call.
@@ -56,6 +58,7 @@ class Family:
             None: it was refused, for the reason in `refusals`.
     """
 
+    layouts: Layouts
     lengths: tuple[int, int]
     keys: int
     shapes: Shapes
@@ -102,9 +105,20 @@ def for_lengths(problem: Problem, score_mod: Any, mask_mod: Any, reading: Readin
     dynamic = problem.extras.dynamic
     if dynamic is False or not reading.exact or not _is_known(problem):
         return None
-    lengths = problem.q[2], problem.k[2]
-    shapes = _shapes_of(reading)
-    key, family = family_of(problem, reading)
+    every = families_of(problem, reading)
+    for key, family in reversed(every) if dynamic else every:
+        entry = _of_family(problem, score_mod, mask_mod, reading, key, family)
+        if entry is not None:
+            return entry
+    return None
+
+
+def _of_family(
+    problem: Problem, score_mod: Any, mask_mod: Any, reading: Reading, key: Any, family: Family
+) -> stored.StoredKernel | None:
+    """The kernel for all lengths of a family that serves a call."""
+    lengths, shapes = (problem.q[2], problem.k[2]), _shapes_of(reading)
+    dynamic = problem.extras.dynamic
     wanted = (lengths[0] > 1, True) if dynamic else family.varied
     if not any(wanted):
         return None
@@ -139,14 +153,18 @@ def _is_known(problem: Problem) -> bool:
     return known and problem.k[0] == problem.q[0] and all(value == usual for value, usual in others)
 
 
-def family_of(problem: Problem, reading: Reading) -> tuple[Any, Family]:
-    """The family of a call and its key, with the lengths of this call noted."""
+def families_of(problem: Problem, reading: Reading) -> list[tuple[Any, Family]]:
+    """The families of a call and their keys, one for each of its layouts, with the lengths of this call noted."""
+    return [(key, _noted(key, layouts, problem, reading)) for key, layouts in _keys(problem, reading)]
+
+
+def _noted(key: Any, layouts: Layouts, problem: Problem, reading: Reading) -> Family:
     lengths = problem.q[2], problem.k[2]
-    key = _without_lengths(problem), without_shapes(reading.key), lengths[0] == 1
     family = _families.get(key)
     if family is None:
         grows = _grows(key[0][0], lengths)
-        family = Family(lengths, lengths[1], _shapes_of(reading), lengths[0] == lengths[1], grows, (False, grows))
+        shapes, together = _shapes_of(reading), lengths[0] == lengths[1]
+        family = Family(layouts, lengths, lengths[1], shapes, together, grows, (False, grows))
         _families[key] = family
         if len(_families) > _MOST:
             _families.popitem(last=False)
@@ -154,13 +172,12 @@ def family_of(problem: Problem, reading: Reading) -> tuple[Any, Family]:
     family.together &= lengths[0] == lengths[1]
     before, (q, kv) = family.lengths, family.varied
     family.varied = q or lengths[0] != before[0], kv or lengths[1] != before[1]
-    return key, family
+    return family
 
 
 def known_family(problem: Problem, reading: Reading) -> Family | None:
     """The family of a call that was noted."""
-    key = _without_lengths(problem), without_shapes(reading.key), problem.q[2] == 1
-    return _families.get(key)
+    return next((_families[key] for key, _ in _keys(problem, reading) if key in _families), None)
 
 
 def _grows(problem: Any, lengths: tuple[int, int]) -> bool:
@@ -184,13 +201,12 @@ def forget() -> None:
     _families.clear()
 
 
-def _without_lengths(problem: Problem) -> tuple[Any, Any]:
-    """What a problem says beside its lengths: sizes and options, and strides."""
-    (batch, heads, _, width), (_, kv_heads, _, _) = problem.q, problem.k
-    every = zip((problem.q, problem.k, problem.v), problem.strides or (None, None, None), strict=True)
-    # The stride of a dimension of size 1 has no meaning, and would be another one at each length.
-    strides = tuple(s and tuple(step if n > 1 else 0 for step, n in zip(s, shape, strict=True)) for shape, s in every)
-    return (batch, heads, kv_heads, width, problem.v[3], problem.dtype, problem.scale, problem.extras), strides
+def _keys(problem: Problem, reading: Reading) -> list[tuple[Any, Layouts]]:
+    """What a call says beside its lengths: sizes and options, strides, mods, and whether it has one query."""
+    (batch, heads, q_len, width), (_, kv_heads, _, _) = problem.q, problem.k
+    sizes = batch, heads, kv_heads, width, problem.v[3], problem.dtype, problem.scale, problem.extras
+    mods, every = without_shapes(reading.key), layouts_of((problem.q, problem.k, problem.v), problem.strides)
+    return [(((sizes, layouts), mods, q_len == 1), layouts) for layouts in every]
 
 
 def without_shapes(key: Any) -> Any:
@@ -254,7 +270,7 @@ def _made(
     from neptune_lab.operators.attention_sizes import sizes_of
     from neptune_lab.pipeline.for_sizes import compile_for_sizes
 
-    make = partial(_operator, problem, score_mod, mask_mod, reading, plan)
+    make = partial(_operator, problem, score_mod, mask_mod, reading, plan, family.layouts)
     try:
         kernel = compile_for_sizes(
             make,
@@ -291,18 +307,21 @@ def _operator(
     mask_mod: Any,
     reading: Reading,
     plan: _Plan,
+    layouts: Layouts,
     sample: Mapping[str, int],
     *,
     small: bool = False,
 ) -> Operator:
-    """The call's operator at other lengths; with `small`, of one sample and one group of heads."""
+    """The call's operator at other lengths; with `small`, of one group of heads and one sample, or two of which the
+    strides are multiples of the length."""
     from neptune_lab.operators import attention
     from neptune_lab.operators.capture import with_shapes
 
     (batch, heads, q_len, head_dim), (_, kv_heads, kv_len, _) = problem.q, problem.k
     formats = {name: value for name, value in problem.extras.formats if name != "dtype"}
+    moving = moves(layouts)
     if small:
-        batch, heads, kv_heads = 1, heads // kv_heads, 1
+        batch, heads, kv_heads = min(batch, 2) if moving else 1, heads // kv_heads, 1
         formats |= {
             n: (1, min(heads if n[0] == "q" else 1, of[1])) for n, of in formats.items() if n.endswith("_scale")
         }
@@ -332,12 +351,29 @@ def _operator(
             **formats,
         )
         assert made.program is not None  # built here, while the shapes are replaced
-    if problem.strides is not None:
-        made = made if small else laid_out(made, problem.strides)
+    if problem.strides is not None and (moving or not small):
+        made = laid_out(made, _strides_of(problem, layouts, made))
     return replace(made, captured={}) if shapes else made
 
 
-def laid_out(op: Operator, strides: tuple[Strides | None, Strides | None, Strides | None]) -> Operator:
+def _strides_of(problem: Problem, layouts: Layouts, op: Operator) -> tuple[Strides | None, ...]:
+    """The strides of q, k and v at the lengths of an operator, which may have fewer samples and heads."""
+    assert problem.strides is not None
+    found: list[Strides | None] = []
+    given = zip(op.inputs, (problem.q, problem.k, problem.v), problem.strides, layouts, strict=False)
+    for tensor, shape, own, layout in given:
+        whole = (*shape[:2], tensor.shape[2], shape[3])
+        strides = strides_at(layout, own, tensor.shape[2])
+        if strides is None or tensor.shape == whole:
+            found.append(strides)
+        elif any(isinstance(step, tuple) for step in layout or ()):
+            found.append(resized_strides(tensor.shape, whole, strides))
+        else:  # (with its gaps, a smaller tensor would be dense at one length)
+            found.append(None)
+    return tuple(found)
+
+
+def laid_out(op: Operator, strides: tuple[Strides | None, ...]) -> Operator:
     """The operator for the strides of q, k and v; `out` has the order of q's dimensions."""
     q, k, v = strides
     shape = next(tensor.shape for tensor in op.outputs if tensor.name == "out")
@@ -347,7 +383,7 @@ def laid_out(op: Operator, strides: tuple[Strides | None, Strides | None, Stride
 __all__ = [
     "LONG",
     "Family",
-    "family_of",
+    "families_of",
     "for_lengths",
     "forget",
     "known_family",

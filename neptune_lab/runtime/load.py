@@ -69,6 +69,7 @@ class LoadedKernel:
         self.interpreter = interpreter
         self._expected = [(torch.Size(t.shape), getattr(torch, t.dtype), t.strides) for t in spec.inputs]
         self._sized = bool(spec.ranges)
+        self._moving = any(tensor.steps for tensor in spec.inputs)
         # By the index of the device: launchers that Triton's launches go through, and those that call Triton's launch
         # function themselves; None: there is none for this module.
         self._launchers: dict[int, Callable[..., Any]] = {}
@@ -104,6 +105,11 @@ class LoadedKernel:
                 return False
             if self._sized and sizes_in(self.spec, [tensor.shape for tensor in tensors]) is None:
                 return False
+            if self._moving:
+                expected = [
+                    (tensor.shape, dtype, spec.strides_at(tensor.shape))
+                    for tensor, spec, (_, dtype, _) in zip(tensors, self.spec.inputs, expected, strict=True)
+                ]
             for tensor, (shape, dtype, strides) in zip(tensors, expected, strict=True):
                 if (
                     (tensor.shape != shape and not self._sized)
@@ -160,8 +166,8 @@ class LoadedKernel:
         """The tensors, the chosen ones copied to memory of their own with the same strides."""
         if not any(chosen):
             return tensors
-        specs = self.spec.inputs
-        return tuple(copy_with(t, s.strides) if c else t for t, s, c in zip(tensors, specs, chosen, strict=True))
+        every = zip(tensors, self.spec.inputs, chosen, strict=True)
+        return tuple(copy_with(t, s.strides_at(t.shape)) if c else t for t, s, c in every)
 
     def _launch(self, tensors: tuple[torch.Tensor, ...]) -> Any:
         index = tensors[0].device.index
@@ -310,11 +316,12 @@ def check_arguments(spec: KernelSpec, tensors: tuple[Any, ...], interpreter: boo
                 f"argument {argument.name} has layout {tensor.layout}; expected torch.strided",
                 help=f"convert it with {argument.name}.to_dense()",
             )
-        if not fits_strides(tensor, argument.strides):
-            if argument.strides is None:
+        strides = argument.strides_at(tensor.shape)
+        if not fits_strides(tensor, strides):
+            if strides is None:
                 expected, help = "a contiguous tensor", f"copy it with {argument.name}.contiguous()"
             else:
-                expected = f"{argument.strides}, which the kernel was compiled for"
+                expected = f"{strides}, which the kernel was compiled for"
                 help = f"compile the operator for these strides: op.with_strides({argument.name}={tensor.stride()})"
             raise LaunchError(f"argument {argument.name} has strides {tensor.stride()}; expected {expected}", help=help)
 

@@ -80,9 +80,10 @@ def _empty(spec: TensorSpec, shape: tuple[int, ...], device: Any) -> Tensor:
     import torch
 
     dtype = getattr(torch, spec.dtype)
-    if spec.strides is None:
+    strides = spec.strides_at(shape)
+    if strides is None:
         return torch.empty(shape, dtype=dtype, device=device)
-    return torch.empty_strided(shape, spec.strides, dtype=dtype, device=device)
+    return torch.empty_strided(shape, strides, dtype=dtype, device=device)
 
 
 @lru_cache(1)

@@ -108,6 +108,45 @@ def test_slices_of_a_preallocated_cache_are_read_where_they_are():
     assert made_for_all() == 1
 
 
+def seen_through(n: int, batch: int, how: str) -> list[torch.Tensor]:
+    """q, k and v of this length whose strides vary with it."""
+    generator = torch.Generator().manual_seed(n)
+
+    def made(*shape):
+        return torch.randn(shape, generator=generator).half()
+
+    if how == "packed":
+        return [t.transpose(1, 2) for t in made(batch, n, 3 * HEADS, WIDTH).chunk(3, 2)]
+    if how == "views":
+        return [made(batch, n, heads, WIDTH).transpose(1, 2) for heads in (HEADS, KV_HEADS, KV_HEADS)]
+    cache = made(2, batch, KV_HEADS, 256, WIDTH)  # of which 32, 64 and 128 are divisors
+    return [made(batch, n, HEADS, WIDTH).transpose(1, 2), cache[0][:, :, :n], cache[1][:, :, :n]]
+
+
+OF_NIGHT = [pytest.param(how, marks=pytest.mark.nightly) for how in ("views", "cache")]
+
+
+@pytest.mark.parametrize("how", ["packed", *OF_NIGHT])
+def test_strides_that_vary_with_the_length_have_a_kernel_for_all(how: str, monkeypatch):
+    attend, long_way = flex_attention._attend, []
+    monkeypatch.setattr(flex_attention, "_attend", lambda *given: long_way.append(given) or attend(*given))
+    for n in (32, 41, 64, 65, 17, 130):
+        q, k, v = seen_through(n, 2, how)
+        out = nl.attention(q, k, v, mask_mod=causal, enable_gqa=True)
+        assert error(out, q, k, v, mask_of(causal, n, n)) < 2e-3, n
+        assert out.stride() == torch.empty_like(q).stride()
+    assert (kernels(), made_for_all()) == (2, 1)
+    assert len(long_way) == 2  # lengths that the kernel takes are known calls
+
+
+def test_negated_views_are_copied_with_the_strides_of_their_length():
+    for n in (40, 41, 66):
+        q, k, v = seen_through(n, 2, "packed")
+        out = nl.attention(torch._neg_view(q), k, torch._neg_view(v), enable_gqa=True)
+        assert error(out, -q, k, -v) < 2e-3, n
+    assert made_for_all() == 1
+
+
 @pytest.mark.parametrize("mod", [None, causal], ids=["full", "causal"])
 def test_both_lengths_vary(mod):
     for m, n in ((20, 50), (33, 70), (1, 90), (64, 200), (200, 64), (300, 17)):

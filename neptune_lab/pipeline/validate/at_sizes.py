@@ -19,11 +19,12 @@ def wrong_at(module: EmittedModule, operator: Operator, kinds: int = 1) -> str |
         UnknownSpelling: the module uses what the NumPy form of Triton does not know.
     """
     definition = operator.program
+    strides = {tensor.name: tensor.strides for tensor in operator.inputs}
     dtypes = {buffer.name: buffer.dtype for buffer in definition.buffers}
     for kind, inputs in data_sets(definition, operator.captured, kinds):
         wanted = expectations(definition, [inputs])[0]
         try:
-            arrays = triton_numpy.run(module, inputs, dtypes, definition.inputs)
+            arrays = triton_numpy.run(module, inputs, dtypes, definition.inputs, strides)
         except IndexError as error:
             return f"{kind}: {error}"
         found = dict(zip(definition.outputs, arrays, strict=True))
