@@ -1,11 +1,14 @@
 """Times `nl.attention` for any length on a GPU: kernels for all lengths, packed sequences, a cache of pages.
 
-    python scripts/lengths_speed.py [--only prefill,decode,host,packed,paged] [--count 20] [--seed 0]
+    python scripts/lengths_speed.py [--only prefill,decode,views,eight,host,packed,paged] [--count 20] [--seed 0]
 
 - prefill, decode: the kernel for all lengths against the untuned Triton kernel of each length, at lengths drawn at
   random; both are checked against float64 on rows drawn at random.
 - host: microseconds of the host from an eager call to the last launch, with the GPU idle.
-- packed: sequences one after another (`cu_seqlens_q`) against torch's varlen_attn.
+- views, eight: the kernel for all lengths against that of each length, of (batch, length, heads, head_dim) tensors seen
+  through a transpose, and of one query and a cache of 8 bits.
+- packed: sequences one after another (`cu_seqlens_q`) against torch's varlen_attn, by the kernel for all totals and by
+  the one of each total.
 - paged: one query a sequence, as a part of the rate at which the GPU reads.
 """
 
@@ -112,8 +115,11 @@ def packed(seed: int) -> None:
         rows = [t[0].transpose(0, 1).contiguous() for t in (q, k, v)]
         most = max(b - a for a, b in pairwise(cuts))
 
-        def ours(q: Any = q, k: Any = k, v: Any = v, offsets: Any = offsets) -> Any:
-            return nl.attention(q, k, v, cu_seqlens_q=offsets, mask_mod=causal)
+        def ours(q: Any = q, k: Any = k, v: Any = v, offsets: Any = offsets, dynamic: bool = True) -> Any:
+            return nl.attention(q, k, v, cu_seqlens_q=offsets, mask_mod=causal, dynamic=dynamic)
+
+        def own(ours: Any = ours) -> Any:
+            return ours(dynamic=False)
 
         def theirs(rows: Any = rows, offsets: Any = offsets, most: int = most) -> Any:
             return varlen_attn(rows[0], rows[1], rows[2], offsets, offsets, most, most, window_size=(-1, 0))
@@ -122,8 +128,37 @@ def packed(seed: int) -> None:
         first = slice(0, cuts[1])
         error = wrong(out[:, :, first], q[:, :, first], k[:, :, first], v[:, :, first], True)
         apart = float((out[0].transpose(0, 1).float() - want.float()).norm() / want.float().norm())
-        found = times({"ours": ours, "varlen": theirs})
+        found = times({"for all": ours, "own": own, "varlen": theirs})
         print(f"packed {total}, {len(cuts) - 1} sequences: {found}, error {error:.1e}, apart {apart:.1e}", flush=True)
+
+
+def alike(kind: str, lengths: list[int]) -> None:
+    """Kernels for all lengths against those of each length, by `dynamic`."""
+    ratios = []
+    for n in lengths:
+        if kind == "views":
+            q, k, v = (t.transpose(1, 2) for t in tensors([(2, n, 16, WIDTH)] * 3))
+            options: dict[str, Any] = {"mask_mod": causal}
+        else:
+            q, k, v = tensors([(4, 32, 1, WIDTH), *[(4, 32, n, WIDTH)] * 2])
+            k, v = (t.to(torch.float8_e4m3fn) for t in (k, v))
+            options = {"k_scale": 0.5}
+
+        def call(dynamic: bool, q: Any = q, k: Any = k, v: Any = v, options: Any = options) -> Any:
+            return nl.attention(q, k, v, dynamic=dynamic, **options)
+
+        outs = call(True), call(False)
+        scaled = (q, k, v) if kind == "views" else (q, k.half() * 0.5, v.half())
+        errors = [wrong(out, *scaled, kind == "views") for out in outs]
+        found = times({"for all": lambda call=call: call(True), "own": lambda call=call: call(False)})
+        if max(errors) > 5e-3 or len(found) < 2:
+            print(f"{kind} {n}: errors {errors}, no time", flush=True)
+            continue
+        ratios.append(found["own"] / found["for all"])
+        print(f"{kind} {n}: for all {found['for all']:.1f}, own {found['own']:.1f} us, {ratios[-1]:.3f}", flush=True)
+    print(
+        f"{kind}: own / for all, geometric mean of {len(ratios)}: {geometric_mean(ratios):.3f}, least {min(ratios):.3f}"
+    )
 
 
 def paged(seed: int) -> None:
@@ -150,7 +185,7 @@ def paged(seed: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="prefill,decode,host,packed,paged")
+    parser.add_argument("--only", default="prefill,decode,views,eight,host,packed,paged")
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
@@ -159,6 +194,9 @@ def main() -> None:
     for kind in ("prefill", "decode"):
         if kind in parts:
             all_lengths(kind, sorted(random.randint(1024, 12000) for _ in range(chosen.count)))
+    for kind in ("views", "eight"):
+        if kind in parts:
+            alike(kind, sorted(random.randint(1024, 12000) for _ in range(min(chosen.count, 6))))
     if "host" in parts:
         host(100)
     if "packed" in parts:
