@@ -31,6 +31,7 @@ What that saves of a whole call is in docs/using/pytorch.md (scripts/call_cost.p
 from __future__ import annotations
 
 import ast
+import builtins
 import inspect
 import math
 from collections.abc import Callable, Mapping
@@ -126,6 +127,18 @@ class _Rewrite:
             f"{_PREFIX}knobs": knobs.runtime,
         }
         self.text = "\n".join(self._lines(arguments)) + "\n"
+        self._take_names()
+
+    def _take_names(self) -> None:
+        """Adds what the written launcher reads of the module, such as a function that the grid calls."""
+        nodes = [node for node in ast.walk(ast.parse(self.text)) if isinstance(node, ast.Name)]
+        own = {node.id for node in nodes if isinstance(node.ctx, ast.Store)}
+        own |= {argument.arg for argument in self.function.args.args}
+        for name in {node.id for node in nodes} - own - self.names.keys():
+            if hasattr(self.module, name):
+                self.names[name] = getattr(self.module, name)
+            elif not hasattr(builtins, name):
+                raise _Unknown
 
     def _lines(self, arguments: list[str]) -> list[str]:
         sizes, before, allocations, launches, returned = self._statements()

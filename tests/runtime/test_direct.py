@@ -142,6 +142,16 @@ def test_what_the_kernels_were_not_compiled_for_goes_the_slow_way(world):
     assert launch(q, k) != "slow"
 
 
+def test_functions_of_the_module_are_called(world):
+    module = ModuleType("module")
+    module._multiprocessors = lambda device: 132 if device == torch.device("cpu") else None
+    text = TWO.replace("(n // 2, 4)", "(min(_multiprocessors(q.device), n), 4)")
+    kernels = {"first": kernel(world, "first", num_warps=2), "second": kernel(world, "second")}
+    launch = direct(text, "entry", module, kernels, torch.device("cpu"), print)
+    launch(torch.zeros(4), torch.zeros(1, 6))
+    assert world.seen[0][1][:3] == (6, 4, 1)
+
+
 OTHERS = {
     "a loop": TWO.replace("    n = k.shape[1]\n", "    n = k.shape[1]\n    for i in range(2):\n        pass\n"),
     "a tensor with values": TWO.replace("torch.empty((3, 5)", "torch.zeros((3, 5)"),
@@ -151,6 +161,7 @@ OTHERS = {
     "another kernel": TWO.replace("second[", "third["),
     "an intermediate with strides": TWO.replace("torch.empty((3, 5)", "torch.empty_strided((3, 5), (1, 3)"),
     "a name of its own": TWO.replace("sums", "_nl_sums"),
+    "a name that the module lacks": TWO.replace("(n // 2, 4)", "(unknown(n), 4)"),
     "no return": TWO.replace("    return out\n", ""),
 }
 
