@@ -24,7 +24,9 @@ def fixed_layout(shape: Sequence[int], strides: Sequence[int] | None) -> Layout:
     >>> fixed_layout((2, 4, 16, 8), (1536, 8, 96, 1)), fixed_layout((1, 4, 16, 8), (1536, 8, 96, 1))
     ((1536, 8, 96, 1), (0, 8, 96, 1))
     """
-    return strides and tuple([step if n > 1 else 0 for step, n in zip(strides, shape, strict=True)])
+    if strides is None:
+        return None
+    return tuple([step if n > 1 else 0 for step, n in zip(strides, shape, strict=True)])
 
 
 def moving_layout(shape: Sequence[int], strides: Sequence[int] | None) -> Layout:
