@@ -60,8 +60,8 @@ _BINARY = {
 _UNARY = {operator.neg: "-", operator.pos: "+", operator.invert: "~"}
 # Where functions are that a mod may call; the text names them by these, so that equal texts are equal mods.
 _HOMES = ("torch", torch), ("torch.nn.functional", torch.nn.functional), ("torch.special", torch.special)
-_NATIVE: Any = torch._C._nn  # pyright: ignore[reportAttributeAccessIssue]
-_OTHERS = ("torch._C._nn", _NATIVE), ("operator", operator), ("math", math)
+_NATIVE: Any = torch._C
+_OTHERS = ("torch._C._nn", _NATIVE._nn), ("torch._C._special", _NATIVE._special), ("operator", operator), ("math", math)
 _HELP = "compute a tensor before the call, and read its elements in the mod: `table[q, kv]`"
 
 
