@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from math import prod
 
 import ml_dtypes  # noqa: F401  (teaches NumPy the name "bfloat16")
+import networkx as nx
 import numpy as np
 
 from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.dataflow import graph
 from neptune_lab.loop_ir.dimensions import dimensions
 from neptune_lab.loop_ir.dtypes import as_multiplied, dtype_of
 from neptune_lab.loop_ir.nodes import Block, Load, Op, Program, walk
@@ -80,6 +82,21 @@ def multiplies_eights(program: Program, nest: NestPlan) -> bool:
 def products(program: Program, nest: NestPlan) -> list[Block]:
     names = {nest.first, *nest.auxiliary_reductions, *nest.reductions}
     return [b for b in tree.blocks(program) if b.name in names and reducer_of(b) == "sum" and is_product(b)]
+
+
+def accumulates_several(program: Program, nest: NestPlan) -> bool:
+    """Whether several products accumulate side by side, such as the gradients of keys and values.
+
+    Args:
+        program: the definition, before any step.
+        nest: from `plan`.
+
+    Returns:
+        True if the nest has two matrix products that fold its reduce axis, neither of which reads the other.
+    """
+    flow = graph(program)
+    kept = [b.name for b in products(program, nest) if b.name in nest.reductions]
+    return any(not nx.has_path(flow, a, b) for n, a in enumerate(kept) for b in kept[n + 1 :])
 
 
 def columns_of(program: Program, nest: NestPlan) -> int:

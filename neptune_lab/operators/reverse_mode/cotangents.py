@@ -7,6 +7,7 @@ read an element (`transpose`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -41,11 +42,14 @@ class Part:
         term: over the tensor's own axes and `free`.
         free: axes to sum over.
         reader: the stage that it comes from; "" for what is given.
+        factor: of the whole part.  A constant stays apart from the term until a part with another one is added, or to
+            the end: cotangents are linear, and a product per element is saved.
     """
 
     term: Expr
     free: tuple[Axis, ...]
     reader: str = ""
+    factor: float = 1.0
 
 
 @dataclass(slots=True)
@@ -69,6 +73,7 @@ class Reverse:
     _parts: dict[str, list[Part]] = field(default_factory=dict)
     _cotangents: dict[str, Expr] = field(default_factory=dict)
     _given: dict[str, str] = field(default_factory=dict)
+    _factors: dict[str, float] = field(default_factory=dict)
 
     def run(self, seeds: Mapping[str, str], wrt: Sequence[str]) -> dict[str, str]:
         """Makes the stages of all cotangents.
@@ -120,26 +125,30 @@ class Reverse:
         """d_stage at the stage's own axes: a read of a stage that is made for it, or what is given."""
         parts = self._parts[stage.name]
         if len(parts) == 1 and not parts[0].free and isinstance(without_casts(parts[0].term), Load):
+            self._factors[stage.name] = parts[0].factor
             return parts[0].term
-        return self._summed(f"d_{stage.name}", stage.axes, parts)
+        found, self._factors[stage.name] = self._summed(f"d_{stage.name}", stage.axes, parts)
+        return found
 
-    def _summed(self, name: str, axes: tuple[Axis, ...], parts: Sequence[Part]) -> Expr:
-        """Makes the stages of a cotangent: one per part that sums, and their sum."""
+    def _summed(self, name: str, axes: tuple[Axis, ...], parts: Sequence[Part]) -> tuple[Load, float]:
+        """Makes the stages of a cotangent: one per part that sums, and their sum. The cotangent is its element times
+        the number."""
+        a = self._arithmetic
         name = self._fresh(name)
-        sums = [part for part in parts if part.free]
+        factors = {part.factor for part in parts}
+        common = factors.pop() if len(factors) == 1 else 1.0
         total: Expr | None = None
-        for part in parts:
-            if not part.free:
-                total = self._arithmetic.add(total, part.term)
-        for part in sums:
-            own = name if len(parts) == 1 else self._fresh(f"{name}_of_{part.reader}")
-            stage = Stage(own, axes, part.free, "sum", part.term, self.dtype)
-            self.made.append(stage)
-            total = self._arithmetic.add(total, stage.element)
+        for part in sorted(parts, key=lambda part: bool(part.free)):
+            value: Expr | None = part.term
+            if part.free:
+                own = name if len(parts) == 1 else self._fresh(f"{name}_of_{part.reader}")
+                self.made.append(Stage(own, axes, part.free, "sum", part.term, self.dtype))
+                value = self.made[-1].element
+            total = a.add(total, value if part.factor == common else a.mul(value, a.number(part.factor)))
         assert total is not None
-        if not (len(parts) == 1 and sums):
+        if not (len(parts) == 1 and parts[0].free):
             self.made.append(Stage(name, axes, (), None, total, self.dtype))
-        return Load(name, tuple(Var(axis) for axis, _ in axes))
+        return Load(name, tuple(Var(axis) for axis, _ in axes)), common
 
     def _fresh(self, name: str) -> str:
         return free_name(name, {t.name for t in (*self.stages, *self.inputs, *self.made)} | self._given.keys())
@@ -161,7 +170,7 @@ class Reverse:
                 continue
             slope = partial(stage.term, read, self._arithmetic)
             if slope is not None:
-                self._add(stage, read, outer, _by_value(slope, stage))
+                self._add(stage, read, outer, _by_value(slope, stage), self._factors[stage.name])
 
     def _outer(self, stage: Stage) -> Expr:
         """The derivative of sum(d_out * out) with respect to one iteration's term."""
@@ -193,21 +202,21 @@ class Reverse:
         )
         inner = self._arithmetic.mul(cotangent, weights.element)
         assert inner is not None
-        self._through(softmax.scores, weights, inner)
+        self._through(softmax.scores, weights, inner, self._factors[stage.name])
 
-    def _through(self, expr: Expr, stage: Stage, outer: Expr) -> None:
-        """Adds the parts of an expression over the axes of a stage, if `outer` is its cotangent."""
+    def _through(self, expr: Expr, stage: Stage, outer: Expr, factor: float) -> None:
+        """Adds the parts of an expression over the axes of a stage, if `outer` times `factor` is its cotangent."""
         for read in dict.fromkeys(loads(expr)):
             assert isinstance(read, Load)
             slope = partial(expr, read, self._arithmetic) if read.buffer in self.active else None
             if slope is not None:
-                self._add(stage, read, outer, slope)
+                self._add(stage, read, outer, slope, factor)
 
     def _differentiate_weights(self, stage: Stage, softmax: Softmax) -> None:
         """d_x[r, c] += d_w[r, c] * w[r, c], and d_lse[r] -= sum over c of d_w[r, c] * w[r, c]."""
         inner = self._arithmetic.mul(self._cotangents[stage.name], stage.element)
         assert inner is not None
-        self._through(softmax.scores, stage, inner)
+        self._through(softmax.scores, stage, inner, self._factors[stage.name])
         if softmax.lse in self.active:
             row = next(read for read in loads(stage.term) if read.buffer == softmax.shift)
             assert isinstance(row, Load)
@@ -228,7 +237,8 @@ class Reverse:
         if not parts or any(part is None for part in parts):
             slope = self._arithmetic.negated(stage.element)
             assert slope is not None
-            self._add(stage, Load(softmax.lse, read.indices), self._cotangents[stage.name], slope)
+            lse = Load(softmax.lse, read.indices)
+            self._add(stage, lse, self._cotangents[stage.name], slope, self._factors[stage.name])
             return
         self._parts.setdefault(softmax.lse, []).extend(part for part in parts if part is not None)
 
@@ -269,25 +279,28 @@ class Reverse:
         own = {index.name: n for n, index in enumerate(in_reader) if isinstance(index, Var)}
         if len(own) != len(in_reader) or not own.keys() <= {axis for axis, _ in reader.axes}:
             return None
-        value, cotangent = self._as_result(reader)
+        result = self._as_result(reader)
+        value, cotangent = self._arithmetic.wide(result.element), self._cotangents[result.name]
         product = self._arithmetic.negated(self._arithmetic.mul(cotangent, value))
         assert product is not None
-        return self._placed(lse, in_reader, reader.axes, product, reader.name)
+        return self._placed(lse, in_reader, reader.axes, product, reader.name, self._factors[result.name])
 
-    def _as_result(self, stage: Stage) -> tuple[Expr, Expr]:
-        """o and d_o; of the result that is o rounded (and 0 in some rows), if there is one, since it is kept anyway."""
+    def _as_result(self, stage: Stage) -> Stage:
+        """o, or the result that is o rounded (and 0 in some rows), if there is one, since it is kept anyway."""
         readers = [s for s in self.stages if stage.name in s.reads and s.name in self._parts]
         if len(readers) == 1 and readers[0].reducer is None and readers[0].name in self._cotangents:
             (reader,) = readers
             if reader.place == stage.place and _is_rounded(reader.term, stage.element):
-                return self._arithmetic.wide(reader.element), self._cotangents[reader.name]
-        return self._arithmetic.wide(stage.element), self._cotangents[stage.name]
+                return reader
+        return stage
 
     # -- parts ---------------------------------------------------------------------------------------------
 
-    def _add(self, stage: Stage, read: Load, outer: Expr, slope: Expr) -> None:
-        """Adds `outer * slope`, in every iteration of the stage, to the cotangent of what it reads."""
+    def _add(self, stage: Stage, read: Load, outer: Expr, slope: Expr, factor: float) -> None:
+        """Adds `outer * slope * factor`, in every iteration of the stage, to the cotangent of what it reads."""
         outer = self._rounded(stage, outer, slope)
+        number, slope = self._apart(slope)
+        factor *= number
         term = self._arithmetic.mul(outer, slope)
         assert term is not None
         axes = (*stage.axes, *stage.folded)
@@ -303,9 +316,22 @@ class Reverse:
                 summed = Stage(name, kept, folded, "sum", term, self.dtype)
                 self.made.append(summed)
                 term, axes = summed.element, kept
-        self._parts.setdefault(read.buffer, []).append(self._placed(read.buffer, read.indices, axes, term, stage.name))
+        part = self._placed(read.buffer, read.indices, axes, term, stage.name, factor)
+        self._parts.setdefault(read.buffer, []).append(part)
 
-    def _placed(self, buffer: str, index: Sequence[Expr], axes: Sequence[Axis], term: Expr, reader: str) -> Part:
+    def _apart(self, slope: Expr) -> tuple[float, Expr]:
+        """A derivative as a number times the rest."""
+        a = self._arithmetic
+        match slope:
+            case Const(float(number)) if math.isfinite(number) and number != 0:
+                return number, a.number(1)
+            case Op("select", (condition, Const(float(number)), Const(0.0))) if math.isfinite(number) and number != 0:
+                return number, Op("select", (condition, a.number(1), a.number(0)))
+        return 1.0, slope
+
+    def _placed(
+        self, buffer: str, index: Sequence[Expr], axes: Sequence[Axis], term: Expr, reader: str, factor: float
+    ) -> Part:
         """The term, in every iteration over `axes`, which reads `buffer[index]`, as a part over the buffer's axes."""
         target = self._axes_of(buffer)
         places = [(f"@{n}", extent) for n, (_, extent) in enumerate(target)]
@@ -323,7 +349,7 @@ class Reverse:
             for other in found.conditions[1:]:
                 condition = Op("and", (condition, other))
             value = Op("select", (condition, value, self._arithmetic.number(0)))
-        return Part(substitute(value, names), tuple(free), reader)
+        return Part(substitute(value, names), tuple(free), reader, factor)
 
     def _rounded(self, stage: Stage, outer: Expr, slope: Expr) -> Expr:
         """The cotangent, rounded to 16 bits if it is multiplied by a matrix of 16 bits, as PyTorch's is.
@@ -367,13 +393,14 @@ class Reverse:
                 f"wrt: no result depends on {name!r} in a way that has a derivative",
                 help="leave it out of wrt: its gradient is 0",
             )
-        if dtype == self.dtype:
-            found = self._summed(f"d_{name}", axes, parts)
-            assert isinstance(found, Load)
-            return found.buffer
         own = self._fresh(f"d_{name}")
-        total = self._summed(f"{own}_sum", axes, parts)
-        self.made.append(Stage(own, axes, (), None, Cast(dtype, total), dtype))
+        plain = dtype == self.dtype and len({part.factor for part in parts} | {1.0}) == 1
+        total, factor = self._summed(own if plain else f"{own}_sum", axes, parts)
+        if plain:
+            return total.buffer
+        value = self._arithmetic.mul(total, self._arithmetic.number(factor))
+        assert value is not None
+        self.made.append(Stage(own, axes, (), None, value if dtype == self.dtype else Cast(dtype, value), dtype))
         return own
 
 

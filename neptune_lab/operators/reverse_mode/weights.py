@@ -1,24 +1,29 @@
 """Rewrites a softmax so that its derivative needs one statistic per row: the log-sum-exp.
 
     m[r] = max over c of x[r, c]                        m, s, lse[r] = m[r] + log(s[r])
-    e[r, c] = exp(x[r, c] - m[r])                ⇒      w[r, c] = exp(x[r, c] - lse[r])
+    e[r, c] = exp(x[r, c] - m[r])                ⇒      w[r, c] = exp2(x[r, c] * log2(e) - lse[r] * log2(e))
     s[r] = sum over c of e[r, c]
     e[r, c] / s[r]                                      w[r, c]
     (sum over c of e[r, c] * y[c, d]) / s[r]            sum over c of w[r, c] * y[c, d]
     m[r] + log(s[r])                                    lse[r]
 
 Both sides are equal over the reals.  The log-sum-exp is rounded to about 1e-7 of its size, and so is the logarithm of
-every weight of its row.  A row whose largest element is -inf has lse = -inf on both sides; there `w` reads 0 in place
-of lse, and is 0, where e / s is NaN.  FlashAttention's backward pass keeps the log-sum-exp too (Dao 2023, 3.1).
+every weight of its row.  The weights are powers of two, which is what a GPU computes, and the row holds lse times
+log2(e), so that a weight takes one multiplication and one subtraction.  A row whose largest element is -inf has lse =
+-inf on both sides; there `w` reads 0 in place of lse, and is 0, where e / s is NaN.  FlashAttention's backward pass
+keeps the log-sum-exp too (Dao 2023, 3.1).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, reads_buffer, substitute, transform
 from neptune_lab.operators.reverse_mode.stages import Axis, Stage, in_order, with_term
+
+LOG2E = math.log2(math.e)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,7 @@ class Softmax:
         scores: the expression x, over the axes of `exponential`.
         folded: the axes c of `exponential`.
         lse: the name of the stage of the log-sum-exp.
-        shift: the name of the stage that is lse, and 0 where that is -inf.
+        shift: the name of the stage that is lse times log2(e), and 0 where that is -inf.
         weights: the name of the stage w.
     """
 
@@ -82,7 +87,7 @@ def _softmax(total: Stage, by_name: dict[str, Stage]) -> Softmax | None:
     names = dict(zip(mine, (*at, *(Var(a) for a, _ in folded)), strict=True))
     if substitute(largest.term, names) != scores or [e for _, e in largest.folded] != [e for _, e in folded]:
         return None
-    lse, shift, weights = (free_name(f"{total.name}_{word}", by_name) for word in ("lse", "finite_lse", "weights"))
+    lse, shift, weights = (free_name(f"{total.name}_{word}", by_name) for word in ("lse", "lse2", "weights"))
     own_lse = (s.name for s in by_name.values() if s.reducer is None and _is_lse(s, largest, total))
     lse = next(own_lse, lse)
     return Softmax(largest, exponential, total, scores, folded, lse, shift, weights)
@@ -129,13 +134,13 @@ def in_weights(stages: Sequence[Stage], softmax: Softmax) -> tuple[Stage, ...]:
     changed = [_divided(stage, averages, softmax) for stage in changed]
     made = [made for pair in averages.values() for made in pair]
     known = {stage.name for stage in stages}
-    statistics = [stage for stage in _statistics(softmax) if stage.name not in known]
+    statistics = [stage for stage in _statistics(softmax, stages) if stage.name not in known]
     every = [*changed, *statistics, *dict.fromkeys(made)]
     # The cotangent of lse gets a part from w, so it comes before w, whether or not w reads it.
     return in_order(sorted(every, key=lambda stage: stage.name != softmax.lse))
 
 
-def _statistics(softmax: Softmax) -> tuple[Stage, ...]:
+def _statistics(softmax: Softmax, stages: Sequence[Stage]) -> tuple[Stage, ...]:
     """The stages lse, shift and w."""
     total, exponential = softmax.total, softmax.exponential
     lowest = Const(float("-inf"), total.dtype)
@@ -144,11 +149,34 @@ def _statistics(softmax: Softmax) -> tuple[Stage, ...]:
     value = Op("select", (Op("eq", (largest, lowest)), lowest, Op("add", (largest, Op("log", (sum_here,))))))
     lse = Stage(softmax.lse, total.axes, (), None, value, total.dtype)
     zero = Const(0.0, total.dtype)
-    held = Op("select", (Op("eq", (lse.element, lowest)), zero, lse.element))
+    scaled_lse = Op("mul", (lse.element, Const(LOG2E, total.dtype)))
+    held = Op("select", (Op("eq", (lse.element, lowest)), zero, scaled_lse))
     shift = Stage(softmax.shift, total.axes, (), None, held, total.dtype)
     row = _row(softmax)
-    weight = Op("exp", (Op("sub", (softmax.scores, Load(shift.name, row))),))
+    scores = _scaled(_inlined(softmax.scores, stages), total.dtype)
+    weight = Op("exp2", (Op("sub", (scores, Load(shift.name, row))),))
     return lse, shift, replace(exponential, name=softmax.weights, term=weight)
+
+
+def _inlined(scores: Expr, stages: Sequence[Stage]) -> Expr:
+    """The scores, as the stage that makes them computes them if that is a map."""
+    made = next((s for s in stages if isinstance(scores, Load) and s.name == scores.buffer), None)
+    if made is None or made.reducer is not None or made.dtype not in ("float32", "float64"):
+        return scores
+    assert isinstance(scores, Load)
+    return substitute(made.term, dict(zip((axis for axis, _ in made.axes), scores.indices, strict=True)))
+
+
+def _scaled(expr: Expr, dtype: str) -> Expr:
+    """The expression times log2(e), which is put into a constant factor that it has already."""
+    match expr:
+        case Op("select", (condition, a, b)):
+            return Op("select", (condition, _scaled(a, dtype), _scaled(b, dtype)))
+        case Const(float(value)):
+            return Const(value * LOG2E, dtype)
+        case Op("mul", (x, Const(float(value)))):
+            return Op("mul", (x, Const(value * LOG2E, dtype)))
+    return Op("mul", (expr, Const(LOG2E, dtype)))
 
 
 def _row(softmax: Softmax) -> tuple[Expr, ...]:
