@@ -27,7 +27,7 @@ def register_attention() -> None:
     Every attention layer of a model then calls `attention`, with the layer's mask (causal, windows, padding,
     packed sequences, static caches), its grouped heads, soft cap (Gemma 2), position bias (T5) and sinks (GPT-OSS,
     from the log-sum-exp of the kernel).  A cache that grows has two kernels.  Rows of padding, which see no
-    key, are 0.  For inference only: under torch.no_grad(), as in model.generate.  Calling this again changes nothing.
+    key, are 0.  Calling this again changes nothing.
 
     Raises:
         LaunchError: `transformers` is not installed, or has no interface for attention (it has since 4.56).

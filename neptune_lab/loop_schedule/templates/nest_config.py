@@ -117,8 +117,8 @@ def default_config(
     - One product of many rows and columns over a long axis (logits, of which a loss is left): tiles of 128 x 256 in
       8 warps, as of a matrix product alone.
     - Products that accumulate side by side (the gradients of keys and values): tiles of 64 x 64 in 4 warps and 2
-      stages, since each row keeps two accumulators. On an H100 no other of eleven tilings took less than 0.98 of its
-      time by geometric mean of three sizes.
+      stages, since each row keeps two accumulators: the best of six tilings on an H100, by geometric mean of four
+      sizes.
     - A product in float32: tiles of 32 x 32 at most. No matrix unit has that precision, and with 64 x 64 elements a
       lane needs more registers than it has: ptxas 12.8 spilled 13 KB, and some rows were wrong on an H200.
     - A sum of rows beside a narrower one (masked means): one row and 64 columns per program, in tiles of 64 x 64.

@@ -269,7 +269,9 @@ def _reads_any(expr: Expr, softmax: Softmax) -> bool:
 
 
 def _divided(stage: Stage, averages: dict[str, tuple[Stage, ...]], softmax: Softmax) -> Stage:
-    """acc / s by the average."""
+    """acc / s by the average; and a result that is 0 where lse is -inf, and else the average, by the average, which is
+    0 there too, since the weights are."""
+    lowest = Const(float("-inf"), softmax.total.dtype)
 
     def rule(node: Expr) -> Expr:
         match node:
@@ -279,6 +281,17 @@ def _divided(stage: Stage, averages: dict[str, tuple[Stage, ...]], softmax: Soft
                 here = dict(zip((axis for axis, _ in stage.axes), at, strict=True))
                 if _row_in(stage, softmax, here) == row:
                     return Load(stage.name, at)
+            case Op("select", (Op("eq", (Load(lse, row), bound)), Const(zero), other)) if (
+                lse == softmax.lse and bound == lowest and zero == 0
+            ):
+                read = without_casts(other)
+                own = next(
+                    (p[-1] for p in averages.values() if isinstance(read, Load) and p[-1].name == read.buffer), None
+                )
+                if own is not None and isinstance(read, Load):
+                    here = dict(zip((axis for axis, _ in own.axes), read.indices, strict=True))
+                    if _row_in(own, softmax, here) == row:
+                        return other
         return node
 
     return stage if stage.name == softmax.total.name else with_term(stage, rule)
