@@ -36,13 +36,13 @@ from neptune_lab.pytorch.dynamo import UNTRACEABLE, Tracing
 from neptune_lab.pytorch.graph_calls import add_call
 from neptune_lab.pytorch.mods import Path, follow, read
 from neptune_lab.pytorch.packed import Places, packed_mods
-from neptune_lab.pytorch.recording import records_gradients
+from neptune_lab.pytorch.recording import Recording, recording_for, records_gradients
 from neptune_lab.pytorch.refusals import refuse_recording
 from neptune_lab.runtime.torch_op import NAMESPACE
 
 # The op's name; for each captured input, the path to its tensor (or its index among the places) and its dtype; the
-# numbers with their paths.
-_Prepared = tuple[str, tuple[tuple[Path | int, torch.dtype], ...], tuple[tuple[Path, Any], ...]]
+# numbers with their paths; how many of the op's outputs the call returns, if it keeps others for a backward pass.
+_Prepared = tuple[str, tuple[tuple[Path | int, torch.dtype], ...], tuple[tuple[Path, Any], ...], int | None]
 
 
 def traced(
@@ -85,8 +85,9 @@ def traced(
     shapes = _fixed(q.shape), _fixed(k.shape), _fixed(v.shape)
     strides = _fixed(q.stride()), _fixed(k.stride()), _fixed(v.stride())
     dtypes = q.dtype, k.dtype, v.dtype
-    name, captures, numbers = _prepared(
-        shapes, strides, dtypes, q.device, enable_gqa, scale, score_mod, mask_mod, asked, packed
+    grads = torch.is_grad_enabled(), q.requires_grad or k.requires_grad or v.requires_grad
+    name, captures, numbers, results = _prepared(
+        shapes, strides, dtypes, q.device, enable_gqa, scale, score_mod, mask_mod, asked, packed, grads
     )
     mods = score_mod, mask_mod
     for path, value in numbers:
@@ -97,7 +98,10 @@ def traced(
         tensor = follow(places, (("item", path),)) if isinstance(path, int) else follow(mods, path)
         extra.append(as_input(tensor, q.device, dtype))
     op = getattr(getattr(torch.ops, NAMESPACE), name)
-    return op.default(q, k, v, *extra)
+    made = op.default(q, k, v, *extra)
+    if results is None:
+        return made
+    return made[0] if results == 1 else tuple(made)[:results]
 
 
 def _node(
@@ -142,8 +146,7 @@ def _choose(context: Any) -> None:
     symbolic = any(is_symbolic(n) for t in tensors for n in t.shape) and extras.dynamic is not False
     followed = score_known and mask_known and not scales and _follows(tracing, score_mod, mask_mod)
     recording = records_gradients((*tensors, *_tensors_of(score_mod, mask_mod)))
-    followed = followed and not recording
-    if followed and not symbolic:
+    if followed and (recording or not symbolic):  # (backward kernels are for one length)
         return
     if extras.dynamic is None and any(is_symbolic(t.shape[2]) for t in tensors):
         extras = extras._replace(dynamic=True)
@@ -214,11 +217,13 @@ def _prepared(
     mask_mod: Any,
     asked: tuple[Any, ...],
     packed: str,
+    grads: tuple[bool, bool],
 ) -> _Prepared:
     """Compiles the kernel and registers it as an op; the result lists what the graph has to read.
 
     Args:
         packed: "" without `Places`; "alike" if queries and keys have the same places, else "apart".
+        grads: whether gradients are recorded here, and whether one of q, k and v records them.
     """
     problem = problem_of(*shapes, *dtypes, device, enable_gqa, scale, Extras(*asked), strides)
     reading = read(score_mod, mask_mod)
@@ -229,10 +234,11 @@ def _prepared(
         path_of |= {id(place): index for index, place in reversed([*enumerate(places)])}
         score_mod, mask_mod = packed_mods(score_mod, mask_mod, places)
         reading = read(score_mod, mask_mod)
-    compiled = compiled_for(problem, score_mod, mask_mod, reading, device)
-    op = compiled.op
-    paths = tuple((path_of[id(reading.tensors[index])], dtype) for index, dtype in compiled.captured)
-    return op.__name__.partition(".")[0], paths, tuple((p, v) for p, v in numbers if v == v)
+    recorded = grads[0] and (grads[1] or any(getattr(t, "requires_grad", False) for t in reading.tensors))
+    found = (recording_for if recorded else compiled_for)(problem, score_mod, mask_mod, reading, device)
+    results = found.results if isinstance(found, Recording) and len(found.op._schema.returns) > found.results else None
+    paths = tuple((path_of[id(reading.tensors[index])], dtype) for index, dtype in found.captured)
+    return found.op.__name__.partition(".")[0], paths, tuple((p, v) for p, v in numbers if v == v), results
 
 
 def _examples(shapes: tuple[Shape, Shape, Shape], alike: bool) -> Places:

@@ -242,3 +242,21 @@ def test_a_parameter_that_starts_to_need_a_gradient_gets_one_from_a_known_call()
     nl.attention(q, k, v, score_mod=score_mod).sum().backward()
     assert bias.grad is not None
     assert bias.grad.norm() > 0
+
+
+def test_a_whole_graph_of_torch_compile_trains():
+    q, k, v = (t.requires_grad_() for t in tensors((1, 2, 20, 8)))
+    slopes = leaf(2)
+    score_mod = alibi(slopes)
+
+    def attend(q, k, v):
+        return torch.tanh(nl.attention(q * 2, k, v, score_mod=score_mod, mask_mod=causal)).sum()
+
+    every = q, k, v, slopes
+    compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
+    for ours, theirs in zip(
+        torch.autograd.grad(compiled(q, k, v), every), torch.autograd.grad(attend(q, k, v), every), strict=True
+    ):
+        assert torch.allclose(ours, theirs, atol=1e-6)
+    with torch.no_grad():
+        assert not compiled(q, k, v).requires_grad
