@@ -7,9 +7,8 @@ read an element (`transpose`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.loop_ir.nodes import (
@@ -26,30 +25,13 @@ from neptune_lab.loop_ir.nodes import (
     variables,
 )
 from neptune_lab.operators.reverse_mode.derivatives import Arithmetic, partial
+from neptune_lab.operators.reverse_mode.part import Part, apart, placed
 from neptune_lab.operators.reverse_mode.reductions import is_exact, of_extremum, of_product
 from neptune_lab.operators.reverse_mode.stages import Axis, Stage
-from neptune_lab.operators.reverse_mode.transpose import is_permutation, transposed
+from neptune_lab.operators.reverse_mode.transpose import is_permutation
 from neptune_lab.operators.reverse_mode.weights import Softmax, free_name, without_casts
 from neptune_lab.scalar_ops import OPERATIONS
 from neptune_lab.strict.dtypes import HALVES
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What one reader adds to a cotangent.
-
-    Args:
-        term: over the tensor's own axes and `free`.
-        free: axes to sum over.
-        reader: the stage that it comes from; "" for what is given.
-        factor: of the whole part.  A constant stays apart from the term until a part with another one is added, or to
-            the end: cotangents are linear, and a product per element is saved.
-    """
-
-    term: Expr
-    free: tuple[Axis, ...]
-    reader: str = ""
-    factor: float = 1.0
 
 
 @dataclass(slots=True)
@@ -283,7 +265,8 @@ class Reverse:
         value, cotangent = self._arithmetic.wide(result.element), self._cotangents[result.name]
         product = self._arithmetic.negated(self._arithmetic.mul(cotangent, value))
         assert product is not None
-        return self._placed(lse, in_reader, reader.axes, product, reader.name, self._factors[result.name])
+        part = placed(self._axes_of(lse), in_reader, reader.axes, product, self._arithmetic)
+        return replace(part, reader=reader.name, factor=self._factors[result.name])
 
     def _as_result(self, stage: Stage) -> Stage:
         """o, or the result that is o rounded (and 0 in some rows), if there is one, since it is kept anyway."""
@@ -299,7 +282,7 @@ class Reverse:
     def _add(self, stage: Stage, read: Load, outer: Expr, slope: Expr, factor: float) -> None:
         """Adds `outer * slope * factor`, in every iteration of the stage, to the cotangent of what it reads."""
         outer = self._rounded(stage, outer, slope)
-        number, slope = self._apart(slope)
+        number, slope = apart(slope, self._arithmetic)
         factor *= number
         term = self._arithmetic.mul(outer, slope)
         assert term is not None
@@ -316,40 +299,8 @@ class Reverse:
                 summed = Stage(name, kept, folded, "sum", term, self.dtype)
                 self.made.append(summed)
                 term, axes = summed.element, kept
-        part = self._placed(read.buffer, read.indices, axes, term, stage.name, factor)
-        self._parts.setdefault(read.buffer, []).append(part)
-
-    def _apart(self, slope: Expr) -> tuple[float, Expr]:
-        """A derivative as a number times the rest."""
-        a = self._arithmetic
-        match slope:
-            case Const(float(number)) if math.isfinite(number) and number != 0:
-                return number, a.number(1)
-            case Op("select", (condition, Const(float(number)), Const(0.0))) if math.isfinite(number) and number != 0:
-                return number, Op("select", (condition, a.number(1), a.number(0)))
-        return 1.0, slope
-
-    def _placed(
-        self, buffer: str, index: Sequence[Expr], axes: Sequence[Axis], term: Expr, reader: str, factor: float
-    ) -> Part:
-        """The term, in every iteration over `axes`, which reads `buffer[index]`, as a part over the buffer's axes."""
-        target = self._axes_of(buffer)
-        places = [(f"@{n}", extent) for n, (_, extent) in enumerate(target)]
-        found = transposed(index, places, dict(axes))
-        value: Expr = found.at(term)
-        own = {axis for axis, _ in target}
-        names: dict[str, Expr] = {place: Var(axis) for (place, _), (axis, _) in zip(places, target, strict=True)}
-        free: list[Axis] = []
-        for name, extent in found.free:
-            new = free_name(name, own | {axis for axis, _ in free})
-            names[name] = Var(new)
-            free.append((new, extent))
-        if found.conditions:
-            condition = found.conditions[0]
-            for other in found.conditions[1:]:
-                condition = Op("and", (condition, other))
-            value = Op("select", (condition, value, self._arithmetic.number(0)))
-        return Part(substitute(value, names), tuple(free), reader, factor)
+        part = placed(target, read.indices, axes, term, self._arithmetic)
+        self._parts.setdefault(read.buffer, []).append(replace(part, reader=stage.name, factor=factor))
 
     def _rounded(self, stage: Stage, outer: Expr, slope: Expr) -> Expr:
         """The cotangent, rounded to 16 bits if it is multiplied by a matrix of 16 bits, as PyTorch's is.
@@ -428,4 +379,4 @@ def _is_rounded(term: Expr, element: Load) -> bool:
     return without_casts(term) == element
 
 
-__all__ = ["Part", "Reverse"]
+__all__ = ["Reverse"]

@@ -1,0 +1,83 @@
+"""What one reader adds to a cotangent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from neptune_lab.loop_ir.nodes import Const, Expr, Op, Var, substitute
+from neptune_lab.operators.reverse_mode.derivatives import Arithmetic
+from neptune_lab.operators.reverse_mode.stages import Axis
+from neptune_lab.operators.reverse_mode.transpose import transposed
+from neptune_lab.operators.reverse_mode.weights import free_name
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one reader adds to a cotangent.
+
+    Args:
+        term: over the tensor's own axes and `free`.
+        free: axes to sum over.
+        reader: the stage that it comes from; "" for what is given.
+        factor: of the whole part.  A constant stays apart from the term until a part with another one is added, or to
+            the end: cotangents are linear, and a product per element is saved.
+    """
+
+    term: Expr
+    free: tuple[Axis, ...]
+    reader: str = ""
+    factor: float = 1.0
+
+
+def apart(slope: Expr, a: Arithmetic) -> tuple[float, Expr]:
+    """A derivative as a number times the rest.
+
+    Args:
+        slope: the derivative.
+        a: arithmetic of its dtype.
+
+    Returns:
+        The number, 1 if there is none, and the rest.
+    """
+    match slope:
+        case Const(float(number)) if math.isfinite(number) and number != 0:
+            return number, a.number(1)
+        case Op("select", (condition, Const(float(number)), Const(0.0))) if math.isfinite(number) and number != 0:
+            return number, Op("select", (condition, a.number(1), a.number(0)))
+    return 1.0, slope
+
+
+def placed(target: Sequence[Axis], index: Sequence[Expr], axes: Sequence[Axis], term: Expr, a: Arithmetic) -> Part:
+    """A term, in every iteration of a reader, as a part over the axes of the tensor that it reads.
+
+    Args:
+        target: the tensor's axes.
+        index: where the tensor is read, over `axes`.
+        axes: the reader's.
+        term: over `axes`.
+        a: arithmetic of its dtype.
+
+    Returns:
+        The part, whose reader and factor are left open.
+    """
+    places = [(f"@{n}", extent) for n, (_, extent) in enumerate(target)]
+    found = transposed(index, places, dict(axes))
+    value: Expr = found.at(term)
+    own = {axis for axis, _ in target}
+    names: dict[str, Expr] = {place: Var(axis) for (place, _), (axis, _) in zip(places, target, strict=True)}
+    free: list[Axis] = []
+    for name, extent in found.free:
+        new = free_name(name, own | {axis for axis, _ in free})
+        names[name] = Var(new)
+        free.append((new, extent))
+    if found.conditions:
+        condition = found.conditions[0]
+        for other in found.conditions[1:]:
+            condition = Op("and", (condition, other))
+        value = Op("select", (condition, value, a.number(0)))
+    return Part(substitute(value, names), tuple(free))
+
+
+__all__ = ["Part", "apart", "placed"]
