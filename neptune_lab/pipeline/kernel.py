@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError
@@ -288,6 +288,21 @@ class Kernel:
         from neptune_lab.runtime.torch_op import torch_op
 
         return torch_op(self._loaded, name)
+
+    def with_gradients(self) -> Callable[..., Any]:
+        """The kernel's operator as a function of torch tensors that gives gradients, also under torch.compile.
+
+        Returns:
+            A function from the operator's inputs, including those that a mod captured, to its output or a tuple of its
+            outputs.  Its forward kernel also gives what the backward kernels read, so it is another one than this.
+
+        Raises:
+            DefinitionError: the operator has no float input, or no derivative.
+            ScheduleError, TileError, EmitError: a stage of the compiler refused.
+        """
+        from neptune_lab.pipeline.with_gradients import with_gradients
+
+        return with_gradients(self.operator)
 
     def relative_error(self, seed: int = 0) -> float:
         """Runs on random inputs, and compares with the float64 reference.

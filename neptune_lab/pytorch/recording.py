@@ -15,9 +15,9 @@ from neptune_lab.pytorch import stored
 from neptune_lab.pytorch.arguments import Problem
 from neptune_lab.pytorch.compiled import _lock as compiling
 from neptune_lab.pytorch.compiled import definition_of, known_records
-from neptune_lab.pytorch.differentiable import Differentiable
 from neptune_lab.pytorch.mods import Reading
 from neptune_lab.runtime import LoadedKernel, load
+from neptune_lab.runtime.differentiable import Differentiable
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload

@@ -260,3 +260,23 @@ def test_a_whole_graph_of_torch_compile_trains():
         assert torch.allclose(ours, theirs, atol=1e-6)
     with torch.no_grad():
         assert not compiled(q, k, v).requires_grad
+
+
+@pytest.mark.nightly
+def test_a_tiny_model_trains_with_the_losses_of_eager():
+    """50 steps of Adam on one batch, whose loss falls by more than a half."""
+    nl.register_attention()
+    ids = torch.randint(2, 64, (2, 11), generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    losses = []
+    for model in pair("Llama"):
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        curve = []
+        for _ in range(50):
+            optimizer.zero_grad()
+            loss = model(input_ids=ids, labels=ids).loss
+            loss.backward()
+            optimizer.step()
+            curve.append(float(loss))
+        losses.append(curve)
+    assert losses[0][-1] < losses[0][0] / 2
+    assert max(abs(a - b) for a, b in zip(*losses, strict=True)) < 1e-3

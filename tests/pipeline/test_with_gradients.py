@@ -1,0 +1,81 @@
+"""Kernels as functions with gradients: norms, losses, chains of products, and operators of plain PyTorch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import neptune_lab as nl
+from neptune_lab.errors import DefinitionError, LaunchError
+from neptune_lab.operators import gemm_chain, norms, rows
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def drawn(*shapes, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(s, generator=generator).to(DEVICE, dtype).requires_grad_() for s in shapes]
+
+
+def check(function, reference, inputs, limit=1e-5):
+    every = [t for t in inputs if t.requires_grad]
+    out = function(*inputs)
+    given = torch.randn_like(out)
+    found = torch.autograd.grad(out, every, given)
+    wide = [t.detach().double().requires_grad_() if t.requires_grad else t for t in inputs]
+    expected = torch.autograd.grad(reference(*wide), [t for t in wide if t.requires_grad], given.double())
+    for ours, theirs in zip(found, expected, strict=True):
+        assert (ours - theirs).norm() < limit * theirs.norm()
+
+
+def test_layer_norm():
+    op = norms.layer_norm(rows=5, cols=33)
+    x, gamma, beta = drawn((5, 33), (33,), (33,))
+    check(nl.compile(op).with_gradients(), lambda x, g, b: F.layer_norm(x, (33,), g, b, 1e-5), (x, gamma, beta))
+
+
+def test_softmax():
+    op = rows.softmax(rows=5, cols=33, dtype="float32")
+    check(nl.compile(op).with_gradients(), lambda x: x.softmax(-1), drawn((5, 33)))
+
+
+def test_cross_entropy():
+    op = rows.cross_entropy(rows=5, cols=33, dtype="float32")
+    target = torch.arange(5, dtype=torch.int32, device=DEVICE) * 3
+    (x,) = drawn((5, 33))
+    check(
+        nl.compile(op).with_gradients(),
+        lambda x, t: F.cross_entropy(x, t.long(), reduction="none"),
+        (x, target) if op.inputs[0].name == "x" or op.inputs[0].dtype == "float32" else (target, x),
+    )
+
+
+def test_a_chain_of_products():
+    op = gemm_chain.gemm_chain(batch=1, m=9, n=7, k=5, h=3, dtype="float32")
+    inputs = drawn(*(t.shape for t in op.inputs))
+    check(nl.compile(op).with_gradients(), lambda a, b, c: (a @ b) @ c, inputs)
+
+
+def test_plain_pytorch_and_a_whole_graph():
+    def gated(x, w, u):
+        return (F.silu(x @ w) * (x @ u)).sum(-1)
+
+    inputs = drawn((6, 8), (8, 5), (8, 5))
+    function = nl.compile(nl.from_torch(gated, *(t.detach() for t in inputs))).with_gradients()
+    check(function, gated, inputs)
+    check(
+        torch.compile(lambda *t: function(*t) * 2, fullgraph=True, backend="aot_eager"),
+        lambda *t: gated(*t) * 2,
+        inputs,
+    )
+
+
+def test_what_has_no_gradient():
+    x = torch.zeros(4, dtype=torch.int32, device=DEVICE)
+    with pytest.raises(DefinitionError, match=r"has no float input(.|\n)*call its kernel"):
+        nl.compile(nl.from_torch(lambda x: x + 1, x)).with_gradients()
+    (x,) = drawn((5, 33))
+    function = nl.compile(rows.softmax(rows=5, cols=33, dtype="float32")).with_gradients()
+    with pytest.raises(LaunchError, match=r"expected \(5, 33\)"):
+        function(x[:4])
