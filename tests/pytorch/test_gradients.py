@@ -69,6 +69,19 @@ def gated(gate):
     return lambda score, b, h, q, kv: score * torch.sigmoid(gate[b, q])
 
 
+def two_reads(table):
+    return lambda score, b, h, q, kv: score * torch.exp(table[q // 4, h]) + torch.where(q > kv, table[kv % 5, h], 0.0)
+
+
+def by_data(table):
+    ids = torch.arange(20, device=DEVICE) * 7 % 6
+    return lambda score, b, h, q, kv: score + table[ids[q], h] * table[ids[kv], h]
+
+
+def vectors(rows):
+    return lambda score, b, h, q, kv: score + torch.atan((rows[q] * rows[kv]).sum(-1))
+
+
 PARAMETERS: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
     "slopes": (alibi, leaf(2)),
     "pair bias": (pair_bias, leaf(2, 20, 20)),
@@ -76,6 +89,10 @@ PARAMETERS: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
     "soft cap": (learned_cap, torch.tensor(5.0, device=DEVICE, requires_grad=True)),
     "buckets": (buckets, leaf(5, 2)),
     "gate of each query": (gated, leaf(1, 20)),
+    "two reads": (two_reads, leaf(5, 2)),
+    "rows chosen by data": (by_data, leaf(6, 2)),
+    "vectors": (vectors, leaf(20, 3)),
+    "float64": (pair_bias, leaf(2, 20, 20).detach().double().requires_grad_()),
 }
 
 

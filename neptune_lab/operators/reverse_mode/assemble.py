@@ -56,7 +56,7 @@ def assemble(name: str, program: Program, wrt: Sequence[str], keep: Collection[s
     softmaxes = tuple(s for s in softmaxes if any(stage.name == s.weights for stage in stages))
     active = _active(stages, wrt)
     seeds = _seeds(program, active)
-    reverse = Reverse(stages, inputs, _widest(inputs, stages), softmaxes, active)
+    reverse = Reverse(stages, inputs, _widest(stages, seeds), softmaxes, active)
     cotangents = reverse.run(seeds, wrt)
     every = in_order((*stages, *reverse.made))
     wanted = needed(every, list(cotangents.values()))
@@ -77,9 +77,9 @@ def assemble(name: str, program: Program, wrt: Sequence[str], keep: Collection[s
     return Passes(_forward(name, program, inputs, defined, stages, kept), backward, kept, names)
 
 
-def _widest(inputs: Sequence[Buffer], stages: Sequence[Stage]) -> str:
-    """The dtype of cotangents."""
-    return "float64" if any(t.dtype == "float64" for t in (*inputs, *stages)) else "float32"
+def _widest(stages: Sequence[Stage], results: Collection[str]) -> str:
+    """The dtype of cotangents: float64 if a result is of that dtype, else float32."""
+    return "float64" if any(s.dtype == "float64" for s in stages if s.name in results) else "float32"
 
 
 def _active(stages: Sequence[Stage], wrt: Sequence[str]) -> frozenset[str]:

@@ -122,7 +122,7 @@ def partial(expr: Expr, read: Load, arithmetic: Arithmetic) -> Expr | None:
         return partial(expr.arg, read, arithmetic) if "float" in expr.dtype else None
     assert isinstance(expr, Op)
     row = OPERATIONS.get(expr.name)
-    if row is not None and (row.kind in ("comparison", "logic", "integer") or expr.name in _STEPS):
+    if row is not None and (row.kind in ("comparison", "logic", "integer", "bits") or expr.name in _STEPS):
         return None
     rule = RULES.get(expr.name)
     if rule is None and row is not None and row.formula is not None:
@@ -228,6 +228,13 @@ def _erf(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
     return a.mul(a.mul(a.number(2 / math.sqrt(math.pi)), bell), d[0])
 
 
+def _atan(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
+    x = a.wide(op.args[0])
+    square = a.add(a.number(1), Op("mul", (x, x)))
+    assert square is not None
+    return a.div(d[0], square)
+
+
 def _abs(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
     x = a.wide(op.args[0])
     zero = a.number(0)
@@ -272,6 +279,7 @@ RULES: dict[str, Rule] = {
     "cos": _cos,
     "erf": _erf,
     "abs": _abs,
+    "atan": _atan,
     "pow": _pow,
 }
 """By operation of the loop-scalar IR.  One without a rule is derived through the formula of its row, if it has one."""

@@ -14,6 +14,7 @@ from neptune_lab.loop_ir.dimensions import Dimension, dimensions
 from neptune_lab.loop_ir.nodes import Load, Program
 from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.operators.reverse_mode.stages import Stage, in_order, needed, renamed
+from neptune_lab.operators.reverse_mode.weights import free_name
 
 # Up to so many products per element, computing them again takes less time than storing and loading the sum in float32:
 # 2 operations each at 700 TFLOP/s against 8 bytes at 4 TB/s.
@@ -63,9 +64,14 @@ def divided(program: Program, stages: Sequence[Stage], results: Sequence[str]) -
     }
     before = needed(stages, [stage.name for stage in stages if stage.name in shared])
     parts = [before]
+    taken = {*by_name, *program.inputs}
     for n, group in enumerate(of_group):
         own = [stage for stage in group if stage not in before]
-        names = {s.name: f"{s.name}_{n + 1}" for s in own if s.name in repeated and s.name not in results} if n else {}
+        names: dict[str, str] = {}
+        for stage in own if n else ():
+            if stage.name in repeated and stage.name not in results:
+                names[stage.name] = free_name(f"{stage.name}_{n + 1}", taken)
+                taken.add(names[stage.name])
         parts.append(in_order([renamed(stage, names) for stage in own]))
     return tuple(part for part in parts if part)
 
