@@ -66,7 +66,16 @@ def backward(op: Operator, wrt: Sequence[str] | None = None, keep: Collection[st
 def training(op: Operator, wrt: Sequence[str] | None = None, keep: Collection[str] | None = None) -> Training:
     """The forward pass that keeps what the backward pass reads, and the backward pass.
 
-    Arguments and errors are those of `backward`.
+    Args:
+        op: any operator whose sizes are numbers.
+        wrt: names of inputs; None: all float inputs.
+        keep: stages of the definition whose values the forward pass gives; None: chosen (`keep.kept_by_default`).
+
+    Returns:
+        Both passes; the first gives what the second reads.
+
+    Raises:
+        DefinitionError: as `backward`.
     """
     from neptune_lab.operators.reverse_mode.assemble import assemble
 
