@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import DefinitionError
@@ -11,6 +10,35 @@ from neptune_lab.runtime import LoadedKernel, load
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
+    from neptune_lab.runtime.differentiable import Differentiable
+
+
+def differentiable(
+    op: Operator, forward: Callable[[Operator], LoadedKernel], backward: Callable[[Operator], LoadedKernel]
+) -> Differentiable:
+    """The forward kernel of an operator that keeps what its backward kernels read.
+
+    Args:
+        op: any operator with a float input, whose sizes are numbers.
+        forward, backward: compile the operators of the two passes; the second is called when the first backward pass
+            needs its kernel.
+
+    Returns:
+        The kernel with its backward pass.
+
+    Raises:
+        DefinitionError: the operator has no derivative.
+    """
+    from neptune_lab.operators import training
+    from neptune_lab.runtime.differentiable import Differentiable
+
+    passes = training(op, [t.name for t in op.inputs if "float" in t.dtype])
+    cotangents = {f"d_{t.name}": n for n, t in enumerate(op.outputs)}
+
+    def backward_for(wanted: tuple[str, ...]) -> LoadedKernel:
+        return backward(training(op, wanted, passes.kept).backward)
+
+    return Differentiable(forward(passes.forward), len(op.outputs), cotangents, backward_for)
 
 
 def with_gradients(op: Operator) -> Callable[..., Any]:
@@ -27,26 +55,13 @@ def with_gradients(op: Operator) -> Callable[..., Any]:
         DefinitionError: the operator has no float input, or no derivative.
         ScheduleError, TileError, EmitError: a stage of the compiler refused.
     """
-    from neptune_lab.operators import training
-    from neptune_lab.runtime.differentiable import Differentiable
-
-    floats = [t.name for t in op.inputs if "float" in t.dtype]
-    if not floats:
+    if not any("float" in t.dtype for t in op.inputs):
         raise DefinitionError(f"{op.name} has no float input", help="call its kernel, which has no gradients to give")
-    passes = training(op, floats)
-    results = len(op.outputs)
-
-    @cache
-    def backward_for(wanted: tuple[str, ...]) -> LoadedKernel:
-        return _kernel(training(op, wanted, passes.kept).backward)
-
-    cotangents = {f"d_{t.name}": n for n, t in enumerate(op.outputs)}
-    torch_op = Differentiable(_kernel(passes.forward), results, cotangents, backward_for).op
+    kernel = differentiable(op, _kernel, _kernel)
+    torch_op = kernel.op
 
     def call(*tensors: Any) -> Any:
-        made = torch_op(*tensors)
-        listed = tuple(made)[:results] if isinstance(made, tuple | list) else (made,)
-        return listed if results > 1 else listed[0]
+        return kernel.outputs(torch_op(*tensors))
 
     call.__name__ = op.name
     return call
@@ -58,4 +73,4 @@ def _kernel(op: Operator) -> LoadedKernel:
     return load(compile(op).spec)
 
 
-__all__ = ["with_gradients"]
+__all__ = ["differentiable", "with_gradients"]

@@ -346,7 +346,7 @@ def _recorded(
     """The outputs of a call that records gradients."""
     found = recording_for(problem_of(*problem), score_mod, mask_mod, reading, q.device)
     extra = captured_inputs(found.captured, reading.tensors, q.device)
-    return found.outputs(found.op(q, k, v, *extra))
+    return found.kernel.outputs(found.op(q, k, v, *extra))
 
 
 def _first_as(found: Any, dtype: torch.dtype) -> Any:

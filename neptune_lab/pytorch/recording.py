@@ -34,19 +34,14 @@ class Recording:
     """A forward kernel with gradients.
 
     Args:
-        op: takes q, k, v and the captured tensors.
-        results: number of outputs that a call returns; the others are kept for the backward pass.
+        kernel: takes q, k, v and the captured tensors.
+        op: its operator.
         captured: for each captured tensor, its index in `Reading.tensors`, and the dtype that the kernel takes.
     """
 
+    kernel: Differentiable
     op: OpOverload
-    results: int
     captured: tuple[tuple[int, torch.dtype], ...]
-
-    def outputs(self, found: Any) -> Any:
-        """What the call returns: a tensor, or a tuple."""
-        listed = tuple(found)[: self.results] if isinstance(found, tuple | list) else (found,)
-        return listed if self.results > 1 else listed[0]
 
 
 def records_gradients(tensors: Sequence[Any]) -> bool:
@@ -74,24 +69,19 @@ def recording_for(problem: Problem, score_mod: Any, mask_mod: Any, reading: Read
         return _known[key]
     on_device = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
     with compiling, on_device:
-        from neptune_lab.operators import training
+        from neptune_lab.pipeline.with_gradients import differentiable
 
         made = definition_of(problem, score_mod, mask_mod, reading)
-        floats = [t.name for t in made.op.inputs if "float" in t.dtype]
-        passes = training(made.op, floats)
-        results = len(made.op.outputs)
-        cotangents = {f"d_{t.name}": n for n, t in enumerate(made.op.outputs)}
         options = dict(problem.extras.options)
-        forward = _kernel(passes.forward, options)
 
-        def backward_for(wanted: tuple[str, ...]) -> LoadedKernel:
+        def backward(op: Operator) -> LoadedKernel:
             with compiling, on_device:
-                return _kernel(training(made.op, wanted, passes.kept).backward, {})
+                return _kernel(op, {})
 
-        kernel = Differentiable(forward, results, cotangents, backward_for)
-        given = stored.captured_inputs(forward.spec.inputs)
+        kernel = differentiable(made.op, lambda op: _kernel(op, options), backward)
+        given = stored.captured_inputs(kernel.forward.spec.inputs)
         dtypes = [getattr(torch, t.dtype) for t in given]
-        found = Recording(kernel.op, results, tuple(zip(made.captured, dtypes, strict=True)))
+        found = Recording(kernel, kernel.op, tuple(zip(made.captured, dtypes, strict=True)))
     if key is not None:
         _known[key] = found
         if len(_known) > _MOST:

@@ -236,7 +236,9 @@ def _prepared(
         reading = read(score_mod, mask_mod)
     recorded = grads[0] and (grads[1] or any(getattr(t, "requires_grad", False) for t in reading.tensors))
     found = (recording_for if recorded else compiled_for)(problem, score_mod, mask_mod, reading, device)
-    results = found.results if isinstance(found, Recording) and len(found.op._schema.returns) > found.results else None
+    results = found.kernel.results if isinstance(found, Recording) else None
+    if results is not None and len(found.op._schema.returns) == results:
+        results = None  # nothing is kept
     paths = tuple((path_of[id(reading.tensors[index])], dtype) for index, dtype in found.captured)
     return found.op.__name__.partition(".")[0], paths, tuple((p, v) for p, v in numbers if v == v), results
 

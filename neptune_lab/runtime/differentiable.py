@@ -41,6 +41,11 @@ class Differentiable:
         """The operator: from the forward kernel's inputs to all of its outputs; the first `results` have gradients."""
         return torch_op(self.forward, launch=of_any_strides(self.forward), autograd=(self.backward, self.keep))
 
+    def outputs(self, found: Any) -> Any:
+        """The operator's own outputs of what `op` gives: a tensor, or a tuple."""
+        listed = tuple(found)[: self.results] if isinstance(found, tuple | list) else (found,)
+        return listed if self.results > 1 else listed[0]
+
     def keep(self, ctx: Any, inputs: Sequence[torch.Tensor], output: Any) -> None:
         """Keeps what the backward pass reads, for torch's `setup_context`."""
         outputs = output if isinstance(output, tuple | list) else (output,)
