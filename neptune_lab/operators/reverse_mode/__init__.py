@@ -3,7 +3,7 @@
     >>> from neptune_lab.operators import attention, training
     >>> passes = training(attention.causal(batch=1, heads=2, seq=8, head_dim=4), wrt=["q"])
     >>> passes.kept, [t.name for t in passes.backward.inputs], [str(t) for t in passes.backward.outputs]
-    (('s_sum_lse2', 'out'), ['q', 'k', 'v', 's_sum_lse2', 'out', 'd_out'], ['d_q: float16[1, 2, 8, 4]'])
+    (('lse2', 'out'), ['q', 'k', 'v', 'lse2', 'out', 'd_out'], ['d_q: float16[1, 2, 8, 4]'])
 
 `backward` gives the second of the two passes.
 """

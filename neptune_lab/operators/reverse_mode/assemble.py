@@ -49,7 +49,7 @@ def assemble(name: str, program: Program, wrt: Sequence[str], keep: Collection[s
     inputs = tuple(program.buffer(b) for b in program.inputs)
     defined = stages_of(program)
     stages = defined
-    softmaxes = find_softmaxes(stages)
+    softmaxes = find_softmaxes(stages, program.inputs)
     for softmax in softmaxes:
         stages = in_weights(stages, softmax)
     stages = needed(stages, (*program.outputs, *(s.lse for s in softmaxes)))

@@ -17,12 +17,14 @@ keeps the log-sum-exp too (Dao 2023, 3.1).
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass, replace
 
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, reads_buffer, substitute, transform
 from neptune_lab.operators.reverse_mode.stages import Axis, Stage, in_order, with_term
+from neptune_lab.strict.dtypes import EIGHTS
 
+FLOATS = ("float16", "bfloat16", "float32", "float64", *EIGHTS)
 LOG2E = math.log2(math.e)
 
 
@@ -49,21 +51,28 @@ class Softmax:
     weights: str
 
 
-def find_softmaxes(stages: Sequence[Stage]) -> tuple[Softmax, ...]:
+def find_softmaxes(stages: Sequence[Stage], inputs: Collection[str]) -> tuple[Softmax, ...]:
     """Each softmax among the stages.
 
     Args:
         stages: of a definition.
+        inputs: names of its inputs, which no new stage gets.
 
     Returns:
         One for each sum of exponentials of differences to the maximum over the same axes.
     """
     by_name = {stage.name: stage for stage in stages}
-    found = (_softmax(stage, by_name) for stage in stages)
-    return tuple(softmax for softmax in found if softmax is not None)
+    taken = {*by_name, *inputs}
+    found: list[Softmax] = []
+    for stage in stages:
+        softmax = _softmax(stage, by_name, taken)
+        if softmax is not None:
+            found.append(softmax)
+            taken |= {softmax.lse, softmax.shift, softmax.weights}
+    return tuple(found)
 
 
-def _softmax(total: Stage, by_name: dict[str, Stage]) -> Softmax | None:
+def _softmax(total: Stage, by_name: dict[str, Stage], taken: Collection[str]) -> Softmax | None:
     """The softmax whose sum is this stage."""
     read = without_casts(total.term)
     if total.reducer != "sum" or not isinstance(read, Load) or read.buffer not in by_name:
@@ -87,7 +96,8 @@ def _softmax(total: Stage, by_name: dict[str, Stage]) -> Softmax | None:
     names = dict(zip(mine, (*at, *(Var(a) for a, _ in folded)), strict=True))
     if substitute(largest.term, names) != scores or [e for _, e in largest.folded] != [e for _, e in folded]:
         return None
-    lse, shift, weights = (free_name(f"{total.name}_{word}", by_name) for word in ("lse", "lse2", "weights"))
+    names = [(word, f"{total.name}_{word}") for word in ("lse", "lse2", "weights")]
+    lse, shift, weights = (word if word not in taken else free_name(long, taken) for word, long in names)
     own_lse = (s.name for s in by_name.values() if s.reducer is None and _is_lse(s, largest, total))
     lse = next(own_lse, lse)
     return Softmax(largest, exponential, total, scores, folded, lse, shift, weights)
@@ -242,7 +252,7 @@ def _average(stage: Stage, stages: Sequence[Stage], softmax: Softmax) -> tuple[S
                 continue
             weights = Load(softmax.weights, inner.indices) if isinstance(inner, Load) else inner
             term = _with_read(rounded.term, inner, weights)
-            own = replace(rounded, name=f"{softmax.weights}_{rounded.dtype}", term=term)
+            own = replace(rounded, name=_rounded(softmax, rounded.dtype), term=term)
             new_read, made = Load(own.name, read.indices), (own,)
         elif read.buffer == softmax.exponential.name:
             new_read, made = Load(softmax.weights, read.indices), ()
@@ -251,6 +261,11 @@ def _average(stage: Stage, stages: Sequence[Stage], softmax: Softmax) -> tuple[S
         term = _with_read(stage.term, read, new_read)
         return (*made, replace(stage, name=f"{stage.name}_average", term=term))
     return None
+
+
+def _rounded(softmax: Softmax, dtype: str) -> str:
+    """The name of the stage of the weights in a dtype."""
+    return f"{softmax.weights}_in_{dtype}"
 
 
 def _with_read(expr: Expr, old: Expr, new: Expr) -> Expr:
@@ -302,7 +317,7 @@ def _row_in(stage: Stage, softmax: Softmax, here: dict[str, Expr]) -> tuple[Expr
     assert isinstance(stage.term, Op)
     for factor in stage.term.args:
         read = without_casts(factor)
-        if isinstance(read, Load) and read.buffer.startswith(softmax.weights):
+        if isinstance(read, Load) and read.buffer in (softmax.weights, *(_rounded(softmax, dtype) for dtype in FLOATS)):
             axes = dict(zip((axis for axis, _ in softmax.exponential.axes), read.indices, strict=True))
             row = tuple(substitute(index, axes) for index in _row(softmax))
             return tuple(substitute(index, here) for index in row)
