@@ -6,12 +6,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.loop_ir.names import unique
 from neptune_lab.loop_ir.nodes import Buffer, Program
 from neptune_lab.operators.reverse_mode.cotangents import Reverse
 from neptune_lab.operators.reverse_mode.keep import kept_by_default
 from neptune_lab.operators.reverse_mode.parts import divided
 from neptune_lab.operators.reverse_mode.stages import Stage, in_order, needed, program_of, stages_of
-from neptune_lab.operators.reverse_mode.weights import find_softmaxes, free_name, in_weights
+from neptune_lab.operators.reverse_mode.weights import find_softmaxes, in_weights
 from neptune_lab.strict.console import shown
 
 
@@ -97,7 +98,7 @@ def _seeds(program: Program, active: frozenset[str]) -> dict[str, str]:
     seeds: dict[str, str] = {}
     for out in program.outputs:
         if out in active:
-            seeds[out] = free_name(f"d_{out}", {*taken, *seeds.values()})
+            seeds[out] = unique(f"d_{out}", {*taken, *seeds.values()}, "_")
     if not seeds:
         raise DefinitionError(
             f"wrt: no float output of {program.name} depends on {', '.join(active)}", help="choose other inputs"

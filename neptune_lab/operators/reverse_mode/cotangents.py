@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.loop_ir.names import unique
 from neptune_lab.loop_ir.nodes import (
     Buffer,
     Cast,
@@ -29,7 +30,7 @@ from neptune_lab.operators.reverse_mode.part import Part, apart, placed
 from neptune_lab.operators.reverse_mode.reductions import is_exact, of_extremum, of_product
 from neptune_lab.operators.reverse_mode.stages import Axis, Stage
 from neptune_lab.operators.reverse_mode.transpose import is_permutation
-from neptune_lab.operators.reverse_mode.weights import Softmax, free_name, without_casts
+from neptune_lab.operators.reverse_mode.weights import Softmax, without_casts
 from neptune_lab.scalar_ops import OPERATIONS
 from neptune_lab.strict.dtypes import HALVES
 
@@ -133,7 +134,8 @@ class Reverse:
         return Load(name, tuple(Var(axis) for axis, _ in axes)), common
 
     def _fresh(self, name: str) -> str:
-        return free_name(name, {t.name for t in (*self.stages, *self.inputs, *self.made)} | self._given.keys())
+        taken = {t.name for t in (*self.stages, *self.inputs, *self.made)} | self._given.keys()
+        return unique(name, taken, "_")
 
     def _differentiate(self, stage: Stage) -> None:
         """Adds the stage's parts to the cotangents of what it reads."""
@@ -331,7 +333,7 @@ class Reverse:
         for n in range(len(shape)):
             indices = (r.indices[n] for s in self.stages for r in loads(s.term) if r.buffer == buffer)
             plain = (index.name for index in indices if isinstance(index, Var))
-            names.append(free_name(next(plain, f"{buffer}_{n}"), names))
+            names.append(unique(next(plain, f"{buffer}_{n}"), names, "_"))
         return tuple(zip(names, shape, strict=True))
 
     def _of_input(self, name: str) -> str:

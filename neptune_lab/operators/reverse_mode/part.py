@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from neptune_lab.loop_ir.names import unique
 from neptune_lab.loop_ir.nodes import Const, Expr, Op, Var, substitute
 from neptune_lab.operators.reverse_mode.derivatives import Arithmetic
 from neptune_lab.operators.reverse_mode.stages import Axis
 from neptune_lab.operators.reverse_mode.transpose import transposed
-from neptune_lab.operators.reverse_mode.weights import free_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def placed(target: Sequence[Axis], index: Sequence[Expr], axes: Sequence[Axis], 
     names: dict[str, Expr] = {place: Var(axis) for (place, _), (axis, _) in zip(places, target, strict=True)}
     free: list[Axis] = []
     for name, extent in found.free:
-        new = free_name(name, own | {axis for axis, _ in free})
+        new = unique(name, own | {axis for axis, _ in free}, "_")
         names[name] = Var(new)
         free.append((new, extent))
     if found.conditions:

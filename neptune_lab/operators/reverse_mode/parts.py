@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from neptune_lab.loop_ir.dimensions import Dimension, dimensions
+from neptune_lab.loop_ir.names import unique
 from neptune_lab.loop_ir.nodes import Load, Program
 from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.operators.reverse_mode.stages import Stage, in_order, needed, renamed
-from neptune_lab.operators.reverse_mode.weights import free_name
 
 # Up to so many products per element, computing them again takes less time than storing and loading the sum in float32:
 # 2 operations each at 700 TFLOP/s against 8 bytes at 4 TB/s.
@@ -70,7 +70,7 @@ def divided(program: Program, stages: Sequence[Stage], results: Sequence[str]) -
         names: dict[str, str] = {}
         for stage in own if n else ():
             if stage.name in repeated and stage.name not in results:
-                names[stage.name] = free_name(f"{stage.name}_{n + 1}", taken)
+                names[stage.name] = unique(f"{stage.name}_{n + 1}", taken, "_")
                 taken.add(names[stage.name])
         parts.append(in_order([renamed(stage, names) for stage in own]))
     return tuple(part for part in parts if part)

@@ -8,9 +8,10 @@ atomic additions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from neptune_lab.loop_ir.names import unique
 from neptune_lab.loop_ir.nodes import Const, Expr, Op, Var, substitute, variables
 from neptune_lab.loop_ir.reach import Sum, as_sum
 from neptune_lab.operators.reverse_mode.stages import Axis
@@ -68,13 +69,13 @@ def transposed(index: Sequence[Expr], target: Sequence[Axis], extents: Mapping[s
     ({'h': 'x0 * 4 + h_part', 'i': 'i'}, [('h_part', 4), ('i', 3)], [])
     """
     made = Transposed()
-    names = _Names({name for name, _ in target} | set(extents))
+    taken = {name for name, _ in target} | set(extents)
     waiting = list(zip(index, target, strict=True))
     # Plain variables first: what they give makes the other dimensions' expressions known.
     waiting.sort(key=lambda pair: not isinstance(pair[0], Var))
     for n, (expr, (axis, extent)) in enumerate(waiting):
         rest = [other for other, _ in waiting[n + 1 :]]
-        _invert(made, expr, Var(axis), extent, extents, rest, waiting, names)
+        _invert(made, expr, Var(axis), extent, extents, rest, waiting, taken)
     for name, extent in extents.items():
         if name not in made.values:
             _free(made, name, extent)
@@ -89,7 +90,7 @@ def _invert(
     extents: Mapping[str, int],
     rest: Sequence[Expr],
     every: Sequence[tuple[Expr, Axis]],
-    names: _Names,
+    taken: set[str],
 ) -> None:
     """Solves `expr = axis` for a variable of the reader that has no value yet, or makes it a condition."""
     unknown = sorted(variables(expr) - made.values.keys())
@@ -105,7 +106,8 @@ def _invert(
             part = next((Var(a) for e, (a, _) in every if _is_remainder(e, name, size) and e in rest), None)
             count = min(size, extents[name])
             if part is None:
-                part = Var(names.fresh(f"{name}_part"))
+                part = Var(unique(f"{name}_part", taken))
+                taken.add(part.name)
                 made.free.append((part.name, count))
             value = Op("add", (Op("mul", (axis, Const(size))), part))
             made.values[name] = value
@@ -113,7 +115,8 @@ def _invert(
                 made.conditions.append(_less(value, extents[name]))
             return
         case Op("floormod", (Var(name), Const(int(size)))) if name in unknown and size > 0:
-            whole = names.fresh(f"{name}_whole")
+            whole = unique(f"{name}_whole", taken)
+            taken.add(whole)
             count = -(-extents[name] // size)
             made.free.append((whole, count))
             value = Op("add", (Op("mul", (Var(whole), Const(size))), axis))
@@ -158,26 +161,6 @@ def _written(total: Sum) -> Expr:
         term: Expr = Var(name) if factor == 1 else Op("mul", (Var(name), Const(factor)))
         expr = term if expr == Const(0) else Op("add", (expr, term))
     return expr
-
-
-class _Names:
-    """Names that are not taken."""
-
-    def __init__(self, taken: set[str]) -> None:
-        self._taken = taken
-
-    def fresh(self, name: str) -> str:
-        found = next(n for n in _numbered(name) if n not in self._taken)
-        self._taken.add(found)
-        return found
-
-
-def _numbered(name: str) -> Iterator[str]:
-    yield name
-    n = 1
-    while True:
-        yield f"{name}{n}"
-        n += 1
 
 
 __all__ = ["Transposed", "is_permutation", "transposed"]

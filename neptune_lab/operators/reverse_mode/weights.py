@@ -17,9 +17,10 @@ keeps the log-sum-exp too (Dao 2023, 3.1).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from neptune_lab.loop_ir.names import unique
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, reads_buffer, substitute, transform
 from neptune_lab.operators.reverse_mode.stages import Axis, Stage, in_order, with_term
 from neptune_lab.strict.dtypes import EIGHTS
@@ -97,7 +98,7 @@ def _softmax(total: Stage, by_name: dict[str, Stage], taken: Collection[str]) ->
     if substitute(largest.term, names) != scores or [e for _, e in largest.folded] != [e for _, e in folded]:
         return None
     names = [(word, f"{total.name}_{word}") for word in ("lse", "lse2", "weights")]
-    lse, shift, weights = (word if word not in taken else free_name(long, taken) for word, long in names)
+    lse, shift, weights = (word if word not in taken else unique(long, taken, "_") for word, long in names)
     own_lse = (s.name for s in by_name.values() if s.reducer is None and _is_lse(s, largest, total))
     lse = next(own_lse, lse)
     return Softmax(largest, exponential, total, scores, folded, lse, shift, weights)
@@ -118,14 +119,6 @@ def without_casts(expr: Expr) -> Expr:
     while isinstance(expr, Cast) and "float" in expr.dtype:
         expr = expr.arg
     return expr
-
-
-def free_name(name: str, taken: Container[str]) -> str:
-    """`name`, with a number if it is taken."""
-    n, found = 1, name
-    while found in taken:
-        n, found = n + 1, f"{name}_{n}"
-    return found
 
 
 def in_weights(stages: Sequence[Stage], softmax: Softmax) -> tuple[Stage, ...]:
@@ -324,4 +317,4 @@ def _row_in(stage: Stage, softmax: Softmax, here: dict[str, Expr]) -> tuple[Expr
     return None
 
 
-__all__ = ["Softmax", "find_softmaxes", "free_name", "in_weights", "without_casts"]
+__all__ = ["Softmax", "find_softmaxes", "in_weights", "without_casts"]
