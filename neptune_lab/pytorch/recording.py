@@ -13,8 +13,8 @@ import torch
 from neptune_lab.errors import LaunchError
 from neptune_lab.pytorch import stored
 from neptune_lab.pytorch.arguments import Problem
+from neptune_lab.pytorch.compiled import _keep, definition_of, known_records
 from neptune_lab.pytorch.compiled import _lock as compiling
-from neptune_lab.pytorch.compiled import definition_of, known_records
 from neptune_lab.pytorch.mods import Reading
 from neptune_lab.runtime import LoadedKernel, load
 from neptune_lab.runtime.differentiable import Differentiable
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 # Operators by everything that they depend on; the oldest are dropped first.
 _known: OrderedDict[Any, Recording] = OrderedDict()
-_MOST = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +82,7 @@ def recording_for(problem: Problem, score_mod: Any, mask_mod: Any, reading: Read
         dtypes = [getattr(torch, t.dtype) for t in given]
         found = Recording(kernel, kernel.op, tuple(zip(made.captured, dtypes, strict=True)))
     if key is not None:
-        _known[key] = found
-        if len(_known) > _MOST:
-            _known.popitem(last=False)
+        _keep(_known, key, found)
     return found
 
 
