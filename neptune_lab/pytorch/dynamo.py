@@ -156,6 +156,14 @@ class Tracing:
         """The proxy of a tensor without axes that holds a symbolic number."""
         return self._added(torch.full, ((), proxy), {"dtype": dtype, "device": device}).as_proxy()
 
+    def contiguous(self, name: str) -> Any:
+        """The proxy of a local variable that is a tensor, made contiguous."""
+        return self.added(torch.Tensor.contiguous, self.proxy(name))
+
+    def added(self, function: Any, *args: Any) -> Any:
+        """The proxy of a call that is added to the graph."""
+        return self._added(function, args, {}).as_proxy()
+
     def assign_call(self, name: str, function: Any, *args: Any) -> None:
         """Adds a call of an operator to the graph, and sets a local variable to its result."""
         self._tx.symbolic_locals[name] = self._added(function, args, {})

@@ -30,6 +30,7 @@ from neptune_lab.pytorch.arguments import (
 )
 from neptune_lab.pytorch.block_masks import mask_of
 from neptune_lab.pytorch.compiled import Compiled, compiled_for
+from neptune_lab.pytorch.examples import over_examples
 from neptune_lab.pytorch.known_calls import keep, launched
 from neptune_lab.pytorch.lengths import known_family
 from neptune_lab.pytorch.mods import Reading, read
@@ -273,10 +274,14 @@ def _attend(
                 return found
     given = q, k, v
     mods, reading, (q, k, v), problem = _read(q, k, v, device, score_mod, mask_mod, enable_gqa, scale, extras, places)
-    if torch.is_grad_enabled() and records_gradients((q, k, v, *reading.tensors)):
-        return _recorded(problem, q, k, v, *mods, reading)
+    captured = reading.tensors
+    if type(q) is not torch.Tensor and captured:
+        mods, reading, captured = over_examples(*mods, reading)
+    if torch.is_grad_enabled() and records_gradients((q, k, v, *captured)):
+        found = recording_for(problem_of(*problem), *mods, reading, device)
+        return found.kernel.outputs(found.op(q, k, v, *captured_inputs(found.captured, captured, device)))
     compiled = _kernel(problem, *mods, reading)
-    extra = captured_inputs(compiled.captured, reading.tensors, device) if compiled.captured else ()
+    extra = captured_inputs(compiled.captured, captured, device) if compiled.captured else ()
     if reading.exact and q is given[0] and k is given[1] and v is given[2]:
         family = known_family(problem_of(*problem), reading) if compiled.kernel.spec.ranges else None
         keep(q, k, v, score_mod, mask_mod, enable_gqa, scale, extras, compiled, reading.tensors, family)
@@ -332,21 +337,6 @@ def _kernel(problem: tuple[Any, ...], score_mod: Any, mask_mod: Any, reading: Re
     """The kernel of a problem, from memory if it is known."""
     compiled = _kernels.get((problem, reading.key)) if reading.exact else None
     return _compiled(problem, score_mod, mask_mod, reading) if compiled is None else compiled
-
-
-def _recorded(
-    problem: tuple[Any, ...],
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    score_mod: Any,
-    mask_mod: Any,
-    reading: Reading,
-) -> Any:
-    """The outputs of a call that records gradients."""
-    found = recording_for(problem_of(*problem), score_mod, mask_mod, reading, q.device)
-    extra = captured_inputs(found.captured, reading.tensors, q.device)
-    return found.kernel.outputs(found.op(q, k, v, *extra))
 
 
 def _first_as(found: Any, dtype: torch.dtype) -> Any:

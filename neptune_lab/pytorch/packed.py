@@ -8,7 +8,7 @@ numbers ascend, kernels skip the tiles of other sequences (`htile_passes.skip_ti
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -153,4 +153,10 @@ def packed_mods(
     return None if score_mod is None else packed_score, packed_mask
 
 
-__all__ = ["Places", "packed_mods", "places_of"]
+def place_examples(q: Sequence[int], k: Sequence[int], alike: bool) -> Places:
+    """Tensors like the places of a packed call, for the shapes of q and k; their values are not read."""
+    own, other = ([torch.zeros(shape[2], dtype=torch.int32) for _ in range(2)] for shape in (q, k))
+    return Places(own[0], own[0], own[1], own[1]) if alike else Places(own[0], other[0], own[1], other[1])
+
+
+__all__ = ["Places", "packed_mods", "place_examples", "places_of"]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from neptune_lab.errors import LaunchError
 from neptune_lab.pytorch import stored
@@ -67,14 +68,15 @@ def recording_for(problem: Problem, score_mod: Any, mask_mod: Any, reading: Read
     if key in _known:
         return _known[key]
     on_device = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-    with compiling, on_device:
+    # (torch's tracers call this with a mode, under which tensors have no values)
+    with compiling, on_device, _disable_current_modes():
         from neptune_lab.pipeline.with_gradients import differentiable
 
         made = definition_of(problem, score_mod, mask_mod, reading)
         options = dict(problem.extras.options)
 
         def backward(op: Operator) -> LoadedKernel:
-            with compiling, on_device:
+            with compiling, on_device, _disable_current_modes():
                 return _kernel(op, {})
 
         kernel = differentiable(made.op, lambda op: _kernel(op, options), backward)

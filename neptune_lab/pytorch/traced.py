@@ -35,9 +35,9 @@ from neptune_lab.pytorch.compiled import compiled_for
 from neptune_lab.pytorch.dynamo import UNTRACEABLE, Tracing
 from neptune_lab.pytorch.graph_calls import add_call
 from neptune_lab.pytorch.mods import Path, follow, read
-from neptune_lab.pytorch.packed import Places, packed_mods
+from neptune_lab.pytorch.packed import Places, packed_mods, place_examples
 from neptune_lab.pytorch.recording import Recording, recording_for, records_gradients
-from neptune_lab.pytorch.refusals import refuse_recording
+from neptune_lab.pytorch.traced_recording import add_recorded
 from neptune_lab.runtime.torch_op import NAMESPACE
 
 # The op's name; for each captured input, the path to its tensor (or its index among the places) and its dtype; the
@@ -74,11 +74,11 @@ def traced(
     if places is not None:
         last = [places.q_sequence, places.q_place] if packed == "alike" else [*places]
     tensors = q, k, v, [*scales], last
-    found, outside = _node(*tensors, score_mod, mask_mod, enable_gqa, scale, asked, packed)
+    found, results, outside = _node(*tensors, score_mod, mask_mod, enable_gqa, scale, asked, packed)
     if outside:
         return _outside_graphs(q, k, v, score_mod, mask_mod, enable_gqa, scale, extras, places, scales)
     if found is not None:
-        return found[0] if len(found) == 1 else tuple(found)
+        return _outputs(found, len(found) if results is None else results)
     if k.ndim == v.ndim == q.ndim == 4 and k.shape[0] == v.shape[0] == 1 != q.shape[0]:
         k, v = k.expand(q.shape[0], -1, -1, -1), v.expand(q.shape[0], -1, -1, -1)
     q, k, v = (t if has_columns(t) else t.contiguous() for t in (q, k, v))
@@ -99,7 +99,12 @@ def traced(
         extra.append(as_input(tensor, q.device, dtype))
     op = getattr(getattr(torch.ops, NAMESPACE), name)
     made = op.default(q, k, v, *extra)
-    if results is None:
+    return made if results is None else _outputs(made, results)
+
+
+def _outputs(made: Any, results: int) -> Any:
+    """The first `results` of the outputs of an operator, which may have a single one."""
+    if isinstance(made, torch.Tensor):
         return made
     return made[0] if results == 1 else tuple(made)[:results]
 
@@ -116,15 +121,17 @@ def _node(
     scale: Any,
     asked: tuple[Any, ...],
     packed: str,
-) -> tuple[Any, bool]:
-    """The outputs of a node of `graph_calls`, None if there is none, and whether the call leaves the graph.
+) -> tuple[Any, int | None, bool]:
+    """The outputs of a node of `graph_calls`, None if there is none; how many of them the call returns, None for all;
+    and whether the call leaves the graph.
 
-    `_choose` reads the parameters, and sets `found` or `outside`; if neither, the call becomes a kernel's node.
+    `_choose` reads the parameters, and sets these; if neither the first nor the last, the call becomes a kernel's node.
     """
     found: Any = None
+    results: int | None = None
     outside = False
     comptime(_choose)
-    return found, outside
+    return found, results, outside
 
 
 def _eagerly(*arguments: Any) -> Any:
@@ -151,38 +158,44 @@ def _choose(context: Any) -> None:
     if extras.dynamic is None and any(is_symbolic(t.shape[2]) for t in tensors):
         extras = extras._replace(dynamic=True)
     try:
-        refuse_recording({f"argument {name}": tensor for name, tensor in zip("qkv", tensors, strict=True)})
-        call, captured = _call_of(tracing, tensors, extras, len(scales))
+        call, captured = _call_of(tracing, extras, len(scales))
+        if records_gradients((*tensors, *captured.fakes.values())):
+            add_recorded(tracing, tensors, call, captured)
+            return
+        _prepare(call, tensors, captured)
     except (*UNTRACEABLE, NeptuneError) as error:
         if not followed:
             leave(tracing, error)
         return
     own = [*map(tracing.proxy, "qkv"), *scales]
-    add_call(tracing, "found", [*own, *captured, *tracing.proxies("last")], call)
+    further = captured.tensors(tracing, tensors[0].device)
+    add_call(tracing, "found", [*own, *further, *tracing.proxies("last")], call)
 
 
-def _call_of(tracing: Tracing, tensors: list[Any], extras: Extras, scales: int) -> tuple[AttentionCall, list[Any]]:
-    """The call with its mods as Dynamo traces them, its kernel compiled for the sizes of now; and the proxies of the
-    tensors that the mods capture."""
-    device = tensors[0].device
+def _call_of(tracing: Tracing, extras: Extras, scales: int) -> tuple[AttentionCall, Captured]:
+    """The call with its mods as Dynamo traces them, and what the mods capture."""
+    device = tracing.fake("q").device
     score = traced_mod(tracing, "score_mod", SCORE, device)
     mask = traced_mod(tracing, "mask_mod", POSITIONS, device)
     captured = Captured.of(score, mask)
-    refuse_recording(captured.fakes)
     mods = captured.mod(score, SCORE), captured.mod(mask, POSITIONS)
     options = tracing.number("enable_gqa"), tracing.number("scale"), extras
-    call = AttentionCall(*mods, *options, scales, len(captured.proxies), tracing.value("packed"))
+    return AttentionCall(*mods, *options, scales, len(captured.proxies), tracing.value("packed")), captured
+
+
+def _prepare(call: AttentionCall, tensors: list[Any], captured: Captured) -> None:
+    """Compiles the kernel for the sizes of now, if they are known."""
     examples = captured.examples()
     sizes: list[Any] = [(sizes_of(t.shape), sizes_of(t.stride())) for t in tensors]
-    if examples is not None and all(None not in (*shape, *strides) for shape, strides in sizes):
-        dtypes = [t.dtype for t in tensors]
-        like = [torch.empty_strided(*own, dtype=d, device="meta") for own, d in zip(sizes, dtypes, strict=True)]
-        places: Any = ()
-        if call.packed:
-            places = _examples((sizes[0][0], sizes[1][0], sizes[2][0]), call.packed == "alike")
-            places = (places.q_sequence, places.q_place) if call.packed == "alike" else places
-        call.prepare([*like, *[like[0]] * scales, *examples, *places], device)
-    return call, captured.tensors(tracing, device)
+    if examples is None or any(None in (*shape, *strides) for shape, strides in sizes):
+        return
+    dtypes = [t.dtype for t in tensors]
+    like = [torch.empty_strided(*own, dtype=d, device="meta") for own, d in zip(sizes, dtypes, strict=True)]
+    places: Any = ()
+    if call.packed:
+        places = place_examples(sizes[0][0], sizes[1][0], call.packed == "alike")
+        places = (places.q_sequence, places.q_place) if call.packed == "alike" else places
+    call.prepare([*like, *[like[0]] * call.scales, *examples, *places], tensors[0].device)
 
 
 def _follows(tracing: Tracing, score_mod: Any, mask_mod: Any) -> bool:
@@ -230,7 +243,7 @@ def _prepared(
     path_of: dict[int, Path | int] = {id(t): p for t, p in zip(reading.tensors, reading.paths, strict=True)}
     numbers = reading.numbers
     if packed:
-        places = _examples(shapes, packed == "alike")
+        places = place_examples(shapes[0], shapes[1], packed == "alike")
         path_of |= {id(place): index for index, place in reversed([*enumerate(places)])}
         score_mod, mask_mod = packed_mods(score_mod, mask_mod, places)
         reading = read(score_mod, mask_mod)
@@ -241,11 +254,3 @@ def _prepared(
         results = None  # nothing is kept
     paths = tuple((path_of[id(reading.tensors[index])], dtype) for index, dtype in found.captured)
     return found.op.__name__.partition(".")[0], paths, tuple((p, v) for p, v in numbers if v == v), results
-
-
-def _examples(shapes: tuple[Shape, Shape, Shape], alike: bool) -> Places:
-    """Tensors like the places of a packed call; their values are not read."""
-    q, k = (
-        (torch.zeros(shape[2], dtype=torch.int32), torch.zeros(shape[2], dtype=torch.int32)) for shape in shapes[:2]
-    )
-    return Places(q[0], q[0], q[1], q[1]) if alike else Places(q[0], k[0], q[1], k[1])

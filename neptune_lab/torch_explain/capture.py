@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch import config
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.torch_explain.explanation import Explanation
-from neptune_lab.torch_regions import Partition, all_apart
-from neptune_lab.torch_regions.partition import GRADIENTS, partition_of_model, records_gradients
+from neptune_lab.torch_regions import Partition
+from neptune_lab.torch_regions.partition import partition, partition_of_model, records_gradients
+from neptune_lab.torch_regions.training import with_gradients
 from neptune_lab.torch_to_stages.lines import SourceLine
 
 
@@ -66,11 +68,17 @@ class _Graphs:
         reason = getattr(module, "compile_subgraph_reason", None)
         if reason is not None and reason.graph_break:
             self.breaks.append(_sentence(reason))
-        apart = records_gradients(examples)
+        if records_gradients(examples):
+
+            def of_training(traced: torch.fx.GraphModule, inputs: Sequence[Any], weights: list[torch.fx.Node]) -> Any:
+                self.partitions.append(partition(traced.graph, weights))
+                return _as_it_is(traced, inputs)
+
+            with config.patch(force_non_lazy_backward_lowering=True):
+                return with_gradients(module, examples, of_training)
 
         def forward(traced: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
-            graph = traced.graph
-            self.partitions.append(all_apart(graph, GRADIENTS) if apart else partition_of_model(graph, examples))
+            self.partitions.append(partition_of_model(traced.graph, examples))
             return _as_it_is(traced, inputs)
 
         compiler = aot_autograd(fw_compiler=forward, bw_compiler=_as_it_is, inference_compiler=forward)

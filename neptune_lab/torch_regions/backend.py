@@ -15,19 +15,17 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch._guards import TracingContext
+from torch._subclasses.fake_tensor import FakeTensor
 
-from neptune_lab.errors import DefinitionError, LaunchError
-from neptune_lab.runtime import interpreting
-from neptune_lab.torch_regions.launch import operator_of
-from neptune_lab.torch_regions.partition import GRADIENTS, all_apart, partition_of_model, records_gradients
+from neptune_lab.errors import DefinitionError
+from neptune_lab.torch_regions.launch import NO_KERNELS, can_launch, operator_of
+from neptune_lab.torch_regions.partition import all_apart, partition, partition_of_model, records_gradients
 from neptune_lab.torch_regions.record import Partition
 from neptune_lab.torch_regions.splice import spliced
+from neptune_lab.torch_regions.training import with_gradients
 
 Rest: TypeAlias = Literal["inductor", "eager"]
-
-NO_KERNELS = (
-    "kernels run on a CUDA GPU, or for tensors on the CPU in Triton's interpreter: start Python with TRITON_INTERPRET=1"
-)
 
 _log = logging.getLogger(__name__)
 _partitions: ContextVar[list[Partition] | None] = ContextVar("partitions", default=None)
@@ -68,19 +66,33 @@ def backend(
     tensors = [t for t in example_inputs if isinstance(t, torch.Tensor)]
     rest = _rest(options or {}, tensors)
     if records_gradients(example_inputs):
-        return _with_gradients(module, example_inputs, rest)
+
+        def of_training(
+            graph_module: torch.fx.GraphModule, inputs: Sequence[Any], weights: list[torch.fx.Node]
+        ) -> Callable[..., Any]:
+            return _compiled(
+                graph_module, inputs, _partition(graph_module.graph, lambda g: partition(g, weights)), rest
+            )
+
+        return with_gradients(module, example_inputs, of_training)
 
     def compiled(graph_module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        graph = graph_module.graph
-        found = _partition(graph, example_inputs)
-        _note(found)
-        if not found.regions:
-            return _rest_compiled(graph_module, inputs, rest)
-        calls = {region: operator_of(region) for region in found.regions}
-        made = torch.fx.GraphModule(graph_module, spliced(found, calls.__getitem__))
-        return _rest_compiled(made, inputs, rest)
+        found = _partition(graph_module.graph, lambda graph: partition_of_model(graph, example_inputs))
+        return _compiled(graph_module, inputs, found, rest)
 
     return aot_autograd(fw_compiler=compiled, inference_compiler=compiled)(module, example_inputs)
+
+
+def _compiled(
+    graph_module: torch.fx.GraphModule, inputs: Sequence[Any], found: Partition, rest: Rest
+) -> Callable[..., Any]:
+    """A graph with its regions' kernels; it takes its inputs in a list."""
+    _note(found)
+    if not found.regions:
+        return _rest_compiled(graph_module, inputs, rest)
+    calls = {region: operator_of(region) for region in found.regions}
+    made = torch.fx.GraphModule(graph_module, spliced(found, calls.__getitem__))
+    return _rest_compiled(made, inputs, rest)
 
 
 def _rest(options: Mapping[str, Any], tensors: Sequence[torch.Tensor]) -> Rest:
@@ -95,41 +107,9 @@ def _rest(options: Mapping[str, Any], tensors: Sequence[torch.Tensor]) -> Rest:
     return "inductor" if any(t.device.type == "cuda" for t in tensors) else "eager"
 
 
-def _partition(graph: torch.fx.Graph, examples: Sequence[Any]) -> Partition:
+def _partition(graph: torch.fx.Graph, partitioned: Callable[[torch.fx.Graph], Partition]) -> Partition:
     values = [n.meta.get("val") for n in graph.nodes if n.op == "placeholder"]
-    kinds = {value.device.type for value in values if isinstance(value, torch.Tensor)}
-    if "cuda" not in kinds and not (kinds <= {"cpu"} and _interpreted()):
-        return all_apart(graph, NO_KERNELS)
-    return partition_of_model(graph, examples)
-
-
-def _interpreted() -> bool:
-    try:
-        return interpreting()
-    except LaunchError:  # Triton was imported without its interpreter
-        return False
-
-
-def _with_gradients(module: torch.fx.GraphModule, example_inputs: Sequence[Any], rest: Rest) -> Callable[..., Any]:
-    """The graph without regions, with its backward pass."""
-
-    def forward(graph_module: torch.fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
-        _note(all_apart(graph_module.graph, GRADIENTS))
-        return make_boxed_func(graph_module.forward)
-
-    def backward(graph_module: torch.fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
-        return make_boxed_func(graph_module.forward)
-
-    if rest == "eager":
-        return aot_autograd(fw_compiler=forward, bw_compiler=backward)(module, example_inputs)
-    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
-
-    def inner(graph_module: torch.fx.GraphModule, inputs: Sequence[Any], **more: Any) -> Any:
-        if not more.get("is_backward"):
-            _note(all_apart(graph_module.graph, GRADIENTS))
-        return compile_fx_inner(graph_module, inputs, **more)
-
-    return compile_fx(module, list(example_inputs), inner_compile=inner)  # type: ignore[return-value]
+    return partitioned(graph) if can_launch(values) else all_apart(graph, NO_KERNELS)
 
 
 def _rest_compiled(module: torch.fx.GraphModule, inputs: Sequence[Any], rest: Rest) -> Callable[..., Any]:
@@ -146,7 +126,7 @@ def _by_inductor(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callabl
     from torch._inductor.decomposition import select_decomp_table
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    with torch.no_grad():
+    with torch.no_grad(), _literals(inputs):
         wanted = module(*inputs)
         lowered = make_fx(_with_reshapes(module), decomposition_table=select_decomp_table())(*inputs)
     results = lowered.graph.output_node()
@@ -154,8 +134,23 @@ def _by_inductor(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callabl
     lowered.graph.output_node().meta["user_visible_output_idxs"] = [
         n for n, value in enumerate(given) if isinstance(value, torch.fx.Node)
     ]
-    run = compile_fx_inner(lowered, list(inputs), is_inference=True)
+    with TracingContext.report_output_strides():  # AOTAutograd gets the strides that `_laid_out` gives, not Inductor's
+        run = compile_fx_inner(lowered, list(inputs), is_inference=True)
     return _laid_out(run, [n.meta["val"] if isinstance(n, torch.fx.Node) else n for n in given], wanted)
+
+
+@contextmanager
+def _literals(inputs: Sequence[Any]) -> Iterator[None]:
+    """Inside, operations take tensors of numbers that a graph holds, such as torch.tensor(0.5), with fake ones."""
+    modes = {id(t.fake_mode): t.fake_mode for t in inputs if isinstance(t, FakeTensor)}.values()
+    before = [mode.allow_non_fake_inputs for mode in modes]
+    for mode in modes:
+        mode.allow_non_fake_inputs = True
+    try:
+        yield
+    finally:
+        for mode, was in zip(modes, before, strict=True):
+            mode.allow_non_fake_inputs = was
 
 
 def _with_reshapes(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -196,4 +191,4 @@ def _note(found: Partition) -> None:
     _log.info("%d regions compiled, %d parts left to torch", len(found.regions), len(found.apart))
 
 
-__all__ = ["NO_KERNELS", "Rest", "backend", "recorded_partitions"]
+__all__ = ["Rest", "backend", "recorded_partitions"]

@@ -18,6 +18,7 @@ from neptune_lab.torch_regions.families import (
     Family,
     family_of,
     is_getitem,
+    keeps_more,
     name_of,
     owner_of,
     reads_in_place,
@@ -52,7 +53,9 @@ class _Carver:
         self.nodes = [n for n in graph.nodes if n.op != "output"]
         self.found = Groups(graph.nodes)
         self.weights = weights
-        self.taken = {n for n in self.nodes if family_of(n) not in (Family.INPUT, Family.OTHER) and _readable(n)}
+        kept = {n for n in self.nodes if keeps_more(owner_of(n))}
+        known = (n for n in self.nodes if family_of(n) not in (Family.INPUT, Family.OTHER) and n not in kept)
+        self.taken = {n for n in known if _readable(n)}
 
     def groups(self) -> list[list[Node]]:
         for node in self.nodes:

@@ -81,6 +81,11 @@ def owner_of(node: torch.fx.Node) -> torch.fx.Node:
     return node
 
 
+def keeps_more(node: torch.fx.Node) -> bool:
+    """Whether an operation is an attention that also gives what torch's own backward pass reads."""
+    return name_of(node) in TRACED_ATTENTION and any(u.args[1] != 0 and u.users for u in node.users if is_getitem(u))
+
+
 def family_of(node: torch.fx.Node) -> Family:
     """The family of a node's operation.
 

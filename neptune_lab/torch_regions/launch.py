@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from neptune_lab.errors import LaunchError
+from neptune_lab.runtime import interpreting
 from neptune_lab.runtime.load import LoadedKernel, load
 from neptune_lab.runtime.torch_op import torch_op
 from neptune_lab.torch_regions.record import Region
 
+NO_KERNELS = (
+    "kernels run on a CUDA GPU, or for tensors on the CPU in Triton's interpreter: start Python with TRITON_INTERPRET=1"
+)
 _log = logging.getLogger(__name__)
+
+
+def can_launch(values: Iterable[Any]) -> bool:
+    """Whether kernels can run on the device of these tensors; what is no tensor does not count."""
+    kinds = {value.device.type for value in values if isinstance(value, torch.Tensor)}
+    if "cuda" in kinds:
+        return True
+    try:
+        return kinds <= {"cpu"} and interpreting()
+    except LaunchError:  # Triton was imported without its interpreter
+        return False
 
 
 class RegionLaunch:

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from neptune_lab.errors import NeptuneError
+from neptune_lab.runtime.torch_op import NAMESPACE
 from neptune_lab.tensor_spec import TensorSpec
 from neptune_lab.torch_regions.carve import carved
 from neptune_lab.torch_regions.compiled import compiled_region
 from neptune_lab.torch_regions.extract import Extract, extracted, hidden_by
-from neptune_lab.torch_regions.families import Family, family_of, is_getitem, name_of, owner_of
+from neptune_lab.torch_regions.families import Family, family_of, is_getitem, keeps_more, name_of, owner_of
 from neptune_lab.torch_regions.holdings import chains
 from neptune_lab.torch_regions.record import Apart, Partition, Region
 from neptune_lab.torch_regions.tensors import is_static, tensor_of, tensors_of, traffic_apart
@@ -21,10 +22,8 @@ from neptune_lab.torch_to_stages.refusals import help_for
 
 Node = torch.fx.Node
 
-GRADIENTS = (
-    "an input requires gradients, and kernels have no backward pass: call the model under torch.inference_mode() or "
-    "torch.no_grad()"
-)
+KEEPS_MORE = "an attention that torch differentiates: it is of float64, drops out weights, or its sizes vary"
+OWN_KERNEL = "a kernel of this package's own, such as nl.attention or its derived backward pass"
 SYMBOLIC = (
     "a size differs between calls, and kernels have fixed sizes: torch.compile(…, dynamic=False) compiles each size, "
     "torch._dynamo.mark_static(tensor, dim) fixes one"
@@ -92,7 +91,7 @@ def all_apart(graph: torch.fx.Graph, reason: str) -> Partition:
 
     Args:
         graph: of ATen operations.
-        reason: why, such as `GRADIENTS`.
+        reason: why, as a sentence without a full stop.
 
     Returns:
         The partition, with the chains of reductions that could have been compiled.
@@ -150,9 +149,13 @@ def _reason(node: Node) -> str:
     owner = owner_of(node)
     if not is_getitem(node) and not all(is_static(n) for n in (owner, *owner.all_input_nodes)):
         return SYMBOLIC
+    if keeps_more(owner):
+        return KEEPS_MORE
     family = family_of(owner)
     if family in _REASONS:
         return _REASONS[family]
+    if getattr(owner.target, "namespace", "") == NAMESPACE:
+        return OWN_KERNEL
     name = name_of(owner) or str(owner.target)
     if not tensors_of(owner):
         return f"{name} gives no tensor"

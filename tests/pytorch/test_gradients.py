@@ -297,3 +297,70 @@ def test_a_tiny_model_trains_with_the_losses_of_eager():
         losses.append(curve)
     assert losses[0][-1] < losses[0][0] / 2
     assert max(abs(a - b) for a, b in zip(*losses, strict=True)) < 1e-3
+
+
+def test_mods_over_tensors_of_the_compiled_function_leave_the_graph_whole():
+    """Taken, made of an input, and made of nothing; each gets the gradient that it has without torch.compile."""
+    q, k, v = (t.requires_grad_() for t in tensors((1, 2, 20, 8)))
+    slopes, bias = leaf(2), leaf(20, 20)
+
+    def attend(q, k, v, slopes, bias):
+        steep = torch.exp(slopes) + torch.ones(2, device=DEVICE)
+        table = bias.tanh().mT
+
+        def score_mod(score, b, h, q_idx, kv_idx):
+            return score * steep[h] + table[q_idx, kv_idx]
+
+        out, lse = nl.attention(q, k, v, score_mod=score_mod, mask_mod=causal, return_lse=True)
+        return out.square().sum() + lse.sum()
+
+    every = q, k, v, slopes, bias
+    compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
+    found, expected = (torch.autograd.grad(f(*every), every) for f in (compiled, attend))
+    for ours, theirs in zip(found, expected, strict=True):
+        assert (ours - theirs).norm() < 1e-5 * theirs.norm()
+    with torch.no_grad():
+        assert not compiled(*every).requires_grad
+
+
+class Biased(torch.nn.Module):
+    """Attention whose mod is made in `forward`, over a parameter and over what is computed from one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias, self.gate = torch.nn.Parameter(leaf(2, 39).detach()), torch.nn.Parameter(leaf(2).detach())
+
+    def forward(self, x: torch.Tensor, offsets: torch.Tensor | None = None) -> torch.Tensor:
+        q, k, v = x.unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        gate = self.gate.sigmoid()
+
+        def score_mod(score, b, h, q_idx, kv_idx):
+            return score * gate[h] + self.bias[h, q_idx - kv_idx + 19]
+
+        return nl.attention(q, k, v, score_mod, cu_seqlens_q=offsets) * 2
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_compiled_module_trains_the_parameters_that_its_mods_read(packed: bool):
+    model = Biased().to(DEVICE)
+    x = leaf(1, 20, 48)
+    offsets = torch.tensor([0, 7, 20], dtype=torch.int32, device=DEVICE) if packed else None
+    every = x, *model.parameters()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    found, expected = (torch.autograd.grad(f(x, offsets).square().sum(), every) for f in (compiled, model))
+    for ours, theirs in zip(found, expected, strict=True):
+        assert (ours - theirs).norm() < 1e-5 * theirs.norm()
+
+
+def test_a_mask_of_a_compiled_function_gets_its_gradient():
+    q, k, v = (t.requires_grad_() for t in tensors((1, 2, 20, 8)))
+    mask = leaf(20, 20)
+
+    def attend(q, k, v, mask):
+        return nl.scaled_dot_product_attention(q, k, v, attn_mask=mask * 2).square().sum()
+
+    every = q, k, v, mask
+    compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
+    found, expected = (torch.autograd.grad(f(*every), every) for f in (compiled, attend))
+    for ours, theirs in zip(found, expected, strict=True):
+        assert (ours - theirs).norm() < 1e-5 * theirs.norm()

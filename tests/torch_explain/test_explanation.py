@@ -93,12 +93,12 @@ def test_a_branch_makes_two_graphs_and_is_named():
     assert reason in str(found)
 
 
-def test_gradients_leave_all_apart_and_say_so():
+def test_with_gradients_there_is_a_forward_and_a_backward_graph():
     found = nl.explain(models.Block(), torch.randn(2, 16, 32))
-    assert found.regions == ()
-    assert "No region was fused" in str(found)
-    assert "torch.inference_mode()" in str(found)
-    assert "(norm, attention)" in str(found)
+    assert [p.region.title for parts in found.graphs[:1] for p in parts if p.region] == ["norm"]
+    assert "graph 2 of 2" in str(found)
+    assert "a kernel of this package's own" in str(found)
+    assert "No region was fused" not in str(found)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from threading import Thread
 from typing import Any
@@ -15,8 +16,9 @@ from torch.utils import _pytree as pytree
 from neptune_lab.errors import LaunchError
 from neptune_lab.runtime.load import LoadedKernel
 from neptune_lab.torch_regions import Partition
-from neptune_lab.torch_regions.backend import NO_KERNELS, backend, recorded_partitions
-from neptune_lab.torch_regions.partition import GRADIENTS, SYMBOLIC
+from neptune_lab.torch_regions.backend import backend, recorded_partitions
+from neptune_lab.torch_regions.launch import NO_KERNELS
+from neptune_lab.torch_regions.partition import KEEPS_MORE, OWN_KERNEL, SYMBOLIC
 
 X, ROW, W = torch.randn(4, 32), torch.randn(32), torch.randn(32, 32)
 
@@ -152,15 +154,79 @@ def test_what_inductor_refuses_runs_operation_by_operation(monkeypatch):
     assert titles(found) == ["norm"]
 
 
-def test_gradients_fall_back():
-    x = X.clone().requires_grad_()
+def trained(function: Callable[..., Any], *inputs: Any, tolerance: float | None = None) -> list[Partition]:
+    """Compares results and gradients of `function` as it is and compiled, and gives the partitions."""
+    mine, theirs = ([_leaf(t) if isinstance(t, torch.Tensor) else t for t in inputs] for _ in range(2))
     with recorded_partitions() as found:
-        torch.compile(rms_norm, backend=backend)(x, ROW).sum().backward()
-    got, x.grad = x.grad, None
-    rms_norm(x, ROW).sum().backward()
-    torch.testing.assert_close(got, x.grad)
-    assert reasons(found) == {GRADIENTS}
-    assert found[0].holding("norm") == (0, 1)
+        got = torch.compile(function, backend=backend)(*mine)
+        want = function(*theirs)
+        given = torch.randn(want.shape, generator=torch.Generator().manual_seed(1), dtype=want.dtype)
+        got.backward(given)
+    want.backward(given)
+    torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
+    for a, b in zip(mine, theirs, strict=True):
+        if isinstance(a, torch.Tensor):
+            torch.testing.assert_close(a.grad, b.grad, rtol=tolerance, atol=tolerance)
+    return found
+
+
+def _leaf(tensor: torch.Tensor) -> torch.Tensor:
+    made = _copied(tensor)
+    return made.requires_grad_() if made.is_floating_point() else made
+
+
+def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q * 2, k, v, attn_mask=mask).tanh()
+
+
+def loss(x: torch.Tensor, w: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(x @ w, target)
+
+
+GRADIENTS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], list[list[str]]]] = {
+    "norm": (rms_norm, (X, ROW), [["norm"], ["norm"]]),
+    "softmax": (lambda x: torch.softmax(x, -1), (X,), [["softmax"], ["reduction"]]),
+    "layer_norm": (lambda x, w, b: F.gelu(F.layer_norm(x, (32,), w, b)), (X, ROW, ROW + 1), [["norm"], ["reduction"]]),
+    "loss": (loss, (X, W, torch.arange(4)), [["loss"], ["reduction"]]),
+    "attention": (attended, (*torch.randn(3, 1, 2, 20, 8), torch.randn(20, 20)), [[], []]),
+    "spelled": (
+        lambda q, k, v: (q @ k.mT).softmax(-1) @ v,
+        tuple(torch.randn(3, 2, 20, 8)),
+        [["attention"], ["product", "reduction"]],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_forward_and_backward_graphs_have_regions(name: str):
+    function, inputs, wanted = GRADIENTS[name]
+    found = trained(function, *inputs, tolerance=2e-6 if name in ("attention", "spelled") else None)
+    holds = [sorted({kind for r in part.regions for kind in r.title.split(", ")}) for part in found]
+    assert holds == wanted
+    assert (OWN_KERNEL in reasons(found)) == (name == "attention")
+
+
+def test_attention_that_this_package_does_not_take_is_torchs():
+    inputs = torch.randn(3, 1, 2, 20, 8, dtype=torch.float64)
+    found = trained(lambda *t: F.scaled_dot_product_attention(*t) * 2, *inputs)
+    assert OWN_KERNEL not in reasons(found)
+    assert KEEPS_MORE in reasons(found)
+
+
+def test_a_module_trains_with_dropout_and_buffers():
+    """Parameters of modules get gradients, random numbers are those that the forward pass drew, and buffers change."""
+    torch.manual_seed(0)
+    own = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.BatchNorm1d(32), torch.nn.Dropout(0.5))
+    own.append(torch.nn.LayerNorm(32))
+    theirs = copy.deepcopy(own)
+    for model in (own, theirs):
+        torch.manual_seed(1)
+        run = torch.compile(model, backend=backend) if model is own else model
+        run(X).square().mean().backward()
+    mine, other = (dict(m.named_parameters()) | dict(m.named_buffers()) for m in (own, theirs))
+    for name, value in mine.items():
+        torch.testing.assert_close(value, other[name], msg=name)
+        torch.testing.assert_close(value.grad, other[name].grad, msg=name)
 
 
 def test_a_length_that_changes_falls_back():
@@ -179,7 +245,7 @@ def test_an_unknown_option_is_refused():
 
 
 def test_without_interpreter_and_gpu_all_is_left_to_torch(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("neptune_lab.torch_regions.backend.interpreting", lambda: False)
+    monkeypatch.setattr("neptune_lab.torch_regions.launch.interpreting", lambda: False)
     with torch.no_grad():
         found = compared(rms_norm, X, ROW)
     assert reasons(found) == {NO_KERNELS}

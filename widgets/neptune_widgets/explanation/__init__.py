@@ -78,7 +78,7 @@ def explain(model: Callable[..., Any], *inputs: Any, inference: bool = False) ->
         model: a function of PyTorch or a `torch.nn.Module`.
         inputs: its positional arguments.  Their shapes and dtypes count.
         inference: runs the model under `torch.inference_mode()`.  Otherwise gradients are recorded as where this is
-            called, and graphs whose inputs require them stay apart.
+            called, and a graph whose inputs require them becomes a forward and a backward graph.
 
     Returns:
         The explanation.  A notebook shows it with a button per region that opens the explorer; `print` shows text;
