@@ -14,6 +14,7 @@ from neptune_lab.loop_schedule.primitives.cut import Part, extract
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates import CONFIGS, TEMPLATES, TileConfig, choose_template
 from neptune_lab.loop_schedule.templates.config import config_of
+from neptune_lab.loop_schedule.templates.elementwise import schedule_maps
 from neptune_lab.loop_schedule.templates.one_stage import schedule_stage
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class _Search:
         """The longest run at the end of `stages` that a template takes, or the last stage alone."""
         first = max(0, len(stages) - LONGEST_RUN)
         for start in range(first, len(stages)):
-            if start == 0 and refusal is not None:
+            if start == 0 and refusal is not None and _reductions(self.operator, stages):
                 continue  # all of them were tried
             if self.attempts == 0:
                 break
@@ -136,8 +137,11 @@ class _Search:
         part = _part_of(self.operator, stages)
         try:
             operator = _alone(self.operator, part)
-            name = operator.template or choose_template(operator.program)[0]
-            scheduled = TEMPLATES[name](Schedule(operator), config_of(name, CONFIGS[name], self.config))
+            if _reductions(self.operator, stages):
+                name = operator.template or choose_template(operator.program)[0]
+                scheduled = TEMPLATES[name](Schedule(operator), config_of(name, CONFIGS[name], self.config))
+            else:
+                scheduled = schedule_maps(Schedule(operator))
             self.check(scheduled)
         except REFUSALS as error:
             if hasattr(error, "phases"):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_schedule.plan import NestPlan, parallelism, plan
 from neptune_lab.loop_schedule.templates.config import TileConfig
-from neptune_lab.loop_schedule.templates.nest_config import UNEVEN_PROGRAMS, nest_configs
+from neptune_lab.loop_schedule.templates.nest_config import RESIDENT_SUMS, UNEVEN_PROGRAMS, nest_configs
 from neptune_lab.loop_schedule.templates.nest_shape import (
     NestConfig,
     columns_of,
+    folds_columns,
     has_product,
     has_uneven_work,
     is_vector_product,
@@ -63,6 +64,8 @@ def _filling(program: Program, nest: NestPlan) -> float:
     some have less work than others."""
     if has_uneven_work(program, nest):
         return UNEVEN_PROGRAMS
+    if folds_columns(program, nest):
+        return RESIDENT_SUMS / 2
     return 1.5 if is_vector_product(program, nest) else 0.75
 
 

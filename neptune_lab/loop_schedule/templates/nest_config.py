@@ -21,6 +21,7 @@ from neptune_lab.loop_schedule.templates.nest_shape import (
     columns_of,
     element_bytes,
     folded,
+    folds_columns,
     has_product,
     has_uneven_work,
     is_vector_product,
@@ -46,6 +47,8 @@ SHARED_ROWS = 2048
 # Programs per multiprocessor if the values of an input decide how much work each has, and the fewest tiles of each: on
 # an H200, caches of 32 sequences whose lengths differ by a factor of two are read 1.25 times as fast as by one or two.
 UNEVEN_PROGRAMS, FEWEST_TILES = 16, 4
+# Programs of a sum of columns that a multiprocessor runs at a time: few registers, and memory to wait for.
+RESIDENT_SUMS = 8
 # Bytes of a tile of keys that few rows are multiplied with.
 KEYS_TILE = 16 << 10
 # A product that sums over more elements than this is tiled along them too: its operands would not fit shared memory.
@@ -103,6 +106,8 @@ def default_config(
 ) -> NestConfig:
     """The config of a nest, chosen by its shape.
 
+    - Sums of columns (the gradient of a norm's scale): tiles of 64 x 64, so that neighbours in memory are loaded
+      together.
     - Rows of 257 to 4096 elements without a matrix product: whole rows; two or more per program if every
       multiprocessor still has four programs.
     - Longer rows without a matrix product (norms): one program per row, with one tile for the whole row up to 2**15
@@ -152,7 +157,7 @@ def default_config(
             widest = max(folded(program, nest), accumulated(program, nest), 1)
             columns = min(columns, KEYS_TILE // (power_of_two(widest) * element_bytes(program, nest)))
         return NestConfig(ROWS, max(SMALLEST_ROWS, columns))
-    if width <= SHORTEST_ROW:
+    if width <= SHORTEST_ROW or folds_columns(program, nest):
         return NestConfig(ROWS, COLUMNS)
     if width <= SHORT_ROW:
         return NestConfig(_short_rows(program, nest, width, multiprocessors), width, one_tile=True)
@@ -276,6 +281,7 @@ def splits_of(program: Program, nest: NestPlan, config: NestConfig, multiprocess
         splits = max(1, min(wanted, tiles // FEWEST_TILES))
     elif splits is None:
         resident = 1 if tile_elements(program, nest, config) >= LARGE_TILE else 2
+        resident = RESIDENT_SUMS if folds_columns(program, nest) else resident
         splits = balanced_splits(parallelism(program, nest, config.block_q), tiles, multiprocessors * resident)
     each = -(-tiles // splits)
     return -(-tiles // each), each
@@ -283,6 +289,7 @@ def splits_of(program: Program, nest: NestPlan, config: NestConfig, multiprocess
 
 __all__ = [
     "LONGEST_CONTRACTION",
+    "RESIDENT_SUMS",
     "UNEVEN_PROGRAMS",
     "balanced_splits",
     "contraction_tile",

@@ -11,9 +11,9 @@ import numpy as np
 
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import graph
-from neptune_lab.loop_ir.dimensions import dimensions
+from neptune_lab.loop_ir.dimensions import Dimension, dimensions
 from neptune_lab.loop_ir.dtypes import as_multiplied, dtype_of
-from neptune_lab.loop_ir.nodes import Block, Load, Op, Program, walk
+from neptune_lab.loop_ir.nodes import Block, Load, Op, Program, loads, variables, walk
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_schedule.plan import NestPlan, factors_of, is_product
 from neptune_lab.strict.dtypes import EIGHTS, HALVES, INTEGERS
@@ -215,6 +215,31 @@ def writes_rows(program: Program, nest: NestPlan) -> bool:
     )
 
 
+def folds_columns(program: Program, nest: NestPlan) -> bool:
+    """Whether neighbours in memory are rows of the nest: it folds the columns of matrices, such as the gradient of a
+    norm's scale.
+
+    Args:
+        program: the definition, before any step.
+        nest: from `plan`.
+
+    Returns:
+        True if an input is read with the row axis last, and none with the reduce axis last.
+    """
+    dims = dimensions(program)
+    first = tree.find_block(program, nest.first)[1]
+    if nest.row_axis is None:
+        return False
+    row, column = dims.of(first, nest.row_axis), dims.of(first, nest.reduce_axis)
+    last: set[Dimension] = set()
+    for block in _own(program, nest):
+        own = {name: dimension for dimension, name in dims.all_of(block).items()}
+        for read in loads(block.body.value):
+            if read.buffer in program.params and len(read.indices) > 1:
+                last |= {own[name] for name in variables(read.indices[-1]) if name in own}
+    return row in last and column not in last
+
+
 def element_bytes(program: Program, nest: NestPlan) -> int:
     """Bytes of an element of the widest input that the nest reads.
 
@@ -290,6 +315,7 @@ __all__ = [
     "columns_of",
     "element_bytes",
     "folded",
+    "folds_columns",
     "has_few_rows",
     "has_product",
     "has_uneven_work",

@@ -11,8 +11,9 @@ from neptune_lab.loop_ir.nodes import Buffer, Program
 from neptune_lab.operators.reverse_mode.cotangents import Reverse
 from neptune_lab.operators.reverse_mode.keep import kept_by_default
 from neptune_lab.operators.reverse_mode.parts import divided
+from neptune_lab.operators.reverse_mode.stabilisers import without_gradient
 from neptune_lab.operators.reverse_mode.stages import Stage, in_order, needed, program_of, stages_of
-from neptune_lab.operators.reverse_mode.weights import find_softmaxes, in_weights
+from neptune_lab.operators.reverse_mode.weights import Softmax, find_softmaxes, in_weights
 from neptune_lab.strict.console import shown
 
 
@@ -53,11 +54,14 @@ def assemble(name: str, program: Program, wrt: Sequence[str], keep: Collection[s
     softmaxes = find_softmaxes(stages, program.inputs)
     for softmax in softmaxes:
         stages = in_weights(stages, softmax)
-    stages = needed(stages, (*program.outputs, *(s.lse for s in softmaxes)))
-    softmaxes = tuple(s for s in softmaxes if any(stage.name == s.weights for stage in stages))
-    active = _active(stages, wrt)
-    seeds = _seeds(program, active)
-    reverse = Reverse(stages, inputs, _widest(stages, seeds), softmaxes, active)
+    # The cotangent of a log-sum-exp needs the weights, also where no result reads them.
+    used = {stage.name for stage in needed(stages, program.outputs)}
+    softmaxes = tuple(s for s in softmaxes if used & {s.lse, s.weights})
+    stages = needed(stages, (*program.outputs, *(name for s in softmaxes for name in (s.lse, s.weights))))
+    seeds = _seeds(program, _active(stages, wrt))
+    reverse = Reverse(stages, inputs, _widest(stages, seeds), softmaxes, _active(stages, wrt))
+    constant = without_gradient(stages, program.outputs, _in_question(stages, softmaxes), reverse.arithmetic)
+    reverse.active = _active(stages, wrt, constant)
     cotangents = reverse.run(seeds, wrt)
     every = in_order((*stages, *reverse.made))
     wanted = needed(every, list(cotangents.values()))
@@ -83,13 +87,21 @@ def _widest(stages: Sequence[Stage], results: Collection[str]) -> str:
     return "float64" if any(s.dtype == "float64" for s in stages if s.name in results) else "float32"
 
 
-def _active(stages: Sequence[Stage], wrt: Sequence[str]) -> frozenset[str]:
-    """The float tensors that depend on `wrt`, these included."""
+def _active(stages: Sequence[Stage], wrt: Sequence[str], constant: Collection[str] = ()) -> frozenset[str]:
+    """The float tensors that depend on `wrt`, these included, if some stages count as constant."""
     found = set(wrt)
     for stage in stages:
-        if stage.reads & found and "float" in stage.dtype:
+        if stage.reads & found and "float" in stage.dtype and stage.name not in constant:
             found.add(stage.name)
     return frozenset(found)
+
+
+def _in_question(stages: Sequence[Stage], softmaxes: Sequence[Softmax]) -> set[str]:
+    """The reductions that may be stabilisers: not the maximum of a softmax that nothing else reads, whose cotangent is
+    never computed (`Reverse`)."""
+    own = {s.largest.name: {s.exponential.name, s.lse} for s in softmaxes}
+    read = {name: {stage.name for stage in stages if name in stage.reads} for name in own}
+    return {stage.name for stage in stages} - {name for name in own if read[name] <= own[name]}
 
 
 def _seeds(program: Program, active: frozenset[str]) -> dict[str, str]:

@@ -71,7 +71,7 @@ class Reverse:
         by_name = {stage.name: stage for stage in self.stages}
         for result, seed in seeds.items():
             self._given[seed] = by_name[result].dtype
-            self._parts[result] = [Part(self._arithmetic.wide(Load(seed, by_name[result].place)), ())]
+            self._parts[result] = [Part(self.arithmetic.wide(Load(seed, by_name[result].place)), ())]
         for stage in reversed(self.stages):
             if stage.name in self._parts:
                 self._cotangents[stage.name] = self._cotangent(stage)
@@ -79,7 +79,8 @@ class Reverse:
         return {name: self._of_input(name) for name in wrt}
 
     @property
-    def _arithmetic(self) -> Arithmetic:
+    def arithmetic(self) -> Arithmetic:
+        """Arithmetic of cotangents."""
         return Arithmetic(self.dtype, self.dtype_of)
 
     def dtype_of(self, expr: Expr) -> str:
@@ -116,7 +117,7 @@ class Reverse:
     def _summed(self, name: str, axes: tuple[Axis, ...], parts: Sequence[Part]) -> tuple[Load, float]:
         """Makes the stages of a cotangent: one per part that sums, and their sum. The cotangent is its element times
         the number."""
-        a = self._arithmetic
+        a = self.arithmetic
         name = self._fresh(name)
         factors = {part.factor for part in parts}
         common = factors.pop() if len(factors) == 1 else 1.0
@@ -152,7 +153,7 @@ class Reverse:
             assert isinstance(read, Load)
             if read.buffer not in self.active:
                 continue
-            slope = partial(stage.term, read, self._arithmetic)
+            slope = partial(stage.term, read, self.arithmetic)
             if slope is not None:
                 self._add(stage, read, outer, _by_value(slope, stage), self._factors[stage.name])
 
@@ -162,11 +163,9 @@ class Reverse:
         if stage.reducer in (None, "sum"):
             return cotangent
         if stage.reducer in ("max", "min"):
-            made, outer = of_extremum(
-                stage, cotangent, self._arithmetic, self._fresh, is_exact(stage.term, self.stages)
-            )
+            made, outer = of_extremum(stage, cotangent, self.arithmetic, self._fresh, is_exact(stage.term, self.stages))
         elif stage.reducer == "prod":
-            made, outer = of_product(stage, cotangent, self._arithmetic, self._fresh)
+            made, outer = of_product(stage, cotangent, self.arithmetic, self._fresh)
         else:
             raise DefinitionError(
                 f"stage {stage.name} is a reduction {stage.reducer!r}, which has no derivative",
@@ -184,7 +183,7 @@ class Reverse:
         cotangent = substitute(
             self._cotangents[stage.name], dict(zip((axis for axis, _ in stage.axes), row, strict=True))
         )
-        inner = self._arithmetic.mul(cotangent, weights.element)
+        inner = self.arithmetic.mul(cotangent, weights.element)
         assert inner is not None
         self._through(softmax.scores, weights, inner, self._factors[stage.name])
 
@@ -192,13 +191,13 @@ class Reverse:
         """Adds the parts of an expression over the axes of a stage, if `outer` times `factor` is its cotangent."""
         for read in dict.fromkeys(loads(expr)):
             assert isinstance(read, Load)
-            slope = partial(expr, read, self._arithmetic) if read.buffer in self.active else None
+            slope = partial(expr, read, self.arithmetic) if read.buffer in self.active else None
             if slope is not None:
                 self._add(stage, read, outer, slope, factor)
 
     def _differentiate_weights(self, stage: Stage, softmax: Softmax) -> None:
         """d_x[r, c] += d_w[r, c] * w[r, c], and d_lse[r] -= sum over c of d_w[r, c] * w[r, c]."""
-        inner = self._arithmetic.mul(self._cotangents[stage.name], stage.element)
+        inner = self.arithmetic.mul(self._cotangents[stage.name], stage.element)
         assert inner is not None
         self._through(softmax.scores, stage, inner, self._factors[stage.name])
         if softmax.lse in self.active:
@@ -219,7 +218,7 @@ class Reverse:
         pairs = self._averages(stage)
         parts = [] if pairs is None else [self._delta(stage, softmax.lse, read, *pair) for pair in pairs]
         if not parts or any(part is None for part in parts):
-            slope = self._arithmetic.negated(stage.element)
+            slope = self.arithmetic.negated(stage.element)
             assert slope is not None
             lse = Load(softmax.lse, read.indices)
             self._add(stage, lse, self._cotangents[stage.name], slope, self._factors[stage.name])
@@ -264,10 +263,10 @@ class Reverse:
         if len(own) != len(in_reader) or not own.keys() <= {axis for axis, _ in reader.axes}:
             return None
         result = self._as_result(reader)
-        value, cotangent = self._arithmetic.wide(result.element), self._cotangents[result.name]
-        product = self._arithmetic.negated(self._arithmetic.mul(cotangent, value))
+        value, cotangent = self.arithmetic.wide(result.element), self._cotangents[result.name]
+        product = self.arithmetic.negated(self.arithmetic.mul(cotangent, value))
         assert product is not None
-        part = placed(self._axes_of(lse), in_reader, reader.axes, product, self._arithmetic)
+        part = placed(self._axes_of(lse), in_reader, reader.axes, product, self.arithmetic)
         return replace(part, reader=reader.name, factor=self._factors[result.name])
 
     def _as_result(self, stage: Stage) -> Stage:
@@ -284,9 +283,9 @@ class Reverse:
     def _add(self, stage: Stage, read: Load, outer: Expr, slope: Expr, factor: float) -> None:
         """Adds `outer * slope * factor`, in every iteration of the stage, to the cotangent of what it reads."""
         outer = self._rounded(stage, outer, slope)
-        number, slope = apart(slope, self._arithmetic)
+        number, slope = apart(slope, self.arithmetic)
         factor *= number
-        term = self._arithmetic.mul(outer, slope)
+        term = self.arithmetic.mul(outer, slope)
         assert term is not None
         axes = (*stage.axes, *stage.folded)
         extents = dict(axes)
@@ -301,7 +300,7 @@ class Reverse:
                 summed = Stage(name, kept, folded, "sum", term, self.dtype)
                 self.made.append(summed)
                 term, axes = summed.element, kept
-        part = placed(target, read.indices, axes, term, self._arithmetic)
+        part = placed(target, read.indices, axes, term, self.arithmetic)
         self._parts.setdefault(read.buffer, []).append(replace(part, reader=stage.name, factor=factor))
 
     def _rounded(self, stage: Stage, outer: Expr, slope: Expr) -> Expr:
@@ -351,7 +350,7 @@ class Reverse:
         total, factor = self._summed(own if plain else f"{own}_sum", axes, parts)
         if plain:
             return total.buffer
-        value = self._arithmetic.mul(total, self._arithmetic.number(factor))
+        value = self.arithmetic.mul(total, self.arithmetic.number(factor))
         assert value is not None
         self.made.append(Stage(own, axes, (), None, value if dtype == self.dtype else Cast(dtype, value), dtype))
         return own

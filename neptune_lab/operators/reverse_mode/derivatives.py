@@ -254,8 +254,10 @@ def _pow(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
         of_base = a.mul(a.select(Op("eq", (n, zero)), None, slope), d[0])
     if d[1] is None:
         return of_base
-    never = Op("and", (Op("eq", (x, zero)), Op("ge", (n, zero))))
-    return a.add(of_base, a.mul(a.select(never, None, a.mul(a.wide(op), Op("log", (x,)))), d[1]))
+    of_exponent = a.mul(a.wide(op), Op("log", (x,)))
+    if not (isinstance(x, Const) and x.value != 0):
+        of_exponent = a.select(Op("and", (Op("eq", (x, zero)), Op("ge", (n, zero)))), None, of_exponent)
+    return a.add(of_base, a.mul(of_exponent, d[1]))
 
 
 RULES: dict[str, Rule] = {

@@ -1,0 +1,216 @@
+"""Times the training of row operators on a GPU: ours, torch eager, torch.compile and Liger.
+
+    python scripts/row_backward_speed.py [--sizes 4096x4096,8192x8192,16384x1024] [--vocabulary 4096x32000,2048x128256]
+        [--only ours,eager,compile,liger] [--what softmax,rms_norm,layer_norm,cross_entropy] [--dtype bfloat16]
+        [--seconds 300] [--out FILE]
+
+A size is rows x columns. Each function is written in plain PyTorch, which is what `nl.from_torch` and torch.compile
+take. "step" is the forward and the backward pass, "backward" the latter alone, both in microseconds from replayed CUDA
+graphs, so that no time of the host is in them. Liger's cross entropy computes its gradient in the forward pass: compare
+steps. Gradients are checked against float64 on the first rows; a contestant that is wrong is not timed. What does not
+start within --seconds is left out, and listed. With TRITON_INTERPRET=1 it runs on the CPU, slowly and without times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+
+import neptune_lab as nl
+from neptune_lab.files import write_text
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+LIMITS = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 1e-5}
+# Rows, whose gradients are compared with float64.
+CHECKED = 16
+Function: TypeAlias = Callable[..., torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One contestant at one size: the largest relative error of a gradient, microseconds (None: wrong, or on a CPU)."""
+
+    what: str
+    size: str
+    name: str
+    error: float
+    step: float | None = None
+    backward: float | None = None
+    note: str = ""
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    """Of rows."""
+    return torch.softmax(x, -1)
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Of rows, with a scale."""
+    return F.rms_norm(x, x.shape[-1:], weight, 1e-6)
+
+
+def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """Of rows, with a scale and a shift."""
+    return F.layer_norm(x, x.shape[-1:], weight, bias, 1e-5)
+
+
+def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Of each row."""
+    return F.cross_entropy(logits, labels, reduction="none")
+
+
+FUNCTIONS: dict[str, Function] = {f.__name__: f for f in (softmax, rms_norm, layer_norm, cross_entropy)}
+
+
+def tensors_of(what: str, rows: int, columns: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    """The arguments of a function."""
+    x = torch.randn(rows, columns, device=DEVICE, dtype=dtype).requires_grad_()
+    vectors = [torch.randn(columns, device=DEVICE, dtype=dtype).requires_grad_() for _ in range(2)]
+    labels = torch.randint(0, columns, (rows,), device=DEVICE)
+    return {"softmax": (x,), "rms_norm": (x, vectors[0]), "layer_norm": (x, *vectors), "cross_entropy": (x, labels)}[
+        what
+    ]
+
+
+def liger(what: str) -> Function:
+    """Liger's function of that name."""
+    from liger_kernel.ops.cross_entropy import LigerCrossEntropyFunction  # pyright: ignore[reportMissingImports]
+    from liger_kernel.ops.layer_norm import LigerLayerNormFunction  # pyright: ignore[reportMissingImports]
+    from liger_kernel.ops.rms_norm import LigerRMSNormFunction  # pyright: ignore[reportMissingImports]
+    from liger_kernel.ops.softmax import LigerSoftmaxFunction  # pyright: ignore[reportMissingImports]
+
+    def losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        # It writes the gradient over the logits, so that each call needs a copy to start with.
+        found = LigerCrossEntropyFunction.apply(logits.clone(), labels, None, -100, 0.0, 0.0, "none")
+        return found[0] if isinstance(found, tuple) else found
+
+    return {
+        "softmax": LigerSoftmaxFunction.apply,
+        "rms_norm": lambda x, w: LigerRMSNormFunction.apply(x, w, 1e-6, 0.0, "llama", False),
+        "layer_norm": lambda x, w, b: LigerLayerNormFunction.apply(x, w, b, 1e-5),
+        "cross_entropy": losses,
+    }[what]
+
+
+def contestants(what: str, tensors: Sequence[torch.Tensor]) -> Iterator[tuple[str, Callable[[], Function]]]:
+    """Names, and what makes each function."""
+    function = FUNCTIONS[what]
+    yield "ours", lambda: nl.compile(nl.from_torch(function, *(t.detach() for t in tensors))).with_gradients()
+    yield "eager", lambda: function
+    if DEVICE == "cuda":
+        yield "compile", lambda: torch.compile(function, dynamic=False)
+        yield "liger", lambda: liger(what)
+
+
+def gradients(out: Any, tensors: Sequence[torch.Tensor], given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Of the tensors that record them; the graph stays."""
+    result = out[0] if isinstance(out, tuple) else out
+    recorded = [t for t in tensors if t.requires_grad]
+    return torch.autograd.grad(result, recorded, given.reshape(result.shape), retain_graph=True)
+
+
+def error_of(what: str, found: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor], given: torch.Tensor) -> float:
+    """The largest error relative to float64: of the first rows of x, and of whole vectors."""
+    whole = [t.detach().double() if t.is_floating_point() else t for t in tensors]
+    if len(tensors) == 1 or not tensors[1].requires_grad:
+        whole = [t[:CHECKED] for t in whole]
+        given, found = given[:CHECKED], [found[0][:CHECKED]]
+    recorded = [t.requires_grad_() for t in whole if t.is_floating_point()]
+    wanted = torch.autograd.grad(FUNCTIONS[what](*whole), recorded, given.double())
+    return max(float((a.double() - b).norm() / b.norm()) for a, b in zip(found, wanted, strict=True))
+
+
+def graph_us(call: Callable[[], Any], stream: Any) -> float:
+    """Microseconds of a call, from replays of its CUDA graph."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        call()
+    times = []
+    for _ in range(5):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        graph.replay()
+        start.record()
+        for _ in range(20):
+            graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end) * 50)
+    return sorted(times)[2]
+
+
+def measured(what: str, size: str, name: str, make: Callable[[], Function], tensors: Any) -> Measured:
+    """The contestant, checked, then timed."""
+    given = torch.randn(tensors[0].shape if what != "cross_entropy" else tensors[0].shape[:1], device=DEVICE)
+    given = given if what == "cross_entropy" and name != "liger" else given.to(tensors[0].dtype)
+    stream = torch.cuda.Stream() if DEVICE == "cuda" else None
+    try:
+        with torch.cuda.stream(stream):
+            function = make()
+            out = function(*tensors)
+            result = out[0] if isinstance(out, tuple) else out
+            given = given.to(result.dtype)
+            found = gradients(out, tensors, given)
+        error = error_of(what, found, tensors, given)
+        if not error <= LIMITS[tensors[0].dtype]:
+            return Measured(what, size, name, error, note="WRONG")
+        if DEVICE == "cpu":
+            return Measured(what, size, name, error, note="right; no times on a CPU")
+        del found
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            for _ in range(2):
+                gradients(function(*tensors), tensors, given)
+            out = function(*tensors)
+            torch.cuda.synchronize()
+            backward = graph_us(lambda: gradients(out, tensors, given), stream)
+            step = graph_us(lambda: gradients(function(*tensors), tensors, given), stream)
+    except Exception as refused:  # noqa: BLE001  # peers fail in ways of their own
+        return Measured(
+            what, size, name, float("nan"), note=f"{type(refused).__name__}: {refused}".splitlines()[0][:150]
+        )
+    return Measured(what, size, name, error, step, backward)
+
+
+def main() -> None:
+    """Measures, prints a table, and writes it with --out."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", default="4096x4096,8192x8192,16384x1024")
+    parser.add_argument("--vocabulary", default="4096x32000,2048x128256", help="sizes of cross_entropy")
+    parser.add_argument("--only", default="ours,eager,compile,liger")
+    parser.add_argument("--what", default=",".join(FUNCTIONS))
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    torch.manual_seed(0)
+    end, rows = time.monotonic() + given.seconds, []
+    for what in given.what.split(","):
+        for size in (given.vocabulary if what == "cross_entropy" else given.sizes).split(","):
+            r, c = (int(n) for n in size.split("x"))
+            tensors = tensors_of(what, r, c, getattr(torch, given.dtype))
+            for name, make in contestants(what, tensors):
+                if name not in given.only.split(","):
+                    continue
+                if time.monotonic() > end:
+                    print(f"{what:14} {size:12} {name:8} left out: no time")
+                    continue
+                row = measured(what, size, name, make, tensors)
+                rows.append(row)
+                times = "".join(
+                    f" {label} {us:8.1f}" for label, us in (("step", row.step), ("backward", row.backward)) if us
+                )
+                print(f"{what:14} {size:12} {name:8} error {row.error:.1e}{times} {row.note}", flush=True)
+    if given.out:
+        write_text(given.out, json.dumps([asdict(row) for row in rows], indent=1))
+
+
+if __name__ == "__main__":
+    main()
