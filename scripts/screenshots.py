@@ -52,24 +52,37 @@ def show_traffic(page: Page) -> None:
     page.locator(".nx").press("t")
 
 
+def show_delta(page: Page) -> None:
+    """Both passes of attention, the delta chosen."""
+    page.locator("[data-stage='b:d_lse']").click()
+
+
 def main() -> None:
     """Takes the pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--all", action="store_true", help="all pages, wide and narrow, light and dark")
+    parser.add_argument("--only", help="the pages of this name")
     parser.add_argument("--to", type=Path, default=IMAGES, help="folder to write to")
     options = parser.parse_args()
     attention = nl.compile(nl.operators.attention.causal(batch=1, heads=4, seq=256, head_dim=64))
+    both = nl.explore(nl.operators.training(nl.operators.attention.causal(batch=1, heads=4, seq=256, head_dim=64)))
     pages = {"figure1": (figure1(), show_repair), "attention": (attention, show_triton)}
     pages["traffic"] = (attention, show_traffic)
+    pages["training"] = (both, show_delta)
     looks = [(1440, "light"), (1440, "dark"), (900, "light"), (900, "dark")]
     wanted = [(n, w, c) for n in pages for w, c in looks]
     if not options.all:
         wanted = [("figure1", 1440, "light"), ("attention", 1440, "dark"), ("traffic", 1440, "light")]
+        wanted.append(("training", 1440, "light"))
+    wanted = [w for w in wanted if options.only in (None, w[0])]
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as p:
         files = {}
         for name, (what, _) in pages.items():
+            if name not in {w[0] for w in wanted}:
+                continue
             files[name] = Path(folder) / f"{name}.html"
-            nl.explore(what).export_html(files[name])
+            shown = what if name == "training" else nl.explore(what)
+            shown.export_html(files[name])
         browser = p.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for name, width, scheme in wanted:
             context = browser.new_context(
@@ -77,11 +90,12 @@ def main() -> None:
             )
             page = context.new_page()
             page.goto(files[name].as_uri())
-            page.locator(".nx").wait_for()
+            root = page.locator(".nt.js" if name == "training" else ".nx")
+            root.wait_for()
             pages[name][1](page)
             page.wait_for_timeout(400)
             target = options.to / f"{name}-{width}-{scheme}.png"
-            write_bytes(target, page.locator(".nx").screenshot(), parents=True)
+            write_bytes(target, root.screenshot(), parents=True)
             print(target.name)
             context.close()
         browser.close()

@@ -68,7 +68,7 @@ def test_the_wheel_has_every_file_of_the_packages_and_no_other(wheel: Path):
     found = members(wheel)
     assert set(found) == expected
     assert {f"{name}/py.typed" for name in PACKAGES} <= expected
-    for built in ("explorer.js", "solver.js"):
+    for built in ("explorer.js", "solver.js", "training.js"):
         assert found[f"neptune_widgets/static/{built}"] == (PACKAGES["neptune_widgets"] / "static" / built).read_bytes()
         assert b"export{" in found[f"neptune_widgets/static/{built}"], "the page's script is not a built one"
 

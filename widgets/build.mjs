@@ -1,5 +1,5 @@
 // Two ES modules, minified, the same bytes from the same sources, style sheets inside: neptune_widgets/static/explorer.js,
-// and solver.js, live.js and live_worker.js beside it. And panes.json, the panes and keys that the documentation lists.
+// and solver.js, training.js, live.js and live_worker.js beside it. And panes.json, the panes and keys that the documentation lists.
 import { build } from "esbuild";
 import { readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { dirname, resolve } from "node:path";
@@ -89,6 +89,7 @@ const beside = (name) => resolve(dirname(outfile), name);
 const BUNDLES = [
   ["src/index.ts", outfile, { banner }],
   ["src/solver.ts", beside("solver.js"), {}],
+  ["src/training.ts", beside("training.js"), {}],
   ["src/live.ts", beside("live.js"), {}],
   ["src/live_worker.ts", beside("live_worker.js"), { format: "iife" }],  // it follows Pyodide's scripts, which are no modules
 ];

@@ -32,6 +32,7 @@ from neptune_lab.trace.record import (
     TensorRecord,
     Trace,
 )
+from neptune_lab.trace.training import OnePass, OriginRecord, RuleRecord, TrainingRecord, UseRecord, ValueRecord
 
 __all__ = [
     "SCHEMA",
@@ -43,15 +44,21 @@ __all__ = [
     "Json",
     "KernelRecord",
     "Line",
+    "OnePass",
     "OperatorRecord",
+    "OriginRecord",
     "PassRecord",
     "Phase",
     "PythonFunction",
     "PythonLine",
+    "RuleRecord",
     "SourceLine",
     "StepRecord",
     "TensorRecord",
     "Trace",
+    "TrainingRecord",
+    "UseRecord",
+    "ValueRecord",
     "from_json",
     "links",
     "load_trace",

@@ -6,7 +6,7 @@ import pytest
 from front_end import WIDGETS, npm
 
 STATIC = WIDGETS / "neptune_widgets" / "static"
-BUNDLES = ("explorer.js", "solver.js", "live.js", "live_worker.js")
+BUNDLES = ("explorer.js", "solver.js", "training.js", "live.js", "live_worker.js")
 
 
 def test_reducers_and_links(front_end_packages):

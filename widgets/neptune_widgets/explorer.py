@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, overload
 
 import anywidget
 import traitlets
@@ -24,8 +25,9 @@ from neptune_widgets.session import Session
 
 if TYPE_CHECKING:
     from neptune_lab import Kernel, Schedule
-    from neptune_lab.operators import Operator
+    from neptune_lab.operators import Operator, Training
     from neptune_lab.target import Target
+    from neptune_widgets.training import TrainingExplorer
 
 # Seconds in which edits that come one after the other count as one.
 _SETTLE = 0.01
@@ -254,17 +256,27 @@ class Explorer(anywidget.AnyWidget):
         super().close()
 
 
+@overload
+def explore(what: Training) -> TrainingExplorer: ...
+@overload
 def explore(
-    what: Operator | Schedule | Kernel | Trace | Callable[..., Operator] | str | PathLike[str],
+    what: Operator | Schedule | Kernel | Trace | Callable[..., Any] | str | PathLike[str],
     *,
     sample: Operator | Mapping[str, Any] | None = None,
     **arguments: Any,
-) -> Explorer:
+) -> Explorer: ...
+def explore(
+    what: Operator | Schedule | Kernel | Trace | Training | Callable[..., Any] | str | PathLike[str],
+    *,
+    sample: Operator | Mapping[str, Any] | None = None,
+    **arguments: Any,
+) -> Explorer | TrainingExplorer:
     """An explorer of a compilation, for display in a notebook.
 
     Args:
         what: an operator (scheduled by its template), a schedule as it is, a kernel, a record, the path of a saved
-            record, or a function that makes an operator, whose sizes can then be edited in the page.
+            record, or a function that makes an operator, whose sizes can then be edited in the page. Both passes from
+            `operators.training`, or a function from `kernel.with_gradients()`, are shown side by side.
         sample: the same operator at small sizes, made by the same function, for tag tables and the numeric check; only
             needed for a large operator of your own, since those of the library are made smaller by themselves. Of a
             function, its arguments at small sizes by name.
@@ -285,9 +297,18 @@ def explore(
         _no_arguments(arguments)
         return Explorer(what if isinstance(what, Trace) else load_trace(Path(what)))
     from neptune_lab import Kernel, Schedule
-    from neptune_lab.operators import Operator
+    from neptune_lab.operators import Operator, Training, training
     from neptune_lab.pipeline import compile, schedule
 
+    if isinstance(what, FunctionType) and isinstance(differentiated := getattr(what, "operator", None), Operator):
+        what = training(differentiated)
+    if isinstance(what, Training):
+        from neptune_widgets.training import TrainingExplorer
+
+        _no_arguments(arguments)
+        if sample is not None:
+            raise ScheduleError("sample is for an operator, a schedule or a kernel, and not for both passes of one")
+        return TrainingExplorer(what)
     if callable(what) and not isinstance(what, Operator | Kernel | Schedule):
         operator = named(what, arguments)
         if isinstance(sample, Mapping):

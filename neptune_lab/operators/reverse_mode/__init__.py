@@ -23,7 +23,7 @@ from neptune_lab.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     from neptune_lab.loop_ir.nodes import Program
-    from neptune_lab.operators.reverse_mode.assemble import Passes
+    from neptune_lab.operators.reverse_mode.assemble import Derivation, Passes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,12 +36,16 @@ class Training:
             cotangents of `wrt` (`d_q` for `q`).
         kept: names of the forward pass's outputs that the backward pass reads.
         wrt: names of the inputs with respect to which it is differentiated.
+        of: the operator.
+        derivation: where each stage of the backward pass comes from, and what else could be kept.
     """
 
     forward: Operator
     backward: Operator
     kept: tuple[str, ...]
     wrt: tuple[str, ...]
+    of: Operator
+    derivation: Derivation
 
 
 def backward(op: Operator, wrt: Sequence[str] | None = None, keep: Collection[str] | None = None) -> Operator:
@@ -87,7 +91,7 @@ def training(op: Operator, wrt: Sequence[str] | None = None, keep: Collection[st
     chosen = _chosen(op, wrt)
     parts = assemble(op.name, op.program, chosen, keep)
     forward = _forward(op, parts.forward)
-    return Training(forward, _backward(op, forward, parts, chosen), parts.kept, chosen)
+    return Training(forward, _backward(op, forward, parts, chosen), parts.kept, chosen, op, parts.derivation)
 
 
 def _chosen(op: Operator, wrt: Sequence[str] | None) -> tuple[str, ...]:

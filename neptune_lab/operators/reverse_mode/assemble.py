@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.loop_ir.names import unique
 from neptune_lab.loop_ir.nodes import Buffer, Program
 from neptune_lab.operators.reverse_mode.cotangents import Reverse
-from neptune_lab.operators.reverse_mode.keep import kept_by_default
+from neptune_lab.operators.reverse_mode.keep import Value, kept_by_default, values
+from neptune_lab.operators.reverse_mode.origins import Origin
 from neptune_lab.operators.reverse_mode.parts import divided
 from neptune_lab.operators.reverse_mode.stabilisers import without_gradient
 from neptune_lab.operators.reverse_mode.stages import Stage, in_order, needed, program_of, stages_of
 from neptune_lab.operators.reverse_mode.weights import Softmax, find_softmaxes, in_weights
 from neptune_lab.strict.console import shown
+
+
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """How a backward pass was derived, for readers of it.
+
+    Args:
+        whole: the definition that was differentiated, in which every softmax is weights.
+        stages: its stages.
+        read: those whose values the cotangents need.
+        kept: those that the forward pass gives.
+        origins: by stage of the backward pass, where it comes from.
+        stands_for: by stage of `stages` that the operator's definition lacks, the stage there that computes the like.
+    """
+
+    whole: Program
+    stages: tuple[Stage, ...]
+    read: frozenset[str]
+    kept: tuple[str, ...]
+    origins: Mapping[str, Origin]
+    stands_for: Mapping[str, str]
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """What the forward pass keeps and what it could keep."""
+        return values(self.whole, self.stages, self.read, self.kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +52,14 @@ class Passes:
         forward, backward: the programs.
         kept: outputs of the first that the second reads.
         parts: the stages of each part of the second (`parts.divided`).
+        derivation: how the second was derived.
     """
 
     forward: Program
     backward: Program
     kept: tuple[str, ...]
     parts: tuple[tuple[str, ...], ...]
+    derivation: Derivation
 
 
 def assemble(name: str, program: Program, wrt: Sequence[str], keep: Collection[str] | None) -> Passes:
@@ -51,7 +80,7 @@ def assemble(name: str, program: Program, wrt: Sequence[str], keep: Collection[s
     inputs = tuple(program.buffer(b) for b in program.inputs)
     defined = stages_of(program)
     stages = defined
-    softmaxes = find_softmaxes(stages, program.inputs)
+    softmaxes = found = find_softmaxes(stages, program.inputs)
     for softmax in softmaxes:
         stages = in_weights(stages, softmax)
     # The cotangent of a log-sum-exp needs the weights, also where no result reads them.
@@ -67,7 +96,8 @@ def assemble(name: str, program: Program, wrt: Sequence[str], keep: Collection[s
     wanted = needed(every, list(cotangents.values()))
     of_forward = {stage.name for stage in stages}
     read = {r for stage in wanted if stage.name not in of_forward for r in stage.reads} & of_forward
-    kept = _kept(program, inputs, stages, read, keep)
+    whole = program_of(program.name, inputs, stages, program.outputs)
+    kept = _kept(whole, stages, read, keep)
     wanted = needed(every, list(cotangents.values()), frozenset(kept))
     by_name = {stage.name: stage for stage in stages}
     given = [Buffer(k, by_name[k].shape, by_name[k].dtype) for k in kept]
@@ -76,10 +106,32 @@ def assemble(name: str, program: Program, wrt: Sequence[str], keep: Collection[s
     used = set().union(*(stage.reads for stage in wanted))
     own = [b for b in (*inputs, *given) if b.name in used or b.name not in kept]
     first = program_of(f"{name}_backward", own, wanted, results)
-    parts = divided(first, wanted, results)
-    backward = program_of(f"{name}_backward", own, [stage for part in parts for stage in part], results)
-    names = tuple(tuple(stage.name for stage in part) for part in parts)
-    return Passes(_forward(name, program, inputs, defined, stages, kept), backward, kept, names)
+    division = divided(first, wanted, results)
+    backward = program_of(f"{name}_backward", own, [stage for part in division.parts for stage in part], results)
+    names = tuple(tuple(stage.name for stage in part) for part in division.parts)
+    origins = {stage.name: Origin("again", stage.name) for stage in stages} | reverse.origins
+    for copy, name in division.copies.items():
+        origins[copy] = replace(origins[name], copy_of=name if any(name in part for part in names) else "")
+    derivation = Derivation(whole, stages, frozenset(read), kept, origins, _stands_for(found, stages, defined))
+    return Passes(_forward(name, program, inputs, defined, stages, kept), backward, kept, names, derivation)
+
+
+def _stands_for(softmaxes: Sequence[Softmax], stages: Sequence[Stage], defined: Sequence[Stage]) -> dict[str, str]:
+    """By stage of the weights' form that the definition lacks, the stage of the definition that computes the like."""
+    own = {stage.name: stage for stage in defined}
+    found: dict[str, str] = {}
+    for softmax in softmaxes:
+        found |= {softmax.lse: softmax.total.name, softmax.shift: softmax.total.name}
+        found[softmax.weights] = softmax.exponential.name
+    for stage in stages:
+        if stage.name not in own and stage.name not in found:
+            # Weights that are rounded, and averages by weights.
+            read = next((found[r] for r in sorted(stage.reads) if r in found), "")
+            like = [
+                s.name for s in defined if read in s.reads and s.reducer == stage.reducer and s.shape == stage.shape
+            ]
+            found[stage.name] = like[0] if like else read
+    return {name: to for name, to in found.items() if name not in own and to}
 
 
 def _widest(stages: Sequence[Stage], results: Collection[str]) -> str:
@@ -119,15 +171,10 @@ def _seeds(program: Program, active: frozenset[str]) -> dict[str, str]:
 
 
 def _kept(
-    program: Program,
-    inputs: Sequence[Buffer],
-    stages: Sequence[Stage],
-    read: Collection[str],
-    keep: Collection[str] | None,
+    whole: Program, stages: Sequence[Stage], read: Collection[str], keep: Collection[str] | None
 ) -> tuple[str, ...]:
     """The stages of the definition whose values the backward pass takes."""
     if keep is None:
-        whole = program_of(program.name, inputs, stages, program.outputs)
         return kept_by_default(whole, stages, read)
     names = [stage.name for stage in stages]
     for name in keep:
@@ -158,4 +205,4 @@ def _forward(
     return program_of(f"{name}_forward", inputs, every, (*program.outputs, *further))
 
 
-__all__ = ["Passes", "assemble"]
+__all__ = ["Derivation", "Passes", "assemble"]

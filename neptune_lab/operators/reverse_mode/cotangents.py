@@ -12,23 +12,13 @@ from dataclasses import dataclass, field, replace
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.loop_ir.names import unique
-from neptune_lab.loop_ir.nodes import (
-    Buffer,
-    Cast,
-    Const,
-    Expr,
-    Load,
-    Op,
-    Var,
-    loads,
-    substitute,
-    transform,
-    variables,
-)
-from neptune_lab.operators.reverse_mode.derivatives import Arithmetic, partial
+from neptune_lab.loop_ir.nodes import Buffer, Cast, Const, Expr, Load, Op, Var, loads, substitute, variables
+from neptune_lab.operators.reverse_mode.derivatives import Arithmetic, partial, rules_of
+from neptune_lab.operators.reverse_mode.origins import Origin, Use, uses_of
 from neptune_lab.operators.reverse_mode.part import Part, apart, placed
 from neptune_lab.operators.reverse_mode.reductions import is_exact, of_extremum, of_product
 from neptune_lab.operators.reverse_mode.stages import Axis, Stage
+from neptune_lab.operators.reverse_mode.terms import by_value, is_rounded, variables_of
 from neptune_lab.operators.reverse_mode.transpose import is_permutation
 from neptune_lab.operators.reverse_mode.weights import Softmax, without_casts
 from neptune_lab.scalar_ops import OPERATIONS
@@ -53,6 +43,7 @@ class Reverse:
     softmaxes: Sequence[Softmax]
     active: frozenset[str]
     made: list[Stage] = field(default_factory=list)
+    origins: dict[str, Origin] = field(default_factory=dict)
     _parts: dict[str, list[Part]] = field(default_factory=dict)
     _cotangents: dict[str, Expr] = field(default_factory=dict)
     _given: dict[str, str] = field(default_factory=dict)
@@ -111,14 +102,15 @@ class Reverse:
         if len(parts) == 1 and not parts[0].free and isinstance(without_casts(parts[0].term), Load):
             self._factors[stage.name] = parts[0].factor
             return parts[0].term
-        found, self._factors[stage.name] = self._summed(f"d_{stage.name}", stage.axes, parts)
+        found, self._factors[stage.name] = self._summed(f"d_{stage.name}", stage.axes, parts, stage.name)
         return found
 
-    def _summed(self, name: str, axes: tuple[Axis, ...], parts: Sequence[Part]) -> tuple[Load, float]:
-        """Makes the stages of a cotangent: one per part that sums, and their sum. The cotangent is its element times
-        the number."""
+    def _summed(self, name: str, axes: tuple[Axis, ...], parts: Sequence[Part], of: str) -> tuple[Load, float]:
+        """Makes the stages of the cotangent of the tensor `of`: one per part that sums, and their sum. The cotangent
+        is its element times the number."""
         a = self.arithmetic
         name = self._fresh(name)
+        self.origins[name] = Origin("cotangent", of, uses_of([(part.reader, part.rules) for part in parts]))
         factors = {part.factor for part in parts}
         common = factors.pop() if len(factors) == 1 else 1.0
         total: Expr | None = None
@@ -126,6 +118,7 @@ class Reverse:
             value: Expr | None = part.term
             if part.free:
                 own = name if len(parts) == 1 else self._fresh(f"{name}_of_{part.reader}")
+                self.origins.setdefault(own, Origin("part", of, uses_of([(part.reader, part.rules)])))
                 self.made.append(Stage(own, axes, part.free, "sum", part.term, self.dtype))
                 value = self.made[-1].element
             total = a.add(total, value if part.factor == common else a.mul(value, a.number(part.factor)))
@@ -155,7 +148,8 @@ class Reverse:
                 continue
             slope = partial(stage.term, read, self.arithmetic)
             if slope is not None:
-                self._add(stage, read, outer, _by_value(slope, stage), self._factors[stage.name])
+                rules = (*_of_all(stage), *rules_of(stage.term, read))
+                self._add(stage, read, outer, by_value(slope, stage), self._factors[stage.name], rules)
 
     def _outer(self, stage: Stage) -> Expr:
         """The derivative of sum(d_out * out) with respect to one iteration's term."""
@@ -172,6 +166,9 @@ class Reverse:
                 help="leave out of wrt the inputs that it reads",
             )
         self.made += made
+        self.origins |= {
+            x.name: Origin("count", stage.name, (Use(stage.name, (f"{stage.reducer} of all",)),)) for x in made
+        }
         return outer
 
     # -- a softmax -----------------------------------------------------------------------------------------
@@ -185,21 +182,21 @@ class Reverse:
         )
         inner = self.arithmetic.mul(cotangent, weights.element)
         assert inner is not None
-        self._through(softmax.scores, weights, inner, self._factors[stage.name])
+        self._through(softmax.scores, weights, inner, self._factors[stage.name], "log-sum-exp")
 
-    def _through(self, expr: Expr, stage: Stage, outer: Expr, factor: float) -> None:
+    def _through(self, expr: Expr, stage: Stage, outer: Expr, factor: float, rule: str) -> None:
         """Adds the parts of an expression over the axes of a stage, if `outer` times `factor` is its cotangent."""
         for read in dict.fromkeys(loads(expr)):
             assert isinstance(read, Load)
             slope = partial(expr, read, self.arithmetic) if read.buffer in self.active else None
             if slope is not None:
-                self._add(stage, read, outer, slope, factor)
+                self._add(stage, read, outer, slope, factor, (rule, *rules_of(expr, read)))
 
     def _differentiate_weights(self, stage: Stage, softmax: Softmax) -> None:
         """d_x[r, c] += d_w[r, c] * w[r, c], and d_lse[r] -= sum over c of d_w[r, c] * w[r, c]."""
         inner = self.arithmetic.mul(self._cotangents[stage.name], stage.element)
         assert inner is not None
-        self._through(softmax.scores, stage, inner, self._factors[stage.name])
+        self._through(softmax.scores, stage, inner, self._factors[stage.name], "weights")
         if softmax.lse in self.active:
             row = next(read for read in loads(stage.term) if read.buffer == softmax.shift)
             assert isinstance(row, Load)
@@ -221,7 +218,7 @@ class Reverse:
             slope = self.arithmetic.negated(stage.element)
             assert slope is not None
             lse = Load(softmax.lse, read.indices)
-            self._add(stage, lse, self._cotangents[stage.name], slope, self._factors[stage.name])
+            self._add(stage, lse, self._cotangents[stage.name], slope, self._factors[stage.name], ("weights",))
             return
         self._parts.setdefault(softmax.lse, []).extend(part for part in parts if part is not None)
 
@@ -267,20 +264,20 @@ class Reverse:
         product = self.arithmetic.negated(self.arithmetic.mul(cotangent, value))
         assert product is not None
         part = placed(self._axes_of(lse), in_reader, reader.axes, product, self.arithmetic)
-        return replace(part, reader=reader.name, factor=self._factors[result.name])
+        return replace(part, reader=reader.name, factor=self._factors[result.name], rules=("delta",))
 
     def _as_result(self, stage: Stage) -> Stage:
         """o, or the result that is o rounded (and 0 in some rows), if there is one, since it is kept anyway."""
         readers = [s for s in self.stages if stage.name in s.reads and s.name in self._parts]
         if len(readers) == 1 and readers[0].reducer is None and readers[0].name in self._cotangents:
             (reader,) = readers
-            if reader.place == stage.place and _is_rounded(reader.term, stage.element):
+            if reader.place == stage.place and is_rounded(reader.term, stage.element):
                 return reader
         return stage
 
     # -- parts ---------------------------------------------------------------------------------------------
 
-    def _add(self, stage: Stage, read: Load, outer: Expr, slope: Expr, factor: float) -> None:
+    def _add(self, stage: Stage, read: Load, outer: Expr, slope: Expr, factor: float, rules: tuple[str, ...]) -> None:
         """Adds `outer * slope * factor`, in every iteration of the stage, to the cotangent of what it reads."""
         outer = self._rounded(stage, outer, slope)
         number, slope = apart(slope, self.arithmetic)
@@ -291,6 +288,7 @@ class Reverse:
         extents = dict(axes)
         target = self._axes_of(read.buffer)
         if not is_permutation(read.indices, target, extents):
+            rules = (*rules, "transposed read")
             # First the sum over iterations that read the same element; then what element that is.
             used = set().union(*(variables(index) for index in read.indices))
             kept = tuple(axis for axis in axes if axis[0] in used)
@@ -299,9 +297,10 @@ class Reverse:
                 name = self._fresh(f"d_{read.buffer}_of_{stage.name}")
                 summed = Stage(name, kept, folded, "sum", term, self.dtype)
                 self.made.append(summed)
+                self.origins[name] = Origin("part", read.buffer, (Use(stage.name, rules),))
                 term, axes = summed.element, kept
         part = placed(target, read.indices, axes, term, self.arithmetic)
-        self._parts.setdefault(read.buffer, []).append(replace(part, reader=stage.name, factor=factor))
+        self._parts.setdefault(read.buffer, []).append(replace(part, reader=stage.name, factor=factor, rules=rules))
 
     def _rounded(self, stage: Stage, outer: Expr, slope: Expr) -> Expr:
         """The cotangent, rounded to 16 bits if it is multiplied by a matrix of 16 bits, as PyTorch's is.
@@ -319,6 +318,7 @@ class Reverse:
         name = f"{outer.buffer}_{dtype}"
         if all(s.name != name for s in self.made):
             self.made.append(Stage(name, stage.axes, (), None, Cast(dtype, outer), dtype))
+            self.origins[name] = Origin("rounded", stage.name, (Use(stage.name, ("conversion",)),))
         return Cast(self.dtype, Load(name, outer.indices))
 
     def _axes_of(self, buffer: str) -> tuple[Axis, ...]:
@@ -347,37 +347,19 @@ class Reverse:
             )
         own = self._fresh(f"d_{name}")
         plain = dtype == self.dtype and len({part.factor for part in parts} | {1.0}) == 1
-        total, factor = self._summed(own if plain else f"{own}_sum", axes, parts)
+        total, factor = self._summed(own if plain else f"{own}_sum", axes, parts, name)
         if plain:
             return total.buffer
         value = self.arithmetic.mul(total, self.arithmetic.number(factor))
         assert value is not None
         self.made.append(Stage(own, axes, (), None, value if dtype == self.dtype else Cast(dtype, value), dtype))
+        self.origins[own] = self.origins[total.buffer]
         return own
 
 
-def _by_value(slope: Expr, stage: Stage) -> Expr:
-    """The derivative of a map with the map's value in place of the same term, such as exp(x) in that of exp(x)."""
-    if stage.reducer is not None or isinstance(stage.term, Load | Const | Cast):
-        return slope
-    return transform(slope, lambda node: stage.element if node == stage.term else node)
-
-
-def variables_of(read: Load) -> set[str]:
-    """The variables in a read's indices."""
-    return set().union(*map(variables, read.indices))
-
-
-def _is_rounded(term: Expr, element: Load) -> bool:
-    """Whether a term is an element rounded, or 0 under a condition."""
-    match term:
-        case Op("select", (condition, a, b)):
-            zeros = [x for x in (a, b) if isinstance(x, Const) and x.value == 0]
-            others = [x for x in (a, b) if x not in zeros]
-            return (
-                bool(zeros) and len(others) == 1 and _is_rounded(others[0], element) and element not in loads(condition)
-            )
-    return without_casts(term) == element
+def _of_all(stage: Stage) -> tuple[str, ...]:
+    """The rule of a stage's reduction."""
+    return () if stage.reducer is None else (f"{stage.reducer} of all",)
 
 
 __all__ = ["Reverse"]

@@ -136,6 +136,28 @@ def partial(expr: Expr, read: Load, arithmetic: Arithmetic) -> Expr | None:
     return rule(expr, [partial(arg, read, arithmetic) for arg in expr.args], arithmetic)
 
 
+def rules_of(expr: Expr, read: Load) -> tuple[str, ...]:
+    """Names of the rules by which `partial` differentiates an expression, the outermost first, each once.
+
+    >>> x = Load("x", (Var("i"),))
+    >>> rules_of(Op("exp", (Op("mul", (x, x)),)), x)
+    ('exp', 'mul')
+    """
+    if expr == read or read not in loads(expr):
+        return ()
+    if isinstance(expr, Cast):
+        return rules_of(expr.arg, read) if "float" in expr.dtype else ()
+    assert isinstance(expr, Op)
+    row = OPERATIONS.get(expr.name)
+    if row is not None and (row.kind in ("comparison", "logic", "integer", "bits") or expr.name in _STEPS):
+        return ()
+    if expr.name not in RULES and row is not None and row.formula is not None:
+        written = compose(row.formula, expr.args, lambda name, parts: Op(name, tuple(parts)), Const)
+        return rules_of(written, read)
+    below = expr.args[1:] if expr.name == "select" else expr.args
+    return tuple(dict.fromkeys((expr.name, *(name for arg in below for name in rules_of(arg, read)))))
+
+
 # Roundings: their derivative is 0 wherever they have one, and 0 elsewhere too (derivatives.yaml: floor, ceil, round).
 _STEPS = frozenset({"floor", "ceil", "round"})
 
@@ -286,4 +308,4 @@ RULES: dict[str, Rule] = {
 }
 """By operation of the loop-scalar IR.  One without a rule is derived through the formula of its row, if it has one."""
 
-__all__ = ["RULES", "Arithmetic", "partial"]
+__all__ = ["RULES", "Arithmetic", "partial", "rules_of"]

@@ -8,11 +8,31 @@ from memory would take longer, and it may be larger than all inputs together (Da
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from neptune_lab.loop_ir.dimensions import Dimension, dimensions
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_ir.tree import blocks
-from neptune_lab.operators.reverse_mode.stages import Stage
+from neptune_lab.operators.reverse_mode.stages import Stage, needed
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value of the forward pass that the backward pass can read from memory or compute again.
+
+    Args:
+        stage: that makes it.
+        kept: whether it is read from memory.
+        result: whether the operator returns it, so that it is in memory anyway.
+        again: the stages that compute it from the inputs and the other values that are kept.
+        why: why it is kept or not, in a sentence.
+    """
+
+    stage: Stage
+    kept: bool
+    result: bool
+    again: tuple[Stage, ...]
+    why: str
 
 
 def rolled_axes(program: Program) -> set[Dimension]:
@@ -63,6 +83,60 @@ def kept_by_default(program: Program, stages: Sequence[Stage], read: Collection[
     return tuple(kept)
 
 
+def values(
+    program: Program, stages: Sequence[Stage], read: Collection[str], kept: Collection[str]
+) -> tuple[Value, ...]:
+    """Every value that the backward pass may read, with what speaks for keeping it or against.
+
+    Args:
+        program: the definition.
+        stages: its stages, each after those that it reads.
+        read: the stages that the backward pass reads.
+        kept: those that the forward pass gives.
+
+    Returns:
+        Values in the order of the stages.
+    """
+    after, rolled = _after_rolled(program, stages), _rolled_by_stage(program)
+    chosen = kept_by_default(program, stages, read)
+    computed = {stage.name for stage in needed(stages, [*read], frozenset(kept))}
+    found = []
+    for stage in needed(stages, [*read, *kept]):
+        name = stage.name
+        again = needed(stages, [name], frozenset(kept) - {name})
+        own = stage.reads & {s.name for s in stages}
+        if name not in kept and name not in computed:
+            ends = [k for k in kept if name in {s.name for s in needed(stages, [k])}]
+            why = f"not needed: {' and '.join(ends)}, made of it, {'is' if len(ends) == 1 else 'are'} kept"
+        elif name in after and stage.reducer is not None:
+            count = 1
+            for axis, extent in stage.folded:
+                count *= extent if axis in rolled[name] else 1
+            why = f"final value of a rolled reduction: to compute it again, {count} terms are folded first"
+        elif name in after and not _follows(stage, own, [k for k in kept if k != name]):
+            why = "made of final values of rolled reductions: to compute it again, whole rows are folded first"
+        elif name in after:
+            why = "a map of values that are kept, computed again in registers"
+        elif rolled[name]:
+            why = "computed along a rolled dimension: computed again tile by tile, in less time than memory takes"
+        else:
+            why = "needs no rolled reduction: computed again from the inputs"
+        if (name in kept) != (name in chosen):
+            why = f"your choice; by itself {'not kept' if name in kept else 'kept'}: {why}"
+        found.append(Value(stage, name in kept, name in program.outputs, again, why))
+    return tuple(found)
+
+
+def _rolled_by_stage(program: Program) -> dict[str, frozenset[str]]:
+    """By stage, its axes along rolled dimensions."""
+    dims = dimensions(program)
+    rolled = rolled_axes(program)
+    return {
+        block.name: frozenset(axis for d, axis in dims.all_of(block).items() if d in rolled)
+        for block in blocks(program)
+    }
+
+
 def _follows(stage: Stage, own: Collection[str], kept: Collection[str]) -> bool:
     """Whether a stage is better computed again: a map of what is kept."""
     return stage.reducer is None and set(own) <= set(kept)
@@ -83,4 +157,4 @@ def _after_rolled(program: Program, stages: Sequence[Stage]) -> set[str]:
     return after
 
 
-__all__ = ["kept_by_default", "rolled_axes"]
+__all__ = ["Value", "kept_by_default", "rolled_axes", "values"]

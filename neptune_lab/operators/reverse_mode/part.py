@@ -23,12 +23,14 @@ class Part:
         reader: the stage that it comes from; "" for what is given.
         factor: of the whole part.  A constant stays apart from the term until a part with another one is added, or to
             the end: cotangents are linear, and a product per element is saved.
+        rules: names of the rules that gave it (`rules.rule`), the outermost first.
     """
 
     term: Expr
     free: tuple[Axis, ...]
     reader: str = ""
     factor: float = 1.0
+    rules: tuple[str, ...] = ()
 
 
 def apart(slope: Expr, a: Arithmetic) -> tuple[float, Expr]:

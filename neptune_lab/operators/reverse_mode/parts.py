@@ -8,7 +8,8 @@ before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from neptune_lab.loop_ir.dimensions import Dimension, dimensions
 from neptune_lab.loop_ir.names import unique
@@ -21,8 +22,21 @@ from neptune_lab.operators.reverse_mode.stages import Stage, in_order, needed, r
 MOST_REPEATED = 700
 
 
-def divided(program: Program, stages: Sequence[Stage], results: Sequence[str]) -> tuple[tuple[Stage, ...], ...]:
+@dataclass(frozen=True, slots=True)
+class Division:
     """The stages in parts: first what several results read, then those of each group of results.
+
+    Args:
+        parts: without empty ones; their stages together are the definition.
+        copies: by stage that computes again what an earlier part computes, the name of that one.
+    """
+
+    parts: tuple[tuple[Stage, ...], ...]
+    copies: Mapping[str, str]
+
+
+def divided(program: Program, stages: Sequence[Stage], results: Sequence[str]) -> Division:
+    """Divides the stages into parts.
 
     Args:
         program: a definition.
@@ -30,7 +44,7 @@ def divided(program: Program, stages: Sequence[Stage], results: Sequence[str]) -
         results: names of stages.
 
     Returns:
-        Parts without empty ones; their stages together are the definition, in which copies have names with a number.
+        The parts, in which copies have names with a number.
     """
     dims = dimensions(program)
     by_block = {block.name: block for block in blocks(program)}
@@ -50,7 +64,7 @@ def divided(program: Program, stages: Sequence[Stage], results: Sequence[str]) -
     for name in results:
         groups.setdefault(folded_last(name), []).append(name)
     if len(groups) == 1:
-        return (tuple(stages),)
+        return Division((tuple(stages),), {})
     folds = [fold for fold in groups if fold]
     repeated = {
         stage.name
@@ -65,6 +79,7 @@ def divided(program: Program, stages: Sequence[Stage], results: Sequence[str]) -
     before = needed(stages, [stage.name for stage in stages if stage.name in shared])
     parts = [before]
     taken = {*by_name, *program.inputs}
+    copies: dict[str, str] = {}
     for n, group in enumerate(of_group):
         own = [stage for stage in group if stage not in before]
         names: dict[str, str] = {}
@@ -72,8 +87,9 @@ def divided(program: Program, stages: Sequence[Stage], results: Sequence[str]) -
             if stage.name in repeated and stage.name not in results:
                 names[stage.name] = unique(f"{stage.name}_{n + 1}", taken, "_")
                 taken.add(names[stage.name])
+        copies |= {copy: name for name, copy in names.items()}
         parts.append(in_order([renamed(stage, names) for stage in own]))
-    return tuple(part for part in parts if part)
+    return Division(tuple(part for part in parts if part), copies)
 
 
 def _products(stage: Stage) -> int:
@@ -84,4 +100,4 @@ def _products(stage: Stage) -> int:
     return count
 
 
-__all__ = ["divided"]
+__all__ = ["Division", "divided"]
