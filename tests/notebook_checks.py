@@ -122,7 +122,9 @@ COMMIT = re.compile(r"(neptune-lab \d+\.\d+\.\d+)\.dev\d+[\w.+]*")
 
 
 def without_noise(text: str) -> str:
-    """Rounding errors and file sizes differ a little from machine to machine; without `dot`, graphs are printed."""
+    """Rounding errors and file sizes differ a little from machine to machine; without `dot`, graphs are printed, and
+    drawings in HTML have other places."""
+    text = re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL)
     found = re.sub(r"\b\d\.\d+e[-+]\d+\b|\b\d+ kB\b", "#", COMMIT.sub(r"\1", text))
     return re.sub(r"\n+", "\n", found).strip()
 

@@ -97,9 +97,9 @@ def _operations(stage: Stage) -> int:
 @lru_cache(maxsize=64)
 def _rule(name: str) -> RuleRecord:
     found = rule(name)
-    lines, first = inspect.getsourcelines(found.function)
+    lines, _ = inspect.getsourcelines(found.function)
     file = Path(inspect.getsourcefile(found.function) or "")
-    place = f"{_PACKAGE.name}/{file.relative_to(_PACKAGE).as_posix()}:{first}"
+    place = f"{_PACKAGE.name}/{file.relative_to(_PACKAGE).as_posix()}, {found.function.__qualname__}"
     return RuleRecord(name, found.says, place, _dedented(lines))
 
 

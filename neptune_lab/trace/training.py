@@ -26,7 +26,7 @@ class RuleRecord:
     Args:
         name: as of `Use.rules`.
         says: derivatives, or a sentence.
-        place: file and line of the function that applies it.
+        place: file and name of the function that applies it.
         source: that function.
     """
 

@@ -21,6 +21,7 @@ COURSE = [
     "07_your_operator",
     "08_beyond_attention",
     "09_from_pytorch",
+    "10_backward",
 ]
 
 

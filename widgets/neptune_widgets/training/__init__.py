@@ -150,7 +150,7 @@ class TrainingExplorer(anywidget.AnyWidget):
         return {**data, "text/html": self._static(), "text/plain": written.text(self._record)}, metadata
 
     def _static(self) -> str:
-        return f'<div class="neptune-static">{written.html(self._record)}</div>'
+        return f'<div class="neptune-static">{written.html(self._record, sources=False)}</div>'
 
     def _ipython_display_(self) -> None:
         """Two outputs, as of the explorer: the widget with the explorers that it opens, and the static view."""

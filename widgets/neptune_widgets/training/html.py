@@ -23,12 +23,13 @@ _ROLES = {
 }
 
 
-def html(record: TrainingRecord, *, live: bool = False, places: bool = False) -> str:
+def html(record: TrainingRecord, *, live: bool = False, places: bool = False, sources: bool = True) -> str:
     """The whole derivation.
 
     Args:
         record: of both passes.
         live: whether Python derives again what is kept.
+        sources: whether the functions of rules are there, too.
         places: whether there are places for the explorers of the passes, which the script of a saved page fills.
 
     Returns:
@@ -42,7 +43,7 @@ def html(record: TrainingRecord, *, live: bool = False, places: bool = False) ->
             f'<div class="main"><div class="picture">{svg(record)}{_LEGEND}</div>{_PANEL}</div>',
             _values(record, live),
             _opening(places),
-            _stages(record),
+            _stages(record, sources),
             "</div>",
         ]
     )
@@ -144,8 +145,8 @@ def _opening(places: bool) -> str:
 # -- the text of a stage -------------------------------------------------------------------------------------
 
 
-def _stages(record: TrainingRecord) -> str:
-    rules = {rule.name: rule for rule in record.rules}
+def _stages(record: TrainingRecord, sources: bool) -> str:
+    rules = {rule.name: _rule(rule, sources) for rule in record.rules}
     origins = {origin.stage: origin for origin in record.origins}
     lists = []
     for side, one in zip(SIDES, (record.forward, record.backward), strict=True):
@@ -216,7 +217,7 @@ def _forward(record: TrainingRecord, stage: str) -> str:
     return "".join(parts)
 
 
-def _backward(record: TrainingRecord, origin: OriginRecord | None, stage: str, rules: dict[str, RuleRecord]) -> str:
+def _backward(record: TrainingRecord, origin: OriginRecord | None, stage: str, rules: dict[str, str]) -> str:
     if origin is None:
         return ""
     of = _link(f"f:{origin.forward}", origin.of) if origin.forward else f"<code>{escape(origin.of)}</code>"
@@ -240,18 +241,18 @@ def _backward(record: TrainingRecord, origin: OriginRecord | None, stage: str, r
     for (reader, at), used in names.items():
         link = _link(f"f:{at}", at) if at else f"<code>{escape(reader)}</code>"
         written = "" if at in ("", reader) else f" (written as <code>{escape(reader)}</code>)"
-        found = "".join(_rule(rules[name]) for name in dict.fromkeys(used))
+        found = "".join(rules[name] for name in dict.fromkeys(used))
         parts.append(f"<p>Derivative of stage {link}{written}, by the rules:</p>{found}")
     return "".join(parts)
 
 
-def _rule(rule: RuleRecord) -> str:
+def _rule(rule: RuleRecord, sources: bool) -> str:
     says = "".join(f"<li><code>{escape(x)}</code></li>" if "∂" in x else f"<li>{escape(x)}</li>" for x in rule.says)
-    return (
-        f'<div class="rule"><b>{escape(rule.name)}</b><ul>{says}</ul>'
-        f"<details><summary>source: <code>{escape(rule.place)}</code></summary>"
-        f"<pre>{escape(rule.source)}</pre></details></div>"
-    )
+    place = f"source: <code>{escape(rule.place)}</code>"
+    source = f"<p>{place}</p>"
+    if sources:
+        source = f"<details><summary>{place}</summary><pre>{escape(rule.source)}</pre></details>"
+    return f'<div class="rule"><b>{escape(rule.name)}</b><ul>{says}</ul>{source}</div>'
 
 
 def _link(target: str, words: str) -> str:
