@@ -18,6 +18,7 @@ from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.dims import Family
 from neptune_lab.operators.python_source import PythonFunction
 from neptune_lab.operators.recipe import Recipe
+from neptune_lab.operators.resized import Resized
 from neptune_lab.operators.strided import sharing
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.dtypes import EIGHTS
@@ -70,6 +71,7 @@ class Operator:
         recipe: how it can be made again with other arguments; None if that is not known.
         family: the sizes that are known at the launch only, and how the operator is made at others
             (`operators.dims`); its own are those of the hints.  None: all are numbers.
+        resized: how it is made for calls with other sizes; None: its kernel takes no other ones.
         parts: names of the stages of each part of the definition, in order, if it is to be scheduled in parts that
             share no kernel; empty: as a whole.
     """
@@ -90,6 +92,7 @@ class Operator:
     python: tuple[PythonFunction, ...] = field(repr=False, default=())
     recipe: Recipe | None = field(repr=False, default=None)
     family: Family | None = field(repr=False, default=None)
+    resized: Resized | None = field(repr=False, default=None)
     parts: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
@@ -205,7 +208,7 @@ class Operator:
                 raise DefinitionError(f"{self.name} has no tensor {name!r}", help=f"one of {', '.join(tensors)}")
             tensors[name] = _laid_out(tensors[name], given, written=name in written)
         inputs, outputs = (tuple(tensors[t.name] for t in every) for every in (self.inputs, self.outputs))
-        return replace(self, inputs=inputs, outputs=outputs)
+        return replace(self, inputs=inputs, outputs=outputs, resized=None)
 
     def __str__(self) -> str:
         taken = ", ".join(map(str, self.inputs))

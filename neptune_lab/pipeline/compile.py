@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from neptune_lab.collector import uncollected
 from neptune_lab.errors import EmitError, NeptuneError, ScheduleError
@@ -234,6 +234,13 @@ def compile(
     if isinstance(op, Schedule):
         check_numbers(op.operator, "a schedule")
     sized, chosen = with_sizes(config, block_q, block_kv), with_disabled(code or CodeOptions(), disable_passes)
+    if getattr(op, "resized", None) is not None:
+        from neptune_lab.pipeline.other_sizes import with_other_sizes
+
+        asked: dict[str, Any] = {"config": config, "code": code, "tuned": tuned, "validate": validate}
+        asked |= {"block_q": block_q, "block_kv": block_kv, "disable_passes": disable_passes}
+        own = partial(compile, template=template, target=target, **asked)
+        return with_other_sizes(op, own, template, for_target(sized, target), code and chosen, target)
     if not isinstance(op, Schedule) and getattr(op, "family", None) is not None:
         from neptune_lab.pipeline.for_sizes import compile_family
 

@@ -19,6 +19,7 @@ from neptune_lab.htile import nodes as ir
 from neptune_lab.htile import sizes as htile_sizes
 from neptune_lab.htile.printer import index_text
 from neptune_lab.htile.sizes import Sample
+from neptune_lab.htile.walk import evaluate, names_of_index
 from neptune_lab.htile_passes.skip_tiles_by_data import MOST_TILES
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, children
@@ -115,9 +116,15 @@ def compile_for_sizes(
 
 
 def compile_family(
-    op: Operator, template: str | None, config: TileConfig | None, code: CodeOptions | None, target: Target | None
+    op: Operator,
+    template: str | None,
+    config: TileConfig | None,
+    code: CodeOptions | None,
+    target: Target | None,
+    *,
+    shown: bool = True,
 ) -> Kernel:
-    """`compile` for an operator whose sizes have names.
+    """`compile` for an operator whose sizes have names; `shown` as for `compile_for_sizes`.
 
     Raises:
         ScheduleError: options of code that a kernel for all sizes does not have.
@@ -129,7 +136,7 @@ def compile_family(
             f"code={code.code!r} with loads={code.loads!r}: a kernel for all sizes is Triton with loads by pointers",
             help="leave code out, or compile the operator at numbers: op.at(...)",
         )
-    more: dict[str, Any] = {"template": template, "config": config, "code": code, "target": target}
+    more: dict[str, Any] = {"template": template, "config": config, "code": code, "target": target, "shown": shown}
     made = op.family
     return compile_for_sizes(made.make, None, made.hint, small=made.small, farthest=FARTHEST, **more)
 
@@ -169,7 +176,8 @@ def _of_choice(
 
         def joined(programs: list[ir.Program], samples: list[Sample] = samples) -> ir.Program:
             most = largest | (bounded if _has_bounds(programs[0]) else {})
-            return htile_sizes.generalized([_launched_as(programs[0], p) for p in programs], samples, divisors, most)
+            alike = [_launched_as(programs[0], p) for p in programs]
+            return _within_grids(htile_sizes.generalized(alike, samples, divisors, most))
 
         try:
             kernels = lowered(make)
@@ -198,6 +206,20 @@ def _of_choice(
         return Kernel(schedule, translated, passes, module, validated, code, target, least)
     assert refusal is not None, "there is a set of samples"
     raise refusal
+
+
+def _within_grids(program: ir.Program) -> ir.Program:
+    """`program` with sizes that no tile cuts so small that the second and third axes of grids, which may be products of
+    them, have no more programs than a GPU launches."""
+    axes = [axis.size for kernel in program.kernels for axis in kernel.grid[1:] if axis.size is not None]
+    sizes = {size.name: size.most for size in program.sizes}
+    for axis in axes:
+        while evaluate(axis, sizes) > _LARGEST_UNCUT:
+            name = max(names_of_index(axis), key=sizes.__getitem__)
+            sizes[name] //= 2
+            if not sizes[name]:
+                return program  # its emitter says why
+    return replace(program, sizes=tuple(replace(size, most=sizes[size.name]) for size in program.sizes))
 
 
 def _has_bounds(program: ir.Program) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from neptune_lab.machine_code import MachineCode
     from neptune_lab.operators import Operator
+    from neptune_lab.pipeline.other_sizes import OtherSizes
     from neptune_lab.pipeline.validate import Validated
     from neptune_lab.runtime import KernelSpec, LoadedKernel
     from neptune_lab.target import Target
@@ -52,6 +53,7 @@ class Kernel:
         target: the GPU that its code was emitted for; None: none was named.
         least: the smallest value of each size that is known at the launch only (`pipeline.for_sizes`); the operator,
             the schedule and the loops are then those of a sample.
+        other_sizes: the kernels for tensors of other sizes, if the operator has them (`from_torch`).
         chosen: what its template, tiles and code were chosen by (`tuned.chosen_kernel`); "": the caller, or the shape.
     """
 
@@ -64,6 +66,7 @@ class Kernel:
     target: Target | None = None
     least: Mapping[str, int] = field(default_factory=dict)
     chosen: str = ""
+    other_sizes: OtherSizes | None = None
 
     @property
     def operator(self) -> Operator:
@@ -162,8 +165,9 @@ class Kernel:
         """Launches on CUDA tensors, or in Triton's interpreter if there is no GPU.
 
         Args:
-            tensors: the operator's inputs, in order. Those that a mod captured may be omitted: then their values at the
-                time of the definition are used, copied once to the first tensor's device.
+            tensors: the operator's inputs, in order; of an operator from `from_torch` also of other sizes, for which
+                kernels are compiled. Those that a mod captured may be omitted: then their values at the time of the
+                definition are used, copied once to the first tensor's device.
 
         Returns:
             The output as a new tensor, or a tuple of them if the operator has several, in its shapes and dtypes.
@@ -171,9 +175,29 @@ class Kernel:
         Raises:
             LaunchError: wrong number, shape, dtype, device or contiguity of an argument.
         """
+        if self.other_sizes is not None and not self._fits(tensors):
+            return self.other_sizes.kernel(tensors)(*tensors)
         if len(tensors) == self._not_captured:
             tensors = (*tensors, *self._captured_on(getattr(tensors[0], "device", "cpu")))
         return self._loaded(*tensors)
+
+    def _fits(self, tensors: Sequence[Any]) -> bool:
+        """Whether the first tensors have sizes of this kernel, or are for its own checks to refuse."""
+        inputs = self.spec.inputs
+        if not self.spec.ranges:
+            shapes = self._shapes
+            return all(getattr(t, "shape", shape) == shape for t, shape in zip(tensors, shapes, strict=False))
+        own = len(inputs) - len(self.operator.captured)
+        if len(tensors) not in (own, len(inputs)) or not all(hasattr(t, "shape") for t in tensors):
+            return True
+        from neptune_lab.runtime.sized import sizes_in
+
+        shapes = [*(tuple(t.shape) for t in tensors[:own]), *(t.shape for t in inputs[own:])]
+        return sizes_in(self.spec, shapes) is not None
+
+    @cached_property
+    def _shapes(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(tensor.shape for tensor in self.spec.inputs)
 
     @cached_property
     def _not_captured(self) -> int | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, permutations, product
 
 from neptune_lab.htile.sizes import Sample
 from neptune_lab.loop_schedule.templates.nest_shape import NestConfig
@@ -14,6 +14,10 @@ from neptune_lab.loop_schedule.templates.nest_shape import NestConfig
 _TILES = (7, 9, 12, 17, 23)
 # The samples of a size that no tile cuts, such as a number of sequences, are larger than this.
 UNCUT = min(_TILES) - 1
+# Orders of several sizes by length that are tried.
+_MOST_ORDERS = 6
+# Values at which a size that no tile cuts is checked, beside others.
+_FEW = (1, 2, 3)
 # Splits that are not there at the samples, in tiles: the last split is shorter by so many.
 _MISSING = (1, 2, 1, 4, 3)
 
@@ -26,12 +30,13 @@ class Tiling:
     part: int
     splits: int
 
-    def lengths(self, turn: int, above: int) -> tuple[int, ...]:
+    def lengths(self, turn: int, above: int, shift_by: int = 0) -> tuple[int, ...]:
         """A length for each sample, larger than `above` and the larger the larger `turn`; none is whole tiles, and the
-        last split is shorter in each."""
+        last split is shorter in each.  Sizes with other `shift_by` have their lengths in another order."""
         shift = -(-above // self.tile)
         inside = (1 + self.part // 8, self.part - 3, self.part // 2 + 5, self.part * 3 // 4 + 1, self.part // 3 | 1)
         tiles = _TILES if turn == 1 else tuple(3 * turn + count + count // 2 for count in reversed(_TILES))
+        tiles = (*tiles[shift_by:], *tiles[:shift_by])
         missing = (
             tuple(less + (less % self.splits == 0) for less in _MISSING) if self.splits > 1 else (0,) * len(_TILES)
         )
@@ -73,8 +78,15 @@ def sample_sets(tilings: Mapping[str, Tiling], above: int) -> Iterator[list[Samp
     the other.
     """
     names = list(tilings)
-    for order in ((8, 1), (1, 8), (1, 2)) if len(names) > 1 else ((1,),):
-        lengths = {name: tilings[name].lengths(turn, 2 * above) for name, turn in zip(names, order, strict=True)}
+    orders: Iterable[tuple[int, ...]] = ((1,),) if len(names) == 1 else ((8, 1), (1, 8), (1, 2))
+    if len(names) > 2:
+        orders = permutations(range(1, 7 * len(names), 7))
+    # (with more than two, several have their lengths in one order, unless that is shifted)
+    for order in islice(orders, _MOST_ORDERS):
+        lengths = {
+            name: tilings[name].lengths(turn, 2 * above, n % len(_TILES) if len(names) > 2 else 0)
+            for n, (name, turn) in enumerate(zip(names, order, strict=True))
+        }
         yield [{name: values[n] for name, values in lengths.items()} for n in range(len(_TILES))]
 
 
@@ -94,10 +106,17 @@ def small_samples(tilings: Mapping[str, Tiling]) -> Iterator[Sample]:
     rng = random.Random(0)
     splits = max(tiling.splits for tiling in tilings.values())
     counts = sorted({0, 1, 2, splits - 1, splits, 2 * splits + 1})
-    for pair in product(counts, repeat=len(tilings)):
-        drawn = [rng.choice(tiling.ends()) for tiling in tilings.values()]
-        sizes = zip(tilings, tilings.values(), pair, drawn, strict=True)
-        yield {name: count * tiling.tile + end for name, tiling, count, end in sizes}
+    cut = {name: tiling for name, tiling in tilings.items() if tiling != Tiling(1, 1, 1)}
+    if not cut:
+        yield from (dict(zip(tilings, sizes, strict=True)) for sizes in product(_FEW, repeat=len(tilings)))
+        return
+    if len(cut) > 2:
+        counts = [0, 1, 2]
+    for pair in product(counts, repeat=len(cut)):
+        found = {name: rng.choice(_FEW) for name in tilings}
+        for (name, tiling), count in zip(cut.items(), pair, strict=True):
+            found[name] = count * tiling.tile + rng.choice(tiling.ends())
+        yield found
 
 
 __all__ = ["UNCUT", "Tiling", "below_samples", "lengths_of", "sample_sets", "small_samples", "tiling_of"]

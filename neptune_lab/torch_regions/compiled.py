@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import RLock
 from typing import TYPE_CHECKING
@@ -52,11 +53,32 @@ def compiled_region(extract: Extract, name: str) -> CompiledRegion:
     Raises:
         NeptuneError: a stage of the compiler refused, or failed.
     """
+    return _once(extract.key, lambda: _compiled(extract, name))
+
+
+def kernel_for_sizes(
+    key: str, name: str, hints: Mapping[str, int], at: Callable[[Mapping[str, int]], Extract]
+) -> CompiledRegion:
+    """The kernel of a region for all values of some sizes.
+
+    Args:
+        key: of the region.
+        name: of its operator.
+        hints: the sizes at which it was traced, by name.
+        at: the region at other values of these.
+
+    Raises:
+        NeptuneError: there is no such kernel, or the compiler failed.
+    """
+    return _once(f"{key} for all sizes", lambda: _for_sizes(name, hints, at))
+
+
+def _once(key: str, make: Callable[[], CompiledRegion]) -> CompiledRegion:
+    """What `make` gives or raises, made once for each key."""
     with _lock:
-        key = extract.key
         if key not in _found:
             try:
-                _found[key] = _compiled(extract, name)
+                _found[key] = make()
             except NeptuneError as refusal:
                 _found[key] = refusal.with_traceback(None)
             except Exception as error:  # noqa: BLE001 - TVM, SymPy and torch raise whatever they meet; the model must run
@@ -93,6 +115,25 @@ def _compiled(extract: Extract, name: str) -> CompiledRegion:
     _check_results(operator, extract)
     kernel = compile(operator)
     return CompiledRegion(operator, kernel, kernel.traffic(blocks=1).kernel.hbm)
+
+
+def _for_sizes(name: str, hints: Mapping[str, int], at: Callable[[Mapping[str, int]], Extract]) -> CompiledRegion:
+    from neptune_lab.operators.dims import Family
+    from neptune_lab.pipeline import compile
+    from neptune_lab.pipeline.other_sizes import compiled_for_usual_sizes
+    from neptune_lab.torch_to_stages import from_graph
+    from neptune_lab.torch_to_stages.sized import checked_alike
+
+    def made(sizes: Mapping[str, int]) -> Operator:
+        extract = at(sizes)
+        operator = from_graph(extract.module, name)
+        _check_results(operator, extract)
+        return operator
+
+    family = Family(hints, checked_alike(made, hints))
+    kernel = compiled_for_usual_sizes(family)
+    own = compile(family.make(hints), validate="none")
+    return CompiledRegion(own.operator, kernel, own.traffic(blocks=1).kernel.hbm)
 
 
 def _check_results(operator: Operator, extract: Extract) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.fx.node import map_arg
 
+from neptune_lab.errors import DefinitionError
 from neptune_lab.torch_regions.canonical import canonical
 from neptune_lab.torch_regions.families import Family, family_of, is_getitem, name_of, owner_of
 from neptune_lab.torch_regions.tensors import bytes_of, is_dense, is_static, memory_order, tensor_of
@@ -33,6 +34,7 @@ class Extract:
         inputs: the whole graph's nodes that it reads.
         outputs: the group's nodes that others read.
         input_orders, output_orders: for each, its dimensions in the order in which they are in memory.
+        body, read: names of the whole graph's nodes that the group computes, and that it reads.
     """
 
     module: torch.fx.GraphModule
@@ -40,6 +42,8 @@ class Extract:
     outputs: tuple[Node, ...]
     input_orders: tuple[tuple[int, ...], ...]
     output_orders: tuple[tuple[int, ...], ...]
+    body: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -62,19 +66,45 @@ def extracted(group: Sequence[Node], hidden: Collection[Node] = ()) -> Extract:
     outputs = tuple(n for n in group if not _several(n) and any(user not in inside for user in n.users))
     needed = _needed(outputs, inside | repeated)
     body = [n for n in next(iter(group)).graph.nodes if n in needed]
+    read = tuple(dict.fromkeys(s for n in body for s in n.all_input_nodes if s not in needed))
+    return _built(body, read, outputs, tuple(map(memory_order, read)), tuple(map(memory_order, outputs)))
+
+
+def extracted_as(graph: torch.fx.Graph, like: Extract) -> Extract:
+    """The nodes of another extract, from a graph that differs in sizes alone.
+
+    Raises:
+        DefinitionError: the group reads other tensors at these sizes.
+    """
+    by_name = {node.name: node for node in graph.nodes}
+    body, read = [by_name[name] for name in like.body], tuple(by_name[name] for name in like.read)
+    orders = {n.name: order for n, order in zip(like.inputs, like.input_orders, strict=True)}
+    kept = tuple(orders.get(n.name) or memory_order(n) for n in read)
+    made = _built(body, read, tuple(by_name[n.name] for n in like.outputs), kept, like.output_orders)
+    if [n.name for n in made.inputs] != [n.name for n in like.inputs]:
+        raise DefinitionError("a region reads other tensors at other sizes", help="it has a kernel per size")
+    return made
+
+
+def _built(
+    body: Sequence[Node],
+    read: tuple[Node, ...],
+    outputs: tuple[Node, ...],
+    read_orders: tuple[tuple[int, ...], ...],
+    output_orders: tuple[tuple[int, ...], ...],
+) -> Extract:
     graph = torch.fx.Graph()
     env: dict[Node, Node] = {}
-    read = dict.fromkeys(s for n in body for s in n.all_input_nodes if s not in needed)
+    orders = dict(zip(read, read_orders, strict=True))
     numbers = {n: number for n in read if (number := _number(n)) is not None}
     placeholders: dict[Node, Node] = {}
     for node in read:
         if node not in numbers:
-            placeholders[node], env[node] = _input(graph, node, memory_order(node))
+            placeholders[node], env[node] = _input(graph, node, orders[node])
     for node, number in numbers.items():
         env[node] = _constant(graph, node, number)
     for node in body:
         env[node] = graph.node_copy(node, env.__getitem__)
-    output_orders = tuple(memory_order(n) for n in outputs)
     graph.output(tuple(_permuted(graph, env[n], o) for n, o in zip(outputs, output_orders, strict=True)))
     canonical(graph)
     # What an operation read for its shape alone, such as x of ones_like(x), is no input of the region.
@@ -82,9 +112,10 @@ def extracted(group: Sequence[Node], hidden: Collection[Node] = ()) -> Extract:
     for placeholder in placeholders.values():
         if not placeholder.users:
             graph.erase_node(placeholder)
-    input_orders = tuple(memory_order(n) for n in inputs)
+    input_orders = tuple(orders[n] for n in inputs)
     module = torch.fx.GraphModule(torch.nn.Module(), graph)
-    return Extract(module, inputs, outputs, input_orders, output_orders)
+    names = tuple(n.name for n in body), tuple(n.name for n in read)
+    return Extract(module, inputs, outputs, input_orders, output_orders, *names)
 
 
 def hidden_by(groups: Sequence[Sequence[Node]]) -> set[Node]:

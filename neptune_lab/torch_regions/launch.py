@@ -13,6 +13,7 @@ from neptune_lab.runtime import interpreting
 from neptune_lab.runtime.load import LoadedKernel, load
 from neptune_lab.runtime.torch_op import torch_op
 from neptune_lab.torch_regions.record import Region
+from neptune_lab.torch_regions.sizes import sized_operator
 
 NO_KERNELS = (
     "kernels run on a CUDA GPU, or for tensors on the CPU in Triton's interpreter: start Python with TRITON_INTERPRET=1"
@@ -63,8 +64,11 @@ def operator_of(region: Region) -> Callable[..., Any]:
         region: compiled.
 
     Returns:
-        A function from contiguous inputs to contiguous results, without a graph break and without a backward pass.
+        A function from contiguous inputs to contiguous results, without a graph break and without a backward pass; of a
+        region with `sizes` from a list of them, and a list of their values, to a list.
     """
+    if region.sizes is not None:
+        return sized_operator(region.sizes)
     kernel = load(region.kernel.spec)
     name = f"region_{region.extract.key[:16]}_{region.operator.name}"
     return torch_op(kernel, name, RegionLaunch(kernel, region.extract.module))

@@ -16,6 +16,8 @@ from neptune_lab.torch_regions.extract import Extract, extracted, hidden_by
 from neptune_lab.torch_regions.families import Family, family_of, is_getitem, keeps_more, name_of, owner_of
 from neptune_lab.torch_regions.holdings import chains
 from neptune_lab.torch_regions.record import Apart, Partition, Region
+from neptune_lab.torch_regions.sizes import sizes_of
+from neptune_lab.torch_regions.symbols import Symbols, symbols_of
 from neptune_lab.torch_regions.tensors import is_static, tensor_of, tensors_of, traffic_apart
 from neptune_lab.torch_to_stages.lines import SourceLine, is_users, lines_of_node
 from neptune_lab.torch_to_stages.refusals import help_for
@@ -25,8 +27,7 @@ Node = torch.fx.Node
 KEEPS_MORE = "an attention that torch differentiates: it is of float64, drops out weights, or its sizes vary"
 OWN_KERNEL = "a kernel of this package's own, such as nl.attention or its derived backward pass"
 SYMBOLIC = (
-    "a size differs between calls, and kernels have fixed sizes: torch.compile(…, dynamic=False) compiles each size, "
-    "torch._dynamo.mark_static(tensor, dim) fixes one"
+    "a size depends on values of tensors, or is no size of an input: take what computes it out of the compiled function"
 )
 _REASONS = {
     Family.PRODUCT: "a product whose result is needed whole: torch's own kernels (cuBLAS, or Inductor's) compute it",
@@ -52,17 +53,24 @@ def partition(graph: torch.fx.Graph, weights: Collection[Node] = ()) -> Partitio
     """
     regions: list[Region] = []
     apart: list[Apart] = []
-    groups = carved(graph, weights)
+    symbols = symbols_of(graph)
+    carvable = graph
+    if symbols is not None:  # carved at the sizes of this call
+        carvable = symbols.at(symbols.hints)
+        names = {node.name for node in weights}
+        weights = [node for node in carvable.nodes if node.name in names]
+    groups = carved(carvable, weights)
     hidden = hidden_by(groups)
     for group in groups:
-        found = _region(group, f"region_{len(regions)}", hidden)
+        found = _region(group, f"region_{len(regions)}", hidden, symbols)
         if isinstance(found, Region):
             regions.append(found)
         else:
             apart.append(found)
     taken = {name for part in (*regions, *apart) for name in part.nodes}
     rest = [n for n in graph.nodes if n.op == "call_function" and n.name not in taken]
-    return Partition(graph, tuple(regions), (*apart, *_others(rest)))
+    alike = {n.name: n for n in carvable.nodes}
+    return Partition(graph, tuple(regions), (*apart, *_others([(n, alike.get(n.name, n)) for n in rest])))
 
 
 def partition_of_model(graph: torch.fx.Graph, examples: Sequence[Any]) -> Partition:
@@ -102,12 +110,18 @@ def all_apart(graph: torch.fx.Graph, reason: str) -> Partition:
     return Partition(graph, (), (Apart(names, reason, holds, lines_of(nodes)),) if nodes else ())
 
 
-def _region(group: Sequence[Node], name: str, hidden: Collection[Node]) -> Region | Apart:
+def _region(group: Sequence[Node], name: str, hidden: Collection[Node], symbols: Symbols | None) -> Region | Apart:
     names, holds = tuple(n.name for n in group), chains(group)
     extract = extracted(group, hidden)
     before = traffic_apart(group)
+    title = "_".join(dict.fromkeys(h.kind for h in holds))
+    sizes = None
+    if symbols is not None:
+        inside = {*extract.body, *extract.read}
+        varying = symbols.of([node for node in symbols.graph.nodes if node.name in inside])
+        sizes = sizes_of(symbols, varying, extract, title) if varying else None
     try:
-        compiled = compiled_region(extract, "_".join(dict.fromkeys(h.kind for h in holds)))
+        compiled = (sizes and sizes.kernel) or compiled_region(extract, title)
     except NeptuneError as refusal:
         return Apart(names, f"refused: {refusal}", holds, lines_of(group))
     if compiled.after > before:
@@ -125,6 +139,7 @@ def _region(group: Sequence[Node], name: str, hidden: Collection[Node]) -> Regio
         operator=compiled.operator,
         kernel=compiled.kernel,
         extract=extract,
+        sizes=sizes,
     )
 
 
@@ -137,16 +152,22 @@ def _specs(extract: Extract, nodes: Sequence[Node]) -> tuple[TensorSpec, ...]:
     return tuple(found)
 
 
-def _others(nodes: Sequence[Node]) -> list[Apart]:
-    """Nodes of no region, one entry per reason."""
+def _others(nodes: Sequence[tuple[Node, Node]]) -> list[Apart]:
+    """Nodes of no region, one entry per reason.
+
+    Args:
+        nodes: each with the node of its name at the sizes of the call.
+    """
     by_reason: dict[str, list[Node]] = {}
-    for node in nodes:
-        by_reason.setdefault(_reason(node), []).append(node)
+    for node, alike in nodes:
+        by_reason.setdefault(_reason(alike), []).append(node)
     return [Apart(tuple(n.name for n in own), reason, (), lines_of(own)) for reason, own in by_reason.items()]
 
 
 def _reason(node: Node) -> str:
     owner = owner_of(node)
+    if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
+        return "computes a size"
     if not is_getitem(node) and not all(is_static(n) for n in (owner, *owner.all_input_nodes)):
         return SYMBOLIC
     if keeps_more(owner):

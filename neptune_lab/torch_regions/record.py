@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from neptune_lab.operators import Operator
     from neptune_lab.pipeline import Kernel
     from neptune_lab.torch_regions.extract import Extract
+    from neptune_lab.torch_regions.sizes import Sizes
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +33,8 @@ class Region:
         operator: what was compiled.
         kernel: the compiled operator; regions that compute the same share it.
         extract: the region as a graph.
+        sizes: how the region is at other sizes, if some differ between the calls of the graph; the fields above are
+            those of the sizes that it was traced for.
     """
 
     name: str
@@ -45,6 +48,7 @@ class Region:
     operator: Operator
     kernel: Kernel
     extract: Extract
+    sizes: Sizes | None = None
 
     @property
     def title(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import torch
@@ -29,9 +29,10 @@ def spliced(partition: Partition, call_of: Callable[[Region], Callable[..., Any]
     """
     graph = torch.fx.Graph()
     env: dict[Node, Node] = {}
+    by_name = {node.name: node for node in partition.graph.nodes}
     for item in _in_order(partition):
         if isinstance(item, Region):
-            _call(graph, env, item, call_of(item))
+            _call(graph, env, by_name, item, call_of(item))
         else:
             env[item] = graph.node_copy(item, env.__getitem__)
     graph.eliminate_dead_code()
@@ -51,7 +52,7 @@ def _in_order(partition: Partition) -> list[Item]:
     reads: dict[Item, set[Item]] = {}
     effect: Node | None = None
     for item in items:
-        sources = list(item.extract.inputs) if isinstance(item, Region) else item.all_input_nodes
+        sources = item.all_input_nodes if isinstance(item, Node) else _read_by(item, by_name)
         reads[item] = {region_of.get(source, source) for source in sources} - {item}
         if isinstance(item, Node) and _has_order(item):
             if effect is not None:
@@ -76,20 +77,47 @@ def _in_order(partition: Partition) -> list[Item]:
     return order
 
 
+def _read_by(region: Region, by_name: Mapping[str, Node]) -> list[Node]:
+    """What a region reads: tensors, and inputs that are its sizes or have them."""
+    read = [by_name[node.name] for node in region.extract.inputs]
+    if region.sizes is not None:
+        read += [region.sizes.symbols.sources[name][0] for name in region.sizes.names]
+    return read
+
+
 def _has_order(node: Node) -> bool:
     """Whether a node draws random numbers, or does more than to give a value."""
     random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
     return node.op == "call_function" and (random or (family_of(node) is Family.OTHER and node.is_impure()))
 
 
-def _call(graph: torch.fx.Graph, env: dict[Node, Node], region: Region, function: Callable[..., Any]) -> None:
+def _call(
+    graph: torch.fx.Graph,
+    env: dict[Node, Node],
+    by_name: Mapping[str, Node],
+    region: Region,
+    function: Callable[..., Any],
+) -> None:
     extract = region.extract
-    given = [_permuted(graph, env[n], o) for n, o in zip(extract.inputs, extract.input_orders, strict=True)]
-    call = graph.call_function(function, tuple(given))
+    given = [
+        _permuted(graph, env[by_name[n.name]], order)
+        for n, order in zip(extract.inputs, extract.input_orders, strict=True)
+    ]
     several = len(extract.outputs) > 1
+    if region.sizes is None:
+        call = graph.call_function(function, tuple(given))
+    else:
+        several = True
+        sources = (region.sizes.symbols.sources[name] for name in region.sizes.names)
+        call = graph.call_function(function, (given, [_size(graph, env[n], dim) for n, dim in sources]))
     for n, (node, order) in enumerate(zip(extract.outputs, extract.output_orders, strict=True)):
         result = graph.call_function(operator.getitem, (call, n)) if several else call
-        env[node] = _permuted(graph, result, tuple(order.index(d) for d in range(len(order))))
+        env[by_name[node.name]] = _permuted(graph, result, tuple(order.index(d) for d in range(len(order))))
+
+
+def _size(graph: torch.fx.Graph, node: Node, dim: int | None) -> Node:
+    """An input that is a size, or the size of a dimension of one."""
+    return node if dim is None else graph.call_function(torch.ops.aten.sym_size.int, (node, dim))
 
 
 def _permuted(graph: torch.fx.Graph, node: Node, order: tuple[int, ...]) -> Node:

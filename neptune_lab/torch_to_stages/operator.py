@@ -14,12 +14,15 @@ from neptune_lab.loop_ir.positions import positions_below
 from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.operators.base import Operator, as_numpy, source_of
 from neptune_lab.operators.recipe import Recipe
+from neptune_lab.strict.console import shown
+from neptune_lab.strict.values import check_switch
 from neptune_lab.tensor_spec import TensorSpec
 from neptune_lab.torch_to_stages.arguments import example_arguments, named_arguments
 from neptune_lab.torch_to_stages.decompositions import decomposition
 from neptune_lab.torch_to_stages.graph import Graph, graph_of_module, trace
 from neptune_lab.torch_to_stages.lines import SourceLine, line_of_caller
 from neptune_lab.torch_to_stages.lower import lowered
+from neptune_lab.torch_to_stages.other_sizes import resized, with_free_sizes
 from neptune_lab.torch_to_stages.reference import reference_of
 from neptune_lab.torch_to_stages.sized import sized
 from neptune_lab.torch_to_stages.source_text import python_functions
@@ -38,6 +41,7 @@ def from_torch(
     name: str = "",
     draw: Callable[[np.random.Generator], Any] | None = None,
     dynamic_shapes: Any = None,
+    dynamic: bool | None = None,
 ) -> Operator:
     """An operator from a function of PyTorch tensors, or from a module.
 
@@ -59,6 +63,10 @@ def from_torch(
         dynamic_shapes: sizes with a name (`nl.dim`), for one kernel at all their values: one entry per argument, which
             is None or a dict from dimensions to sizes; or a dict of these by the arguments' names.  Dimensions that are
             always equal have one name.  The examples' own extents there do not count.
+        dynamic: how its kernel takes tensors of other sizes than the examples', as torch.compile's.  None: the first
+            call with other sizes compiles a kernel for all sizes that differ, which have names then.  True: all sizes
+            have names from the first call on, except those on which the function depends.  False: each sizes have a
+            kernel of their own.  Sizes for which the compiler has no kernel with names have kernels of their own, too.
 
     Returns:
         The operator, from the tensors among the arguments to those that the function returns.  Its reference is the
@@ -78,9 +86,22 @@ def from_torch(
     if dynamic_shapes is not None:
         if draw is not None:
             raise DefinitionError("draw makes arrays of one shape", help="leave draw or dynamic_shapes out")
+        if dynamic is not None:
+            raise DefinitionError(
+                f"dynamic={shown(dynamic)} and dynamic_shapes, which names the sizes",
+                help="leave one of them out: dynamic=True names all sizes",
+            )
         return sized(made_for, function, example_inputs, dynamic_shapes)
+    if dynamic is not None:
+        check_switch("dynamic", dynamic, DefinitionError)
     made = made_for(example_inputs)
-    return replace(made, recipe=_recipe(function, example_inputs, name, draw))
+    made = replace(made, recipe=_recipe(function, example_inputs, name, draw))
+    if draw is not None:
+        return made
+    others = resized(made_for, function, example_inputs, made, dynamic)
+    if dynamic and others is not None:
+        return with_free_sizes(made_for, function, example_inputs, replace(made, resized=others), others)
+    return replace(made, resized=others)
 
 
 def _recipe(
@@ -132,7 +153,7 @@ def _operator(
         raise DefinitionError(f"no result depends on the input {unused[0]!r}", help=f"leave {unused[0]} out")
     buffers = {b.name: b for b in program.buffers}
     inputs = tuple(TensorSpec(n, buffers[n].shape, buffers[n].dtype) for n in program.inputs)
-    held = {n: np.ascontiguousarray(as_numpy(t)).reshape(tuple(t.shape)) for n, t in made.held.items() if n in buffers}
+    held = {n: np.array(as_numpy(t), order="C").reshape(tuple(t.shape)) for n, t in made.held.items() if n in buffers}
     _check_dtypes(inputs)
     kept = [b.name for b in blocks(program)]
     lines = {n: stages.lines[n] for n in kept if n in stages.lines}

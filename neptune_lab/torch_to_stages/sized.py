@@ -26,6 +26,7 @@ from neptune_lab.torch_to_stages.graph import first_line, parameter_names, witho
 _Dims = tuple[Mapping[int, Dim], ...]
 _FORM = 'one entry per argument, such as dynamic_shapes=({0: nl.dim("n")}, None), or a dict by the arguments\' names'
 _USUAL = 4096
+_MOST = 64
 
 
 def sized(
@@ -46,20 +47,60 @@ def sized(
     dims = _dims(function, examples, shapes)
     hint = _hints(dims)
     _check_course(function, examples, dims)
-    first = make(_at(examples, dims, hint))
+    return named(Family(hint, checked_alike(lambda sizes: make(_at(examples, dims, sizes)), hint)))
+
+
+def checked_alike(
+    make: Callable[[Mapping[str, int]], Operator], hint: Mapping[str, int]
+) -> Callable[[Mapping[str, int]], Operator]:
+    """`make`, which raises DefinitionError at sizes whose operator is not that of the hint with other numbers."""
+    first = make(hint)
+    known = {tuple(hint.values()): first}  # the compiler asks for some sizes several times
 
     def at(sizes: Mapping[str, int]) -> Operator:
-        if dict(sizes) == hint:
-            return first
+        key = tuple(sizes[name] for name in hint)
+        if key in known:
+            return known[key]
         text = ", ".join(f"{name}={sizes[name]}" for name in hint)
         try:
-            other = make(_at(examples, dims, sizes))
+            other = make(sizes)
         except DefinitionError as error:
             raise DefinitionError(f"at {text}: {error.reason}", help=error.help) from error
         _check_alike(first, other, hint, sizes, text)
+        if len(known) < _MOST:
+            known[key] = other
         return other
 
-    return named(Family(hint, at))
+    return at
+
+
+def takes_all_sizes(
+    make: Callable[[Sequence[Any]], Operator],
+    function: Callable[..., Any],
+    examples: Sequence[Any],
+    names: Sequence[Sequence[str]],
+    hint: Mapping[str, int],
+) -> bool:
+    """Whether the function gives one operator with other numbers at all values of the sizes that `names` names.
+
+    Args:
+        names: of the dimensions of each tensor among the arguments; "" for one that stays.
+        hint: a value of each size.
+    """
+    by_tensor = iter(names)
+    dims = tuple(
+        {n: Dim(name) for n, name in enumerate(next(by_tensor)) if name} if isinstance(example, torch.Tensor) else {}
+        for example in examples
+    )
+    own = {size.name: hint[size.name] for one in dims for size in one.values()}
+    try:
+        _check_course(function, examples, dims)
+        first = make(_at(examples, dims, own))
+        for other in ({n: v + 1 for n, v in own.items()}, {n: 2 * v for n, v in own.items()}):
+            _check_alike(first, make(_at(examples, dims, other)), own, other, str(other))
+    except DefinitionError:
+        return False
+    return True
 
 
 def _dims(function: Callable[..., Any], examples: Sequence[Any], shapes: Any) -> _Dims:
@@ -180,4 +221,4 @@ def _check_alike(
                 )
 
 
-__all__ = ["sized"]
+__all__ = ["checked_alike", "sized", "takes_all_sizes"]

@@ -13,12 +13,13 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from neptune_lab.errors import LaunchError
+from neptune_lab.errors import LaunchError, TileError
 from neptune_lab.runtime.load import LoadedKernel
 from neptune_lab.torch_regions import Partition
 from neptune_lab.torch_regions.backend import backend, recorded_partitions
 from neptune_lab.torch_regions.launch import NO_KERNELS
 from neptune_lab.torch_regions.partition import KEEPS_MORE, OWN_KERNEL, SYMBOLIC
+from neptune_lab.torch_regions.sizes import SizedLaunch
 
 X, ROW, W = torch.randn(4, 32), torch.randn(32), torch.randn(32, 32)
 
@@ -229,14 +230,71 @@ def test_a_module_trains_with_dropout_and_buffers():
         torch.testing.assert_close(value.grad, other[name].grad, msg=name)
 
 
-def test_a_length_that_changes_falls_back():
-    compiled = torch.compile(lambda x: torch.softmax(x, -1) * 2, backend=backend)
+def softmax_of_rows(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x, -1) * 2
+
+
+def attention_of_a_projection(x: torch.Tensor) -> torch.Tensor:
+    q, k, v = x.view(*x.shape[:2], 3, 2, 16).permute(2, 0, 3, 1, 4)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(*x.shape[:2], 32)
+
+
+def joined_sizes(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x.view(x.shape[0] * 2, -1), -1).view(x.shape)
+
+
+CHANGING: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], bool]] = {
+    "rows": (softmax_of_rows, [(5, 16), (6, 16), (7, 16), (130, 16)], True),
+    "a length": (attention_of_a_projection, [(1, 16, 96), (1, 33, 96), (1, 40, 96), (1, 7, 96)], True),
+    "a product of sizes": (joined_sizes, [(4, 8, 16), (5, 8, 16), (6, 8, 16)], False),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly) if name == "a length" else name for name in CHANGING]
+)
+def test_one_kernel_for_a_size_that_changes(name: str):
+    """Also if Dynamo makes the size a symbol: the second graph's region has a kernel for all sizes, or one per size."""
+    function, shapes, for_all = CHANGING[name]
+    compiled = torch.compile(function, backend=backend)
     with torch.inference_mode(), recorded_partitions() as found:
-        for length in (5, 6, 7):
-            x = torch.randn(length, 16)
-            torch.testing.assert_close(compiled(x), torch.softmax(x, -1) * 2)
-    assert [len(part.regions) for part in found] == [1, 0]
-    assert reasons(found) == {SYMBOLIC}
+        for shape in shapes:
+            x = torch.randn(shape)
+            got, want = compiled(x), function(x)
+            torch.testing.assert_close(got, want)
+            assert got.stride() == want.stride()
+    assert [len(part.regions) for part in found] == [1, 1]
+    sizes = found[1].regions[0].sizes
+    assert sizes is not None
+    assert (sizes.kernel is not None) is for_all, sizes.refusal
+    assert SYMBOLIC not in reasons(found)
+
+
+@pytest.mark.nightly
+def test_all_sizes_from_the_first_call():
+    compiled = torch.compile(softmax_of_rows, backend=backend, dynamic=True)
+    with torch.inference_mode(), recorded_partitions() as found:
+        for shape in ((5, 16), (6, 30), (1, 16)):
+            x = torch.randn(shape)
+            torch.testing.assert_close(compiled(x), softmax_of_rows(x))
+    assert found[0].regions[0].sizes is not None
+
+
+def test_a_region_without_a_kernel_for_all_sizes_compiles_few_and_then_runs_in_torch(monkeypatch):
+    def refused(*_: Any) -> Any:
+        raise TileError("no kernel for all sizes", help="")
+
+    monkeypatch.setattr("neptune_lab.torch_regions.sizes.kernel_for_sizes", refused)
+    launches = []
+    own = SizedLaunch._kernel
+    monkeypatch.setattr(SizedLaunch, "_kernel", lambda self, *given: launches.append(own(self, *given)) or launches[-1])
+    compiled = torch.compile(lambda x: torch.log_softmax(x, -1) * 3, backend=backend)
+    with torch.inference_mode():
+        for rows in (5, 6, 7, 8, 9, 10, 6):
+            x = torch.randn(rows, 24)
+            torch.testing.assert_close(compiled(x), torch.log_softmax(x, -1) * 3)
+    kinds = [isinstance(one, LoadedKernel) for one in launches]
+    assert kinds == [True, True, True, True, False, True]  # of rows 6 to 10, and 6 again
 
 
 def test_an_unknown_option_is_refused():

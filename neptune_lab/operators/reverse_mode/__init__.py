@@ -144,6 +144,7 @@ def _forward(op: Operator, program: Program) -> Operator:
         build=lambda: program,
         compute=compute,
         recipe=None,
+        resized=None,
         lines={},
         python=(),
     )

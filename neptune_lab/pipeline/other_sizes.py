@@ -1,0 +1,213 @@
+"""Kernels of an operator for calls whose sizes differ from its own, as torch's automatic dynamic shapes.
+
+The first call with other sizes compiles a kernel for all sizes that differ between the calls.  If the compiler has no
+such kernel, each sizes have a kernel of their own.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from threading import RLock
+from typing import Any
+
+from neptune_lab.errors import DefinitionError, LaunchError, NeptuneError, ScheduleError
+from neptune_lab.loop_schedule.templates import TileConfig
+from neptune_lab.operators import Operator
+from neptune_lab.operators.dims import Family, named
+from neptune_lab.operators.resized import Names, Resized, Shape, names_of
+from neptune_lab.pipeline.for_sizes import compile_family
+from neptune_lab.pipeline.kernel import Kernel
+from neptune_lab.pipeline.options import CodeOptions
+from neptune_lab.pipeline.size_choice import roles_of
+from neptune_lab.runtime.sized import sizes_in
+from neptune_lab.target import Target
+
+# Sizes below and from this on have kernels with other tiles; and the sizes that these are chosen for.
+_LONG = 1024
+_SHORT_HINT, _LONG_HINT = _LONG // 2, 4 * _LONG
+_MOST = 64
+
+Compile = Callable[[Operator], Kernel]
+
+
+class OtherSizes:
+    """The kernels of an operator at other sizes than its own.
+
+    Args:
+        op: with `resized`.
+        compile: makes a kernel of an operator, with the caller's options.
+        compile_named: the same for an operator whose sizes have names.
+    """
+
+    def __init__(self, op: Operator, compile: Compile, compile_named: Compile) -> None:
+        assert op.resized is not None
+        self._op, self._resized, self._compile, self._compile_named = op, op.resized, compile, compile_named
+        given = op.inputs[: len(op.inputs) - len(op.captured)]
+        self._seen: list[tuple[Shape, ...]] = [tuple(t.shape for t in given)]
+        self._by_shapes: OrderedDict[Any, Kernel] = OrderedDict()
+        self._for_all: list[Kernel] = []
+        self.refusals: dict[Any, str] = {}
+        self._lock = RLock()
+
+    def kernel(self, tensors: Sequence[Any]) -> Kernel:
+        """The kernel for tensors of these shapes.
+
+        Raises:
+            LaunchError: the function does not take such tensors.
+            ScheduleError, TileError, EmitError: a stage of the compiler refused.
+        """
+        shapes = tuple(tuple(tensor.shape) for tensor in tensors[: len(self._seen[0])])
+        with self._lock:
+            found = self._by_shapes.get(shapes)
+            if found is None:
+                found = self._found(shapes)
+                self._by_shapes[shapes] = found
+                if len(self._by_shapes) > _MOST:
+                    self._by_shapes.popitem(last=False)
+            self._by_shapes.move_to_end(shapes)
+        return found
+
+    def _found(self, shapes: tuple[Shape, ...]) -> Kernel:
+        for kernel in self._for_all:
+            if _takes(kernel, shapes):
+                return kernel
+        first = self._seen[0]
+        if [len(shape) for shape in shapes] != [len(shape) for shape in first]:
+            raise LaunchError(
+                f"{self._op.name} got tensors of {[len(s) for s in shapes]} dimensions; expected "
+                f"{[len(s) for s in first]}",
+                help="the sizes are free, and the numbers of dimensions are not",
+            )
+        if any(0 in shape for shape in shapes):
+            raise LaunchError(f"{self._op.name} got a tensor without elements", help="give sizes from 1 on")
+        try:
+            own = self._resized.at(shapes)
+        except DefinitionError as error:
+            raise LaunchError(
+                f"{self._op.name} does not take tensors of the shapes {', '.join(map(str, shapes))}: {error.reason}",
+                help=error.help,
+            ) from error
+        if self._resized.dynamic is not False:
+            self._seen.append(shapes)
+            kernel = self._with_names(shapes)
+            if kernel is not None:
+                return kernel
+            self._seen = [first, *self._seen[1:][-_MOST:]]
+        return self._compile(replace(own, resized=None))
+
+    def _with_names(self, shapes: tuple[Shape, ...]) -> Kernel | None:
+        """A kernel for all sizes that have differed; None if the compiler has none that takes these shapes."""
+        names = names_of(self._seen, [t.name for t in (*self._op.inputs, *self._op.outputs)])
+        long = max(n for shape in shapes for n in shape) >= _LONG
+        if (names, long) in self.refusals:
+            return None
+        hints = {n: e for of, shape in zip(names, shapes, strict=True) for n, e in zip(of, shape, strict=True) if n}
+        try:
+            kernel = _compiled(replace(self._resized.named(shapes, names, hints), resized=None), self._compile_named)
+        except NeptuneError as error:
+            self.refusals[names, long] = str(error)
+            return None
+        self._for_all.append(kernel)
+        return kernel if _takes(kernel, shapes) else None
+
+
+def with_other_sizes(
+    op: Operator,
+    compile: Compile,
+    template: str | None,
+    config: TileConfig | None,
+    code: CodeOptions | None,
+    target: Target | None,
+) -> Kernel:
+    """The kernel of an operator, which takes tensors of other sizes too.
+
+    Args:
+        op: with `resized`.
+        compile: makes a kernel of an operator, with the caller's options.
+        template, config, code, target: the options that a kernel for all sizes has too.
+    """
+
+    def of_names(op: Operator) -> Kernel:
+        return compile_family(op, template, config, code, target, shown=False)
+
+    if op.family is None:
+        kernel = compile(replace(op, resized=None))
+    else:
+        kernel = _from_the_first(op, compile, of_names)
+    return replace(kernel, other_sizes=OtherSizes(op, compile, of_names))
+
+
+def _takes(kernel: Kernel, shapes: Sequence[Shape]) -> bool:
+    captured = [t.shape for t in kernel.spec.inputs[len(shapes) :]]
+    return sizes_in(kernel.spec, [*shapes, *captured]) is not None
+
+
+def _compiled(op: Operator, compile: Compile) -> Kernel:
+    """The kernel of an operator whose sizes got their names by themselves, its template and tiles chosen for sizes that
+    are usual for their roles.
+
+    Raises:
+        ScheduleError, TileError, EmitError: a stage of the compiler refused.
+    """
+    family = op.family
+    assert family is not None
+    roles = roles_of(family.make, family.hint, None, None)
+    refusal: ScheduleError | None = None
+    for short in (_SHORT_HINT, _LONG_HINT):
+        hint = {
+            name: value if not roles[name] else _LONG_HINT if value >= _LONG else short
+            for name, value in family.hint.items()
+        }
+        try:
+            return compile(replace(named(Family(hint, family.make, family.small)), resized=op.resized))
+        except ScheduleError as error:  # one tile would hold a whole row at the hint
+            refusal = refusal or error
+    assert refusal is not None
+    raise refusal
+
+
+def compiled_for_usual_sizes(family: Family) -> Kernel:
+    """The kernel of operators that differ in sizes alone, its template and tiles chosen for sizes that are usual.
+
+    Raises:
+        ScheduleError, TileError, EmitError: a stage of the compiler refused.
+    """
+    return _compiled(named(family), lambda op: compile_family(op, None, None, None, None, shown=False))
+
+
+def _from_the_first(op: Operator, compile: Compile, compile_named: Compile) -> Kernel:
+    """The kernel of an operator all of whose sizes have names: for all of them that a kernel can have, else for the
+    examples' sizes.
+
+    A size along which elements of a tensor are adjacent, and that no loop cuts, is part of each tile: such as the width
+    of a head.
+    """
+    family, resized = op.family, op.resized
+    assert family is not None
+    assert isinstance(resized, Resized)
+    roles = roles_of(family.make, family.hint, None, None)
+    own = op.inputs[: len(op.inputs) - len(op.captured)]
+    names = tuple(t.sizes or ("",) * len(t.shape) for t in own)
+    last = {t.sizes[-1] for t in (*op.inputs, *op.outputs) if t.sizes}
+    shapes = [t.shape for t in own]
+    tried: list[set[str]] = []
+    for kept in ({n for n, role in roles.items() if role or n not in last}, {n for n, role in roles.items() if role}):
+        if not kept or kept in tried:
+            continue
+        tried.append(kept)
+        try:
+            return _compiled(
+                resized.named(shapes, _only(names, kept), {n: family.hint[n] for n in kept}), compile_named
+            )
+        except NeptuneError:
+            continue
+    return compile(replace(resized.at(shapes), resized=None))
+
+
+def _only(names: Names, kept: set[str]) -> Names:
+    return tuple(tuple(name if name in kept else "" for name in own) for own in names)
+
+
+__all__ = ["OtherSizes", "compiled_for_usual_sizes", "with_other_sizes"]

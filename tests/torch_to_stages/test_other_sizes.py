@@ -1,0 +1,135 @@
+"""Kernels of `from_torch` called with tensors of other sizes: one for all of them from the second sizes on."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+import neptune_lab as nl
+from neptune_lab.errors import DefinitionError, LaunchError
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def norm(x: Any, w: Any) -> Any:
+    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * w
+
+
+def attention(q: Any, k: Any, v: Any) -> Any:
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    mask = torch.tril(torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device))
+    return torch.softmax(scores.masked_fill(~mask, -torch.inf), -1) @ v
+
+
+def joined(x: Any) -> Any:
+    return torch.softmax(torch.cat([x, x], -1), -1)
+
+
+def compared(kernel: Any, function: Any, *shapes: tuple[int, ...]) -> None:
+    given = [torch.randn(shape, device=DEVICE) for shape in shapes]
+    assert (kernel(*given) - function(*(x.double() for x in given))).abs().max() < 1e-5
+
+
+def counts(kernel: Any) -> tuple[int, int]:
+    """Kernels for all sizes beside the first one, and reasons why there was none."""
+    return len(kernel.other_sizes._for_all), len(kernel.other_sizes.refusals)
+
+
+def test_the_second_number_of_rows_makes_one_kernel_for_all():
+    kernel = nl.compile(nl.from_torch(norm, torch.zeros(8, 64), torch.zeros(64)))
+    compared(kernel, norm, (8, 64), (64,))
+    assert counts(kernel) == (0, 0)
+    for rows in (5, 1, 77, 300):
+        compared(kernel, norm, (rows, 64), (64,))
+    assert counts(kernel) == (1, 0)
+    (made,) = kernel.other_sizes._for_all
+    assert [str(tensor) for tensor in made.spec.inputs] == ["x: float32[n, 64]", "w: float32[64]"]
+
+
+def test_no_kernel_for_all_sizes_if_that_is_not_wanted():
+    kernel = nl.compile(nl.from_torch(norm, torch.zeros(8, 32), torch.zeros(32), dynamic=False))
+    for rows in (8, 5, 9):
+        compared(kernel, norm, (rows, 32), (32,))
+    assert counts(kernel) == (0, 0)
+    assert len(kernel.other_sizes._by_shapes) == 2
+
+
+def test_all_sizes_from_the_first_call():
+    op = nl.from_torch(norm, torch.zeros(8, 64), torch.zeros(64), dynamic=True)
+    assert [str(tensor) for tensor in op.inputs] == ["x: float32[n0, n1]", "w: float32[n1]"]
+    kernel = nl.compile(op)
+    for rows, columns in ((8, 64), (3, 100), (1, 1), (70, 33)):
+        compared(kernel, norm, (rows, columns), (columns,))
+    assert counts(kernel) == (0, 0)
+
+
+def test_sizes_without_such_a_kernel_have_kernels_of_their_own():
+    kernel = nl.compile(nl.from_torch(joined, torch.zeros(4, 16)))
+    for columns in (16, 20, 24, 20):
+        compared(kernel, joined, (4, columns))
+    assert counts(kernel) == (0, 1)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_lengths_samples_and_heads(dynamic):
+    op = nl.from_torch(attention, *torch.zeros(3, 1, 2, 64, 16), dynamic=dynamic)
+    kernel = nl.compile(op)
+    for batch, heads, q_len, kv_len in (
+        (1, 2, 64, 64),
+        (1, 2, 77, 77),
+        (1, 2, 130, 130),
+        (3, 2, 33, 33),
+        (2, 4, 20, 20),
+        (1, 2, 40, 50),
+    ):
+        compared(kernel, attention, (batch, heads, q_len, 16), *[(batch, heads, kv_len, 16)] * 2)
+
+
+def test_what_the_function_reads_is_that_of_the_first_time():
+    scale = torch.ones(64)
+    kernel = nl.compile(nl.from_torch(lambda x: torch.softmax(x * scale, -1), torch.zeros(8, 64)))
+    compared(kernel, lambda x: torch.softmax(x, -1), (8, 64))
+    scale.mul_(2)
+    compared(kernel, lambda x: torch.softmax(x, -1), (8, 64))
+    with pytest.raises(LaunchError, match="reads something that has changed since its operator was made"):
+        kernel(torch.zeros(9, 64, device=DEVICE))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "match"),
+    [
+        (((8, 64), (60,)), r"norm does not take tensors of the shapes \(8, 64\), \(60,\): torch cannot trace norm"),
+        (((8,), (64,)), r"tensors of \[1, 1\] dimensions; expected \[2, 1\]"),
+        (((0, 64), (64,)), "a tensor without elements"),
+    ],
+)
+def test_tensors_that_the_function_does_not_take(shapes, match):
+    kernel = nl.compile(nl.from_torch(norm, torch.zeros(8, 64), torch.zeros(64)))
+    with pytest.raises(LaunchError, match=match):
+        kernel(*(torch.zeros(shape, device=DEVICE) for shape in shapes))
+
+
+def test_strides_are_those_of_the_operator_alone():
+    op = nl.from_torch(norm, torch.zeros(8, 64), torch.zeros(64)).with_strides(x=(128, 1))
+    assert op.resized is None
+
+
+@pytest.mark.parametrize(("dynamic", "shapes"), [(True, ({0: nl.dim("n")}, None)), (1, None)])
+def test_refused_arguments(dynamic, shapes):
+    with pytest.raises(DefinitionError, match="dynamic="):
+        nl.from_torch(norm, torch.zeros(8, 64), torch.zeros(64), dynamic=dynamic, dynamic_shapes=shapes)
+
+
+def test_a_dict_of_tensors_has_a_kernel_per_size():
+    def scaled(given: dict[str, Any]) -> Any:
+        return torch.softmax(given["x"] * given["y"], -1)
+
+    kernel = nl.compile(nl.from_torch(scaled, {"x": torch.zeros(4, 16), "y": torch.zeros(4, 16)}))
+    for rows in (4, 5):
+        x, y = torch.randn(2, rows, 16, device=DEVICE)
+        assert (kernel(x, y) - torch.softmax(x * y, -1)).abs().max() < 1e-5
+    assert counts(kernel) == (0, 1)
