@@ -7,7 +7,7 @@ such kernel, each sizes have a kernel of their own.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from threading import RLock
 from typing import Any
@@ -168,13 +168,17 @@ def _compiled(op: Operator, compile: Compile) -> Kernel:
     raise refusal
 
 
-def compiled_for_usual_sizes(family: Family) -> Kernel:
+def compiled_for_usual_sizes(make: Callable[[Mapping[str, int]], Operator], hint: Mapping[str, int]) -> Kernel:
     """The kernel of operators that differ in sizes alone, its template and tiles chosen for sizes that are usual.
+
+    Args:
+        make: the operator at given sizes, by name.
+        hint: sizes of one of them.
 
     Raises:
         ScheduleError, TileError, EmitError: a stage of the compiler refused.
     """
-    return _compiled(named(family), lambda op: compile_family(op, None, None, None, None, shown=False))
+    return _compiled(named(Family(hint, make)), lambda op: compile_family(op, None, None, None, None, shown=False))
 
 
 def _from_the_first(op: Operator, compile: Compile, compile_named: Compile) -> Kernel:

@@ -118,7 +118,6 @@ def _compiled(extract: Extract, name: str) -> CompiledRegion:
 
 
 def _for_sizes(name: str, hints: Mapping[str, int], at: Callable[[Mapping[str, int]], Extract]) -> CompiledRegion:
-    from neptune_lab.operators.dims import Family
     from neptune_lab.pipeline import compile
     from neptune_lab.pipeline.other_sizes import compiled_for_usual_sizes
     from neptune_lab.torch_to_stages import from_graph
@@ -130,9 +129,9 @@ def _for_sizes(name: str, hints: Mapping[str, int], at: Callable[[Mapping[str, i
         _check_results(operator, extract)
         return operator
 
-    family = Family(hints, checked_alike(made, hints))
-    kernel = compiled_for_usual_sizes(family)
-    own = compile(family.make(hints), validate="none")
+    alike = checked_alike(made, hints)
+    kernel = compiled_for_usual_sizes(alike, hints)
+    own = compile(alike(hints), validate="none")
     return CompiledRegion(own.operator, kernel, own.traffic(blocks=1).kernel.hbm)
 
 
