@@ -234,7 +234,7 @@ def compile(
     if isinstance(op, Schedule):
         check_numbers(op.operator, "a schedule")
     sized, chosen = with_sizes(config, block_q, block_kv), with_disabled(code or CodeOptions(), disable_passes)
-    if getattr(op, "resized", None) is not None:
+    if not isinstance(op, Schedule) and getattr(op, "resized", None) is not None:
         from neptune_lab.pipeline.other_sizes import with_other_sizes
 
         asked: dict[str, Any] = {"config": config, "code": code, "tuned": tuned, "validate": validate}

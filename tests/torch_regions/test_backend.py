@@ -270,6 +270,19 @@ def test_one_kernel_for_a_size_that_changes(name: str):
     assert SYMBOLIC not in reasons(found)
 
 
+def test_rows_that_change_in_training():
+    """Forward and backward graphs have one kernel each for all numbers of rows."""
+    compiled = torch.compile(rms_norm, backend=backend)
+    weight = ROW.clone().requires_grad_()
+    with recorded_partitions() as found:
+        for rows in (4, 6, 9, 33):
+            x, given = torch.randn(rows, 32, requires_grad=True), torch.randn(rows, 32)
+            got = torch.autograd.grad(compiled(x, weight), (x, weight), given)
+            torch.testing.assert_close(got, torch.autograd.grad(rms_norm(x, weight), (x, weight), given))
+    assert all(region.sizes is not None for part in found[2:] for region in part.regions)
+    assert [len(part.regions) for part in found] == [1, 1, 1, 1]
+
+
 @pytest.mark.nightly
 def test_all_sizes_from_the_first_call():
     compiled = torch.compile(softmax_of_rows, backend=backend, dynamic=True)

@@ -45,6 +45,7 @@ def test_the_second_number_of_rows_makes_one_kernel_for_all():
     for rows in (5, 1, 77, 300):
         compared(kernel, norm, (rows, 64), (64,))
     assert counts(kernel) == (1, 0)
+    assert kernel.other_sizes is not None
     (made,) = kernel.other_sizes._for_all
     assert [str(tensor) for tensor in made.spec.inputs] == ["x: float32[n, 64]", "w: float32[64]"]
 
@@ -54,6 +55,7 @@ def test_no_kernel_for_all_sizes_if_that_is_not_wanted():
     for rows in (8, 5, 9):
         compared(kernel, norm, (rows, 32), (32,))
     assert counts(kernel) == (0, 0)
+    assert kernel.other_sizes is not None
     assert len(kernel.other_sizes._by_shapes) == 2
 
 
