@@ -10,18 +10,16 @@ ceil(size / extent).
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass, replace
 from itertools import product
 from typing import Any
 
 from neptune_lab.errors import TileError
 from neptune_lab.htile import nodes as ir
+from neptune_lab.htile.at_sample import FOLDED, AtSample, Sample, at, field_names
 from neptune_lab.htile.walk import evaluate, names_of_index, simplify
 from neptune_lab.tensor_spec import LARGEST
-
-Sample = Mapping[str, int]
 
 
 def generalized(
@@ -48,7 +46,8 @@ def generalized(
     taken = variables(programs[0]) & set(samples[0])
     if taken:
         raise TileError(f"{', '.join(sorted(taken))} names a size and a variable of a loop", help="rename the size")
-    programs = [_At({}).program(program) for program in programs]  # (a number is a literal, as it will be at a sample)
+    literals = AtSample({})
+    programs = [literals.program(program) for program in programs]  # (a number is a literal, as it will be at a sample)
     made = _Generalizer(programs, samples, sorted({*divisors, *_extents(programs[0])} - {1}), largest or {}).program()
     for program, sample in zip(programs, samples, strict=True):
         if at(made, sample) != program:
@@ -72,15 +71,6 @@ def _from_zero(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
             stmt = replace(stmt, start=start, body=_from_zero(stmt.body))
         made.append(stmt)
     return tuple(made)
-
-
-def at(program: ir.Program, sample: Sample) -> ir.Program:
-    """`program` at given sizes: a program without `sizes`.
-
-    Raises:
-        KeyError: `sample` lacks a size.
-    """
-    return _At(sample).program(program) if program.sizes else program
 
 
 def corners(program: ir.Program) -> Iterator[Sample]:
@@ -133,8 +123,8 @@ def _children(node: Any) -> Iterator[Any]:
     if isinstance(node, tuple):
         yield from node
     elif is_dataclass(node):
-        for field in fields(node):
-            yield getattr(node, field.name)
+        for name in field_names(type(node)):
+            yield getattr(node, name)
 
 
 def expressions(node: Any, names: Collection[str]) -> Iterator[ir.IndexExpr]:
@@ -226,7 +216,7 @@ class _Generalizer:
             self.refuse(nodes, where)
         if isinstance(first, ir.Store | ir.For | ir.Kernel):
             where = first.node_id
-        made = {f.name: self.node(tuple(getattr(node, f.name) for node in nodes), where) for f in fields(first)}
+        made = {n: self.node(tuple(getattr(node, n) for node in nodes), where) for n in field_names(type(first))}
         return type(first)(**made)
 
     def strides(self, tensors: tuple[ir.Tensor, ...], where: str) -> tuple[ir.IndexExpr, ...] | None:
@@ -275,7 +265,7 @@ class _Generalizer:
             name = ir.Cast(ir.Scalar(ir.Name(size.name)), "float32")
             for op, inverse in (("div_rn", values[0] * numbers[0]), ("mul", values[0] / numbers[0])):
                 for constant in (inverse, float(f"{inverse:.12g}")):
-                    folded = (_FOLDED[op](constant, number) for number in numbers)
+                    folded = (FOLDED[op](constant, number) for number in numbers)
                     if all(a == b for a, b in zip(folded, values, strict=True)):
                         return ir.Elementwise(op, (ir.Literal(constant, "float32"), name), "float32")
         return None
@@ -308,66 +298,6 @@ def _fitted(base: _Base, values: tuple[int, ...]) -> tuple[int, int] | None:
     if any(factor * b + offset != value for b, value in zip(base.values, values, strict=True)):
         return None
     return factor, offset
-
-
-# Of a constant and a size.
-_FOLDED: Mapping[str, Callable[[float, int], float]] = {"div_rn": operator.truediv, "mul": operator.mul}
-
-
-# -- at a sample ---------------------------------------------------------------------------------------------
-
-
-class _At:
-    """Replaces sizes by numbers, and folds what becomes constant only there, so that the tree is the compiler's."""
-
-    def __init__(self, sample: Sample) -> None:
-        self.sample = sample
-
-    def program(self, program: ir.Program) -> ir.Program:
-        return replace(self.node(replace(program, sizes=())), sizes=())
-
-    def node(self, node: Any) -> Any:
-        match node:
-            case ir.Name(name=name) if name in self.sample:
-                return ir.Int(self.sample[name])
-            case ir.Arith(op=op, a=a, b=b) if self.constant(node):
-                return ir.Int(evaluate(node, self.sample))
-            case ir.Arith(op=op, a=a, b=b):
-                return ir.Arith(op, self.node(a), self.node(b))
-            case ir.Scalar(value=value) if self.constant(value):
-                return ir.Literal(evaluate(value, self.sample), "int32")
-            case ir.Cast(arg=ir.Scalar(value=value), dtype=dtype) if self.constant(value):
-                number = evaluate(value, self.sample)
-                return ir.Literal(float(number) if "float" in dtype else number, dtype)
-            case ir.Elementwise(op=op, args=(ir.Literal(value=constant), ir.Cast(arg=ir.Scalar(value=value)))) if (
-                op in _FOLDED and self.constant(value) and not isinstance(value, ir.Int)
-            ):
-                assert isinstance(constant, int | float)
-                return ir.Literal(_FOLDED[op](constant, evaluate(value, self.sample)), node.dtype)
-            case ir.Tensor(sizes=sizes, steps=steps) if sizes is not None:
-                shape = tuple(evaluate(size, self.sample) for size in sizes)
-                strides = node.strides if steps is None else tuple(evaluate(step, self.sample) for step in steps)
-                return replace(node, shape=shape, strides=strides, sizes=None, steps=None)
-            case ir.GridAxis(size=size) if size is not None:
-                return replace(node, extent=evaluate(size, self.sample), size=None)
-            case tuple():
-                made = tuple(self.node(item) for item in node)
-                return node if all(a is b for a, b in zip(made, node, strict=True)) else made
-        if not is_dataclass(node):
-            return node
-        old = {f.name: getattr(node, f.name) for f in fields(node)}
-        new = {name: self.node(value) for name, value in old.items()}
-        return node if all(new[name] is value for name, value in old.items()) else type(node)(**new)
-
-    def constant(self, expr: ir.IndexExpr) -> bool:
-        """Whether an expression has sizes, and nothing else that varies."""
-        match expr:
-            case ir.Int():
-                return True
-            case ir.Name(name=name):
-                return name in self.sample
-            case ir.Arith(a=a, b=b):
-                return self.constant(a) and self.constant(b)
 
 
 def multiple_of(step: ir.IndexExpr) -> tuple[str, int] | None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import ml_dtypes
@@ -277,12 +278,25 @@ def as_numpy(value: Any) -> np.ndarray:
     return tensor.numpy()
 
 
+# By the identity of a function's code: code that is equal may stand elsewhere.  An entry keeps its code alive.
+_known_sources: dict[int, tuple[CodeType, str]] = {}
+_MOST_SOURCES = 512
+
+
 def source_of(function: Callable[..., Any]) -> str:
     """The function's own text, for display; a comment in its place where Python does not have it."""
+    code = function.__code__ if type(function) is FunctionType and not hasattr(function, "__wrapped__") else None
+    if code is not None and id(code) in _known_sources:
+        return _known_sources[id(code)][1]
     try:
-        return textwrap.dedent(inspect.getsource(function)).rstrip() + "\n"
+        text = textwrap.dedent(inspect.getsource(function)).rstrip() + "\n"
     except (OSError, TypeError):
         return f"# {name_of(function)}: its source is not available\n"
+    if code is not None:
+        if len(_known_sources) >= _MOST_SOURCES:
+            _known_sources.clear()
+        _known_sources[id(code)] = code, text
+    return text
 
 
 def name_of(function: Callable[..., Any]) -> str:

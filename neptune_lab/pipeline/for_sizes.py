@@ -197,11 +197,15 @@ def _of_choice(
         translated, passes = first.translated, first.passes
         schedule = next(candidates(op, template, config)) if shown else first.schedule
         if shown:
-            translated = _joined_or_first([kernel.translated for kernel in kernels], joined)
-            passes = tuple(
-                _with_program(applied, _joined_or_first([kernel.passes[n].program for kernel in kernels], joined))
-                for n, applied in enumerate(first.passes)
-            )
+            translated = before = _joined_or_first([kernel.translated for kernel in kernels], joined)
+            inputs, made = [kernel.translated for kernel in kernels], []
+            for n, applied in enumerate(first.passes):
+                outputs = [kernel.passes[n].program for kernel in kernels]
+                if any(a is not b for a, b in zip(outputs, inputs, strict=True)):  # (most passes change nothing)
+                    before = _joined_or_first(outputs, joined)
+                inputs = outputs
+                made.append(_with_program(applied, before))
+            passes = tuple(made)
         passes = (*passes[:-1], _with_program(passes[-1], tiles))
         return Kernel(schedule, translated, passes, module, validated, code, target, least)
     assert refusal is not None, "there is a set of samples"
