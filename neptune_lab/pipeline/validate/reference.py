@@ -85,6 +85,7 @@ class _Machine:
         self.program, self.wide, self.moved, self.rounding, self.sets = program, wide, moved, rounding, sets
         self.arrays: Arrays = {}
         self.every = np.arange(sets)  # the numbers of the sets, of as many axes as values of the stage have
+        self.places: dict[str, int] = {}  # the axis of each iteration of the stage in its values
 
     def convert(self, value: Any, dtype: str) -> Array:
         if "float" in dtype and self.wide:
@@ -106,6 +107,7 @@ class _Machine:
             for n, (name, extent) in enumerate(zip(axes, extents, strict=True))
         }
         self.every = np.arange(self.sets).reshape([-1, *(1 for _ in axes)])
+        self.places = {name: 1 + n for n, name in enumerate(axes)}
         dtype = self.program.buffer(block.writes).dtype
         if folded:
             reduction = match_reduction(block)
@@ -171,6 +173,19 @@ class _Machine:
         near = (np.where(np.isfinite(terms), terms, 0.0).sum(axis=folded) > _LARGE) & ~infinite
         return np.where(near & (self.rounding.random(value.shape) < 0.5), np.nan, value)
 
+    def whole(self, array: Array, indices: tuple[Expr, ...], env: Mapping[str, Array]) -> Array | None:
+        """A read at iterations of the stage as a view, which takes no time; None if an index is anything else."""
+        names = [i.name for i in indices if isinstance(i, Var)]
+        if len(set(names)) < len(indices):
+            return None
+        sizes = [env[name].size for name in names]
+        if any(size > n for size, n in zip(sizes, array.shape[1:], strict=True)):
+            return None
+        part = array[(slice(None), *(slice(size) for size in sizes))]
+        axes = [self.places[name] for name in names]
+        part = np.transpose(part, [0, *(1 + n for n in np.argsort(axes))])
+        return part[(slice(None), *(slice(None) if n in axes else None for n in range(1, self.every.ndim)))]
+
     def expr(self, e: Expr, env: Mapping[str, Array]) -> Any:
         match e:
             case Const(value, dtype):
@@ -179,6 +194,9 @@ class _Machine:
                 return env[name]
             case Load(buffer, indices):
                 array = self.arrays[buffer]
+                whole = self.whole(array, indices, env)
+                if whole is not None:
+                    return whole
                 places = [np.asarray(self.expr(i, env)) for i in indices]
                 # A read that a condition guards may be out of bounds if the condition is false.
                 inside = [
