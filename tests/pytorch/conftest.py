@@ -28,6 +28,18 @@ def nothing_seen_before():
 
 
 @pytest.fixture
+def splits():
+    """Kernels for all lengths are those that users get: their columns are in splits."""
+
+
+@pytest.fixture(autouse=True)
+def one_loop_for_all_lengths(request, monkeypatch):
+    """Other tests get kernels for all lengths with one loop over the columns, which compile in a third of the time."""
+    if "splits" not in request.fixturenames and request.node.get_closest_marker("nightly") is None:
+        monkeypatch.setattr(lengths, "_SHORT_HINT", 128)
+
+
+@pytest.fixture
 def compilations(monkeypatch):
     """The names of the mods of each compilation."""
     made = []

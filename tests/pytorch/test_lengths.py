@@ -61,17 +61,24 @@ def made_for_all() -> int:
     return len([entry for entry in every if entry is not None])
 
 
-@pytest.mark.parametrize("mod", [causal, window], ids=["causal", "window"])
-def test_the_second_length_gets_a_kernel_for_all(mod):
+def check_the_second_length(mod):
     for n in (40, 41, 64, 65, 17, 130, 300):
         q, k, v = drawn(n, n)
         out = nl.attention(q, k, v, mask_mod=mod, enable_gqa=True)
-        assert error(out, q, k, v, None if mod is None else mask_of(mod, n, n)) < 2e-3, n
+        assert error(out, q, k, v, mask_of(mod, n, n)) < 2e-3, n
     assert kernels() == 2
     assert made_for_all() == 1
 
 
-def test_a_growing_cache_has_two_kernels():
+def test_the_second_length_gets_a_kernel_for_all(splits):
+    check_the_second_length(causal)
+
+
+def test_the_second_length_of_a_window_gets_a_kernel_for_all():
+    check_the_second_length(window)
+
+
+def test_a_growing_cache_has_two_kernels(splits):
     for n in (1, 2, 3, 63, 64, 65, 127, 128, 129, 700):
         q, k, v = drawn(1, n)
         assert error(nl.attention(q, k, v, enable_gqa=True), q, k, v) < 2e-3, n
@@ -147,13 +154,20 @@ def test_negated_views_are_copied_with_the_strides_of_their_length():
     assert made_for_all() == 1
 
 
-@pytest.mark.parametrize("mod", [None, causal], ids=["full", "causal"])
-def test_both_lengths_vary(mod):
+def check_both_lengths(mod):
     for m, n in ((20, 50), (33, 70), (1, 90), (64, 200), (200, 64), (300, 17)):
         q, k, v = drawn(m, n)
         out = nl.attention(q, k, v, mask_mod=mod, enable_gqa=True)
         assert error(out, q, k, v, None if mod is None else mask_of(mod, m, n)) < 2e-3, (m, n)
     assert kernels() <= 3  # a single query is a family of its own
+
+
+def test_both_lengths_vary(splits):
+    check_both_lengths(None)
+
+
+def test_both_lengths_vary_under_a_mask():
+    check_both_lengths(causal)
 
 
 def test_a_mask_tensor_varies_with_the_lengths():
