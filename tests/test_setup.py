@@ -231,7 +231,8 @@ def test_what_runs_at_night_is_named_with_what_the_day_keeps():
     """Every file with tests of the mark has a row in CONTRIBUTING.md, and every row has such a file."""
     tests = ROOT / "tests"
     rows = re.findall(r"^\| `([^`]+\.py)` \|", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
-    marked = [p for p in tests.rglob("test_*.py") if "pytest.mark.nightly" in p.read_text(encoding="utf-8")]
+    marks = "pytest.mark.nightly", "from by_turns import"
+    marked = [p for p in tests.rglob("test_*.py") if any(mark in p.read_text(encoding="utf-8") for mark in marks)]
     assert sorted(row.removeprefix("tests/") for row in rows) == sorted(
         p.relative_to(tests).as_posix() for p in marked if p.name != Path(__file__).name
     )

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from by_turns import in_turn
 from htile.data_masks import COLUMNS, IDS, MASKS, ROWS, TILE, TILES, programs, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,8 +21,7 @@ from neptune_lab.htile_passes.skip_tiles_by_data import MOST_TILES, skip_tiles_b
 FORMS = "skip_tiles_by_data", "skip_any_tiles_by_data"
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(("mask", "form"), in_turn(MASKS, FORMS, every=2, first=1))
 @settings(max_examples=8)
 @given(ids=IDS, rising=st.booleans())
 def test_the_meaning_stays(mask: str, form: str, ids: list[int], rising: bool):

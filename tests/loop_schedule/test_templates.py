@@ -6,6 +6,7 @@ import by_name
 import numpy as np
 import pytest
 import small_operators as small
+from by_turns import in_turn
 
 import neptune_lab as nl
 from neptune_lab.htile.interpret import interpret
@@ -26,10 +27,10 @@ def remarks(sch: Schedule) -> list[str]:
     return [str(dict(s.arguments)["text"]) for s in sch.steps if s.primitive == "remark"]
 
 
-@pytest.mark.parametrize(("template", "options"), WAYS)
-@pytest.mark.parametrize("name", CHAINS)
-def test_chains(name: str, template: str, options: dict):
+@pytest.mark.parametrize(("name", "way"), in_turn(CHAINS, WAYS, every=2))
+def test_chains(name: str, way: tuple[str, dict]):
     """Rows and columns that divide nothing; the last split of two is shorter, and has tiles past the end."""
+    template, options = way
     sch = by_name.apply(template, small.schedule(getattr(small, name)(5, 37)), block_q=4, block_kv=8, **options)
     assert sch.check()
     inputs = sch.operator.random_inputs(1)

@@ -12,6 +12,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from by_turns import in_turn
 
 import neptune_lab as nl
 from neptune_lab.loop_ir.nodes import Program
@@ -59,19 +60,20 @@ def poisoned(op: Operator, name: str, where: tuple[int, int], value: float) -> I
     return inputs
 
 
-@EACH
-@pytest.mark.parametrize("value", [NAN, INF, -INF])
-@pytest.mark.parametrize("name", ["q", "k", "v"])
-@pytest.mark.parametrize("row", [0, 3, 5])
+@pytest.mark.parametrize(
+    ("row", "name", "value", "template"), in_turn([0, 3, 5], ["q", "k", "v"], [NAN, INF, -INF], TEMPLATES, every=3)
+)
 def test_attention(template: str, name: str, row: int, value: float):
     assert_same(queries(), template, poisoned(queries(), name, (row, 1), value))
 
 
-@EACH
-@pytest.mark.parametrize("value", [NAN, INF, -INF])
-@pytest.mark.parametrize(("name", "row"), [("q", 0), ("q", 5), ("k", 0), ("k", 5), ("v", 0)])
-def test_causal_attention(template: str, name: str, row: int, value: float):
+@pytest.mark.parametrize(
+    ("place", "value", "template"),
+    in_turn([("q", 0), ("q", 5), ("k", 0), ("k", 5), ("v", 0)], [NAN, INF, -INF], TEMPLATES, every=3),
+)
+def test_causal_attention(template: str, place: tuple[str, int], value: float):
     """Masked keys do not show in any program; of values, only the first is seen by every row."""
+    name, row = place
     assert_same(queries("causal"), template, poisoned(queries("causal"), name, (row, 1), value))
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.attention.flex_attention as flex_module
 from attention_reference import DEVICE, causal, reference, tensors
+from by_turns import in_turn
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask
 
 import neptune_lab as nl
@@ -45,8 +46,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("dtype", "case"), in_turn([torch.float32, torch.float16], CASES, every=2))
 def test_both_beside_float64(case, dtype):
     q_shape, kv_shape, score_mod, mask_mod = CASES[case]
     q, k, v = tensors(q_shape, kv_shape, dtype)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from attention_reference import DEVICE, causal, flex, reference, tensors
+from by_turns import in_turn
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 import neptune_lab as nl
@@ -121,9 +122,9 @@ def test_new_lists_are_read_again(qkv):
     check(nl.attention(*qkv, block_mask=mask, enable_gqa=True), *qkv, lambda b, h, q, kv: (q >= kv) & (kv < BLOCK))
 
 
-@pytest.mark.parametrize("heads", [1, 4])
-@pytest.mark.parametrize("batch", [1, 2])
-@pytest.mark.parametrize("kind", ["partial", "full", "both", "no mask_mod"])
+@pytest.mark.parametrize(
+    ("kind", "batch", "heads"), in_turn(["partial", "full", "both", "no mask_mod"], [1, 2], [1, 4], every=2)
+)
 def test_any_lists(batch, heads, kind, qkv):
     generator = torch.Generator().manual_seed(batch * 10 + heads)
     partial, full = (torch.rand(2, batch, heads, 3, 4, generator=generator) < 0.5).to(DEVICE)

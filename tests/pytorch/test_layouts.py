@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from attention_reference import DEVICE, causal, reference, tensors
+from by_turns import in_turn
 from layouts import LAYOUTS, packed, transposed
 
 import neptune_lab as nl
@@ -76,8 +77,7 @@ def launched(monkeypatch):
         yield places
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(("call", "layout"), in_turn(CALLS, LAYOUTS, every=2))
 def test_layouts(call: str, layout: str, launched):
     options = CALLS[call][3]
     given = [LAYOUTS[layout](t) for t in drawn(call)]
@@ -199,8 +199,7 @@ def compile_whole():
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("layout", "backend"), in_turn(LAYOUTS, ["aot_eager", "inductor"], every=2, first=1))
 def test_torch_compile(layout: str, backend: str, compile_whole, monkeypatch):
     """Tensors that the graph takes and makes; the output's strides are those of a call outside."""
     problems = []

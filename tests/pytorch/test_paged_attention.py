@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from attention_reference import DEVICE, causal
+from by_turns import in_turn
 
 import neptune_lab as nl
 from neptune_lab.errors import DefinitionError, LaunchError
@@ -63,8 +64,7 @@ MODS = {
 }
 
 
-@pytest.mark.parametrize("name", MODS)
-@pytest.mark.parametrize("q_len", [1, 5])
+@pytest.mark.parametrize(("q_len", "name"), in_turn([1, 5], MODS, every=2))
 def test_the_keys_of_the_pages(name, q_len):
     given = problem(q_len)
     found, lse = nl.paged_attention(*given, *MODS[name], return_lse=True)
@@ -194,9 +194,7 @@ EIGHTS = {
 }
 
 
-@pytest.mark.parametrize("q_len", [1, 5])
-@pytest.mark.parametrize("per_head", [False, True])
-@pytest.mark.parametrize("dtypes", EIGHTS)
+@pytest.mark.parametrize(("dtypes", "per_head", "q_len"), in_turn(EIGHTS, [False, True], [1, 5], every=3))
 def test_caches_of_8_bits(dtypes, per_head, q_len):
     own, stored = EIGHTS[dtypes]
     q, k, v, table, lengths = problem(q_len)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from attention_reference import DEVICE, causal, reference
+from by_turns import in_turn, some_seeds
 
 import neptune_lab as nl
 from neptune_lab.errors import LaunchError
@@ -93,15 +94,12 @@ def checked(tensors: Any, scales: Any, mask: Any, tolerance: float = TOLERANCE, 
     return found
 
 
-@pytest.mark.parametrize("scales", SCALES)
-@pytest.mark.parametrize("dtypes", DTYPES)
+@pytest.mark.parametrize(("dtypes", "scales"), in_turn(DTYPES, SCALES, every=3, first=1))
 def test_dtypes_and_scales(dtypes: str, scales: str):
     checked(*case(0, DTYPES[dtypes], SHAPES["grouped"], [scales] * 3), causal)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("dtypes", ["e4m3", "bf16, int8 cache"])
+@pytest.mark.parametrize(("dtypes", "mask", "shape"), in_turn(["e4m3", "bf16, int8 cache"], MASKS, SHAPES, every=3))
 def test_masks_and_shapes(dtypes: str, mask: str, shape: str):
     if shape == "decode" and mask == "first row empty":
         pytest.skip("the only row is empty")
@@ -144,7 +142,7 @@ def test_rows_of_large_scores(weights: Any):
     assert error_of(found[0, 0], expected) < TOLERANCE
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", some_seeds(4, of=12))
 def test_random_calls(seed: int):
     generator = torch.Generator().manual_seed(100 + seed)
 

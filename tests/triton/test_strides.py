@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from by_turns import in_turn
 from htile_programs import softmax
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -57,9 +58,10 @@ OPERATORS = {
 }
 
 
-@pytest.mark.parametrize("loads", ["pointers", "descriptors", "host_descriptors"])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize(
+    ("name", "layout", "loads"),
+    in_turn(OPERATORS, LAYOUTS, ["pointers", "descriptors", "host_descriptors"], every=2, first=1),
+)
 def test_numbers(name: str, layout: str, loads: str):
     make, options = OPERATORS[name]
     operator, tensors = laid_out(make(), layout)

@@ -10,6 +10,7 @@ from dataclasses import replace
 import by_name
 import numpy as np
 import pytest
+from by_turns import in_turn
 from planted import planted, softmax_sum, stale
 
 import neptune_lab as nl
@@ -141,8 +142,7 @@ def test_the_reference_is_the_operators_own(name: str):
         np.testing.assert_allclose(found[spec.name], array, rtol=1e-9, atol=1e-12, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", OPERATORS)
-@pytest.mark.parametrize("mode", ["quick", "full"])
+@pytest.mark.parametrize(("mode", "name"), in_turn(["quick", "full"], OPERATORS, every=2))
 def test_right_kernels_pass_and_say_what_was_run(name: str, mode: str):
     validated = compiled(name, validate=mode).validated
     assert validated.mode == mode
