@@ -8,6 +8,7 @@ import by_name
 import numpy as np
 import pytest
 import torch
+from by_turns import in_turn
 from layouts import LAYOUTS
 from torch_to_stages import patterns
 
@@ -66,8 +67,7 @@ OF_ODD_LENGTHS = {
 }
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("name", OF_ODD_LENGTHS)
+@pytest.mark.parametrize(("name", "persistent"), in_turn(OF_ODD_LENGTHS, [False, True], every=2))
 def test_lengths_that_tiles_do_not_divide(name: str, persistent: bool):
     """The copy engine reads each (batch, head) as a matrix of its own, past whose end are zeros."""
     operator = OF_ODD_LENGTHS[name]()
@@ -235,8 +235,7 @@ def test_the_simulator_sees_faults(fault):
     assert np.linalg.norm(out.double().numpy() - wanted) > 0.1 * np.linalg.norm(wanted)
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("layout", "persistent"), in_turn(LAYOUTS, [False, True], every=2))
 def test_layouts(layout, persistent):
     operator = attention.gqa(batch=2, heads=4, kv_heads=2, seq=256, head_dim=64)
     drawn = [LAYOUTS[layout](torch.from_numpy(array)) for array in operator.random_inputs(0).values()]

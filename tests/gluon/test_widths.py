@@ -6,6 +6,7 @@ import by_name
 import numpy as np
 import pytest
 import torch
+from by_turns import in_turn
 from gluon.test_numbers import simulate
 from layouts import LAYOUTS, transposed
 
@@ -31,8 +32,7 @@ OPERATORS = {
 }
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize(("name", "persistent"), in_turn(OPERATORS, [False, True], every=2))
 def test_widths(name: str, persistent: bool):
     assert simulate(OPERATORS[name](), persistent=persistent) < 2e-3
 
