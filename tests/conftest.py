@@ -55,6 +55,8 @@ if not HAS_GPU:
 LONG_FIRST = (
     "tests/browser/",
     "tests/operators/test_table.py",
+    "tests/pytorch/test_lengths.py",
+    "tests/pipeline/test_dims.py",
     "tests/gluon/test_compile.py",
     "tests/fuzz/test_cases.py",
     "tests/widgets/test_every_operator.py",
