@@ -32,13 +32,13 @@ def differentiable(
     from neptune_lab.operators import training
     from neptune_lab.runtime.differentiable import Differentiable
 
-    passes = training(op, [t.name for t in op.inputs if "float" in t.dtype])
+    passes = training(op)
     cotangents = {f"d_{t.name}": n for n, t in enumerate(op.outputs)}
 
     def backward_for(wanted: tuple[str, ...]) -> LoadedKernel:
         return backward(training(op, wanted, passes.kept).backward)
 
-    return Differentiable(forward(passes.forward), len(op.outputs), cotangents, backward_for)
+    return Differentiable(forward(passes.forward), len(op.outputs), cotangents, frozenset(passes.wrt), backward_for)
 
 
 def with_gradients(op: Operator) -> Callable[..., Any]:

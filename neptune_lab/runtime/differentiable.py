@@ -26,6 +26,7 @@ class Differentiable:
         forward: gives the operator's outputs, and after them what the backward pass reads.
         results: number of the operator's own outputs.
         cotangents: by the name of a backward kernel's input, the index of the operator's output.
+        wrt: names of the inputs that have a gradient; no result depends on the others, or only by steps.
         backward_for: the backward kernel with respect to some inputs of the forward kernel, by name; it is called once
             for each choice of inputs.
     """
@@ -33,6 +34,7 @@ class Differentiable:
     forward: LoadedKernel
     results: int
     cotangents: dict[str, int]
+    wrt: frozenset[str]
     backward_for: Callable[[tuple[str, ...]], LoadedKernel]
     _backward: dict[tuple[str, ...], OpOverload] = field(default_factory=dict)
 
@@ -55,7 +57,10 @@ class Differentiable:
     def backward(self, ctx: Any, *grads: torch.Tensor | None) -> Any:
         """The gradients of the inputs, None for those that need none."""
         specs = self.forward.spec.inputs
-        wanted = tuple(spec.name for spec, needed in zip(specs, ctx.needs_input_grad, strict=True) if needed)
+        needed = zip(specs, ctx.needs_input_grad, strict=True)
+        wanted = tuple(spec.name for spec, needs in needed if needs and spec.name in self.wrt)
+        if not wanted:
+            return (None,) * len(specs)
         if wanted not in self._backward:
             kernel = self.backward_for(wanted)
             self._backward[wanted] = torch_op(kernel, launch=of_any_strides(kernel), autograd=(_refuse, _keep_nothing))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from gradients import gradients, worst_error
+from gradients import as_float64, gradients, worst_error
 from tvm import te
 
 import neptune_lab as nl
@@ -356,3 +356,48 @@ def test_each_rule_is_the_slope_of_its_operation(name):
         step = 1e-6
         expected = (value(Op(name, tuple(args)), at + step) - value(Op(name, tuple(args)), at - step)) / (2 * step)
         assert value(slope, at) == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+class _Differentiated(torch.autograd.Function):
+    """An operator's reference, with the derivative that this package derives."""
+
+    @staticmethod
+    def forward(ctx, op, passes, names, *tensors):
+        ctx.of = op, passes, names
+        ctx.save_for_backward(*tensors)
+        found = op.reference(*(t.numpy() for t in tensors))
+        return tuple(torch.from_numpy(np.array(a)) for a in (found if isinstance(found, tuple) else (found,)))
+
+    @staticmethod
+    def backward(ctx, *given):
+        op, passes, names = ctx.of
+        cotangents = {f"d_{t.name}": g.numpy() for t, g in zip(op.outputs, given, strict=True)}
+        values = dict(zip(names, (t.numpy() for t in ctx.saved_tensors), strict=True))
+        found = gradients(passes, values, cotangents)
+        return (None, None, None, *(torch.from_numpy(found[n]) if n in found else None for n in names))
+
+
+@pytest.mark.parametrize("name", [n for n in EVERY if n != "rms_norm_quantize"])
+def test_torch_s_gradcheck_accepts_the_derivative(name):
+    op = EVERY[name]()
+    values = as_float64(op.random_inputs(1))
+    passes = training(op)
+    tensors = [torch.tensor(a, requires_grad=n in passes.wrt) for n, a in values.items()]
+    check = lambda *t: _Differentiated.apply(op, passes, list(values), *t)  # noqa: E731
+    assert torch.autograd.gradcheck(check, tensors, fast_mode=True)
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_sum_exp", "cross_entropy"])
+def test_kernels_of_rows_of_16_bits(name):
+    op = getattr(rows, name)(rows=5, cols=37, dtype="float16")
+    assert nl.compile(backward(op)).relative_error() < 2e-3
+
+
+def test_inputs_without_a_gradient_are_left_out_unless_they_are_named():
+    x, y = (te.placeholder((3,), "float32", name=n) for n in "xy")
+    op = custom("steps", [x, y], [te.compute((3,), lambda i: x[i] * te.floor(y[i]), name="out")])
+    assert training(op).wrt == ("x",)
+    with pytest.raises(DefinitionError, match=r"depends on 'y'(.|\n)*its gradient is 0"):
+        training(op, ["x", "y"])
+    with pytest.raises(DefinitionError, match="no result of steps depends"):
+        training(custom("steps", [y], [te.compute((3,), lambda i: te.floor(y[i]), name="out")]))

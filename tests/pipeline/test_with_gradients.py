@@ -79,3 +79,10 @@ def test_what_has_no_gradient():
     function = nl.compile(rows.softmax(rows=5, cols=33, dtype="float32")).with_gradients()
     with pytest.raises(LaunchError, match=r"expected \(5, 33\)"):
         function(x[:4])
+
+
+def test_linear_cross_entropy():
+    target = torch.arange(6, device=DEVICE) * 5 % 11
+    inputs = drawn((6, 8), (8, 11))
+    function = lambda x, w: F.cross_entropy(x @ w, target, reduction="none")  # noqa: E731
+    check(nl.compile(nl.from_torch(function, *(t.detach() for t in inputs))).with_gradients(), function, inputs)

@@ -53,7 +53,7 @@ def backward(op: Operator, wrt: Sequence[str] | None = None, keep: Collection[st
 
     Args:
         op: any operator whose sizes are numbers.
-        wrt: names of inputs; None: all float inputs.
+        wrt: names of inputs; None: all float inputs that have a gradient.
         keep: stages of the definition whose values the forward pass gives; None: chosen (`keep.kept_by_default`).
 
     Returns:
@@ -72,7 +72,7 @@ def training(op: Operator, wrt: Sequence[str] | None = None, keep: Collection[st
 
     Args:
         op: any operator whose sizes are numbers.
-        wrt: names of inputs; None: all float inputs.
+        wrt: names of inputs; None: all float inputs that have a gradient.
         keep: stages of the definition whose values the forward pass gives; None: chosen (`keep.kept_by_default`).
 
     Returns:
@@ -89,9 +89,9 @@ def training(op: Operator, wrt: Sequence[str] | None = None, keep: Collection[st
             help="differentiate the operator at numbers: backward(op.at(n=128))",
         )
     chosen = _chosen(op, wrt)
-    parts = assemble(op.name, op.program, chosen, keep)
+    parts = assemble(op.name, op.program, chosen, keep, every=wrt is not None)
     forward = _forward(op, parts.forward)
-    return Training(forward, _backward(op, forward, parts, chosen), parts.kept, chosen, op, parts.derivation)
+    return Training(forward, _backward(op, forward, parts, parts.wrt), parts.kept, parts.wrt, op, parts.derivation)
 
 
 def _chosen(op: Operator, wrt: Sequence[str] | None) -> tuple[str, ...]:

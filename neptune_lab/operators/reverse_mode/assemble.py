@@ -53,6 +53,7 @@ class Passes:
         kept: outputs of the first that the second reads.
         parts: the stages of each part of the second (`parts.divided`).
         derivation: how the second was derived.
+        wrt: inputs that have a gradient.
     """
 
     forward: Program
@@ -60,9 +61,12 @@ class Passes:
     kept: tuple[str, ...]
     parts: tuple[tuple[str, ...], ...]
     derivation: Derivation
+    wrt: tuple[str, ...]
 
 
-def assemble(name: str, program: Program, wrt: Sequence[str], keep: Collection[str] | None) -> Passes:
+def assemble(
+    name: str, program: Program, wrt: Sequence[str], keep: Collection[str] | None, every: bool = True
+) -> Passes:
     """Derives the backward pass.
 
     Args:
@@ -70,6 +74,7 @@ def assemble(name: str, program: Program, wrt: Sequence[str], keep: Collection[s
         program: its definition.
         wrt: inputs with respect to which it is differentiated.
         keep: stages whose values the forward pass gives; None: chosen.
+        every: whether it is an error if one of `wrt` has no gradient; otherwise it is left out.
 
     Returns:
         The two programs.
@@ -91,18 +96,23 @@ def assemble(name: str, program: Program, wrt: Sequence[str], keep: Collection[s
     reverse = Reverse(stages, inputs, _widest(stages, seeds), softmaxes, _active(stages, wrt))
     constant = without_gradient(stages, program.outputs, _in_question(stages, softmaxes), reverse.arithmetic)
     reverse.active = _active(stages, wrt, constant)
-    cotangents = reverse.run(seeds, wrt)
-    every = in_order((*stages, *reverse.made))
-    wanted = needed(every, list(cotangents.values()))
+    cotangents = reverse.run(seeds, wrt, every)
+    if not cotangents:
+        raise DefinitionError(
+            f"no result of {name} depends on a float input in a way that has a derivative",
+            help="call its kernel, which has no gradients to give",
+        )
+    both = in_order((*stages, *reverse.made))
+    wanted = needed(both, list(cotangents.values()))
     of_forward = {stage.name for stage in stages}
     read = {r for stage in wanted if stage.name not in of_forward for r in stage.reads} & of_forward
     whole = program_of(program.name, inputs, stages, program.outputs)
     kept = _kept(whole, stages, read, keep)
-    wanted = needed(every, list(cotangents.values()), frozenset(kept))
+    wanted = needed(both, list(cotangents.values()), frozenset(kept))
     by_name = {stage.name: stage for stage in stages}
     given = [Buffer(k, by_name[k].shape, by_name[k].dtype) for k in kept]
     given += [Buffer(seed, by_name[out].shape, by_name[out].dtype) for out, seed in seeds.items()]
-    results = [cotangents[x] for x in wrt]
+    results = list(cotangents.values())
     used = set().union(*(stage.reads for stage in wanted))
     own = [b for b in (*inputs, *given) if b.name in used or b.name not in kept]
     first = program_of(f"{name}_backward", own, wanted, results)
@@ -110,10 +120,11 @@ def assemble(name: str, program: Program, wrt: Sequence[str], keep: Collection[s
     backward = program_of(f"{name}_backward", own, [stage for part in division.parts for stage in part], results)
     names = tuple(tuple(stage.name for stage in part) for part in division.parts)
     origins = {stage.name: Origin("again", stage.name) for stage in stages} | reverse.origins
-    for copy, name in division.copies.items():
-        origins[copy] = replace(origins[name], copy_of=name if any(name in part for part in names) else "")
+    for copy, copied in division.copies.items():
+        origins[copy] = replace(origins[copied], copy_of=copied if any(copied in part for part in names) else "")
     derivation = Derivation(whole, stages, frozenset(read), kept, origins, _stands_for(found, stages, defined))
-    return Passes(_forward(name, program, inputs, defined, stages, kept), backward, kept, names, derivation)
+    forward = _forward(name, program, inputs, defined, stages, kept)
+    return Passes(forward, backward, kept, names, derivation, tuple(cotangents))
 
 
 def _stands_for(softmaxes: Sequence[Softmax], stages: Sequence[Stage], defined: Sequence[Stage]) -> dict[str, str]:

@@ -49,12 +49,13 @@ class Reverse:
     _given: dict[str, str] = field(default_factory=dict)
     _factors: dict[str, float] = field(default_factory=dict)
 
-    def run(self, seeds: Mapping[str, str], wrt: Sequence[str]) -> dict[str, str]:
+    def run(self, seeds: Mapping[str, str], wrt: Sequence[str], every: bool = True) -> dict[str, str]:
         """Makes the stages of all cotangents.
 
         Args:
             seeds: by result, the name of the input that is its cotangent.
             wrt: inputs of the definition.
+            every: whether it is an error if the gradient of one of them is 0 everywhere; otherwise that is left out.
 
         Returns:
             By input, the name of the stage that is its cotangent, of the input's dtype.
@@ -67,7 +68,7 @@ class Reverse:
             if stage.name in self._parts:
                 self._cotangents[stage.name] = self._cotangent(stage)
                 self._differentiate(stage)
-        return {name: self._of_input(name) for name in wrt}
+        return {name: self._of_input(name) for name in wrt if every or self._parts.get(name)}
 
     @property
     def arithmetic(self) -> Arithmetic:

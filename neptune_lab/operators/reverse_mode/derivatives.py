@@ -124,6 +124,9 @@ def partial(expr: Expr, read: Load, arithmetic: Arithmetic) -> Expr | None:
     row = OPERATIONS.get(expr.name)
     if row is not None and (row.kind in ("comparison", "logic", "integer", "bits") or expr.name in _STEPS):
         return None
+    capped = _of_cap(expr, read, arithmetic)
+    if capped is not None:
+        return capped
     rule = RULES.get(expr.name)
     if rule is None and row is not None and row.formula is not None:
         written = compose(row.formula, expr.args, lambda name, parts: Op(name, tuple(parts)), arithmetic.number)
@@ -156,6 +159,41 @@ def rules_of(expr: Expr, read: Load) -> tuple[str, ...]:
         return rules_of(written, read)
     below = expr.args[1:] if expr.name == "select" else expr.args
     return tuple(dict.fromkeys((expr.name, *(name for arg in below for name in rules_of(arg, read)))))
+
+
+def _of_cap(expr: Op, read: Load, a: Arithmetic) -> Expr | None:
+    """The derivative of a soft cap c * tanh(s / c) whose c depends on the read; None for other expressions.
+
+        (tanh(u) - u * (1 - tanh(u)²)) * dc + (1 - tanh(u)²) * ds    where u = s / c
+
+    The factor of dc is about 2/3 u³ for a small u, less than the error of tanh(u).  So below 1 it is computed as
+    u * (tanh(u)² - (1 - tanh(u) / u)), and the last part by itself.  Source: Lambert's continued fraction
+    tanh(u) = u / (1 + u²/(3 + u²/(5 + u²/(7 + u²/9)))), up to where its relative error is below 1e-7 for |u| < 1.
+    """
+    match expr:
+        case Op("mul", (cap, Op("tanh", (Op("div", (score, below)),)) as bent)) if cap == below:
+            pass
+        case Op("mul", (Op("tanh", (Op("div", (score, below)),)) as bent, cap)) if cap == below:
+            pass
+        case _:
+            return None
+    of_cap = partial(cap, read, a)
+    if of_cap is None:
+        return None
+    t, u = a.wide(bent), Op("div", (a.wide(score), a.wide(cap)))
+    square, bend = Op("mul", (u, u)), Op("mul", (t, t))
+    slope = Op("sub", (a.number(1), bend))
+
+    def plus(number: float, other: Expr) -> Expr:
+        return Op("add", (a.number(number), Op("mul", (square, other))))
+
+    factor: Expr = Op("sub", (t, Op("mul", (u, slope))))
+    if a.dtype == "float32":
+        first = Op("div", (Op("mul", (square, plus(315, a.number(14)))), plus(945, plus(420, a.number(15)))))
+        near = Op("sub", (a.number(1), first))  # tanh(u) / u
+        small = Op("mul", (u, Op("sub", (Op("mul", (square, Op("mul", (near, near)))), first))))
+        factor = Op("select", (Op("lt", (Op("abs", (u,)), a.number(1))), small, factor))
+    return a.add(a.mul(factor, of_cap), a.mul(slope, partial(score, read, a)))
 
 
 # Roundings: their derivative is 0 wherever they have one, and 0 elsewhere too (derivatives.yaml: floor, ceil, round).
