@@ -23,11 +23,19 @@ def make(seed: str) -> Case:
     """The case of a seed, as JSON data."""
     rng = random.Random(seed)
     kind = rng.choices(["operator", "schedule", "attention"], [58, 20, 22])[0]
+    if (
+        kind == "operator" and random.Random(f"{seed} gradient").random() < 0.15
+    ):  # the draws of others stay as they were
+        kind = "gradient"
     case: Case = {"kind": kind, "seed": rng.randrange(1 << 30)}
     if kind == "attention":
         from fuzz.attention import draw_attention
 
         case.update(draw_attention(rng))
+    elif kind == "gradient":
+        from fuzz.gradients import draw_gradient
+
+        case.update(draw_gradient(rng))
     else:
         case["definition"] = draw.definition(rng)
         if kind == "schedule":
@@ -52,6 +60,10 @@ def run(case: Case) -> Outcome:
             from fuzz.schedules import run_schedule
 
             run_schedule(case, outcome)
+        elif case["kind"] == "gradient":
+            from fuzz.gradients import run_gradient
+
+            run_gradient(case, outcome)
         else:
             from fuzz.attention import run_attention
 

@@ -124,14 +124,17 @@ def _reads(term: Any) -> Iterator[str]:
 def as_python(case: Case) -> str:
     """The case as lines to paste."""
     lines = ["import neptune_lab as nl"]
-    options = "".join(f", {k}={v!r}" for k, v in case["options"].items())
-    if case["kind"] == "attention":
-        score = f"lambda s, b, h, q, kv: {case['score']}" if case["score"] != "s" else "None"
-        mask = f"lambda b, h, q, kv: {case['mask']}" if case["mask"] else "None"
-        sizes = ", ".join(f"{k}={v!r}" for k, v in case["sizes"].items())
-        lines.append(f"op = nl.operators.attention.general(score_mod={score}, mask_mod={mask}, {sizes})")
-    else:
+    if "definition" in case:
         lines += ["from tvm import te, tirx", *to_python(case["definition"])]
+    else:
+        own = case.get("attention", case)
+        score = f"lambda s, b, h, q, kv: {own['score']}" if own["score"] != "s" else "None"
+        mask = f"lambda b, h, q, kv: {own['mask']}" if own["mask"] else "None"
+        sizes = ", ".join(f"{k}={v!r}" for k, v in own["sizes"].items())
+        lines.append(f"op = nl.operators.attention.general(score_mod={score}, mask_mod={mask}, {sizes})")
+    if case["kind"] == "gradient":
+        return "\n".join([*lines, "passes = nl.operators.training(op)", "kernel = nl.compile(passes.backward)"])
+    options = "".join(f", {k}={v!r}" for k, v in case["options"].items())
     if case["kind"] == "schedule":
         lines += _steps(case)
         return "\n".join(lines)

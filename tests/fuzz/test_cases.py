@@ -6,10 +6,20 @@ import pytest
 
 from fuzz.one_case import run_one
 from fuzz.report import FAILURES
+from fuzz.run_case import make
 
 SEED = "0"
 CASES = 60
 CHUNK = 20
+
+
+def test_no_random_gradient_is_wrong():
+    """Derived gradients are those of differences; those of the first 300 cases."""
+    records = [run_one((n, SEED)) for n in range(300) if make(f"{SEED}:{n}")["kind"] == "gradient"]
+    failed = [f"{record['n']}: {record['detail']}" for record in records if record["verdict"] in FAILURES]
+    assert not failed, "\n".join(failed)
+    compared = sum(record["met"].get("gradient compared", 0) for record in records)
+    assert compared > len(records) > 10
 
 
 @pytest.mark.parametrize("first", range(0, CASES, CHUNK))

@@ -83,6 +83,8 @@ def test_what_has_no_gradient():
 
 def test_linear_cross_entropy():
     target = torch.arange(6, device=DEVICE) * 5 % 11
-    inputs = drawn((6, 8), (8, 11))
-    function = lambda x, w: F.cross_entropy(x @ w, target, reduction="none")  # noqa: E731
-    check(nl.compile(nl.from_torch(function, *(t.detach() for t in inputs))).with_gradients(), function, inputs)
+    x, w = drawn((6, 8), (8, 11))
+    function = lambda x, w, target: F.cross_entropy(x @ w, target, reduction="none")  # noqa: E731
+    inputs = x, w, target
+    kernel = nl.compile(nl.from_torch(function, *(t.detach() for t in inputs)))
+    check(kernel.with_gradients(), function, inputs)

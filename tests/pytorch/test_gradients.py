@@ -234,6 +234,23 @@ def test_scaled_dot_product_attention_and_its_mask():
         assert (ours - expected).norm() < 1e-4 * expected.norm()
 
 
+def test_masks_of_the_least_float():
+    """As models write them; also a row that is masked completely, whose gradients are finite."""
+    q, k, v = (t.requires_grad_() for t in tensors((1, 2, 20, 8)))
+    least = torch.finfo(torch.float32).min
+    mask = torch.zeros(20, 20, device=DEVICE).masked_fill(torch.ones(20, 20, device=DEVICE).triu(1).bool(), least)
+    mask[3] = least
+    given = torch.randn(1, 2, 20, 8, generator=torch.Generator().manual_seed(2)).to(DEVICE)
+    given[:, :, 3] = 0
+    theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    expected = torch.autograd.grad(theirs, (q, k, v), given)
+    written = lambda s, b, h, i, j: torch.where((i >= j) & (i != 3), s, least)  # noqa: E731
+    for out in (nl.scaled_dot_product_attention(q, k, v, attn_mask=mask), nl.attention(q, k, v, score_mod=written)):
+        found = torch.autograd.grad(out, (q, k, v), given, retain_graph=True)
+        assert all((a - b).norm() < 1e-5 * b.norm() for a, b in zip(found, expected, strict=True))
+        assert all(torch.isfinite(t).all() for t in torch.autograd.grad(out.sum(), (q, k, v)))
+
+
 def test_tensors_of_8_bits_are_refused():
     q, k, v = tensors((1, 2, 20, 8))
     with pytest.raises(LaunchError, match=r"8 bits has no backward pass(.|\n)*bfloat16"):

@@ -17,6 +17,7 @@ keeps the log-sum-exp too (Dao 2023, 3.1).
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,6 +28,8 @@ from neptune_lab.strict.dtypes import EIGHTS
 
 FLOATS = ("float16", "bfloat16", "float32", "float64", *EIGHTS)
 LOG2E = math.log2(math.e)
+LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}
+LARGEST["float64"] = sys.float_info.max
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +155,20 @@ def _statistics(softmax: Softmax, stages: Sequence[Stage]) -> tuple[Stage, ...]:
     value = Op("select", (Op("eq", (largest, lowest)), lowest, Op("add", (largest, Op("log", (sum_here,))))))
     lse = Stage(softmax.lse, total.axes, (), None, value, total.dtype)
     zero = Const(0.0, total.dtype)
-    scaled_lse = Op("mul", (lse.element, Const(LOG2E, total.dtype)))
+    scaled_lse = _finite(Op("mul", (lse.element, Const(LOG2E, total.dtype))), total.dtype)
     held = Op("select", (Op("eq", (lse.element, lowest)), zero, scaled_lse))
     shift = Stage(softmax.shift, total.axes, (), None, held, total.dtype)
     row = _row(softmax)
     scores = _scaled(_inlined(softmax.scores, stages), total.dtype)
     weight = Op("exp2", (Op("sub", (scores, Load(shift.name, row))),))
     return lse, shift, replace(exponential, name=softmax.weights, term=weight)
+
+
+def _finite(x: Expr, dtype: str) -> Expr:
+    """The expression, and the least float where it is less: a row of scores that are all the least float has a finite
+    log-sum-exp, and a score that is -inf after the multiplication has weight 0, not NaN."""
+    least = Const(-LARGEST[dtype], dtype)
+    return Op("select", (Op("lt", (x, least)), least, x))
 
 
 def _inlined(scores: Expr, stages: Sequence[Stage]) -> Expr:
@@ -175,8 +185,8 @@ def _scaled(expr: Expr, dtype: str) -> Expr:
     match expr:
         case Op("select", (condition, a, b)):
             return Op("select", (condition, _scaled(a, dtype), _scaled(b, dtype)))
-        case Const(float(value)):
-            return Const(value * LOG2E, dtype)
+        case Const(float(value)) if math.isfinite(value):
+            return Const(max(-LARGEST[dtype], min(LARGEST[dtype], value * LOG2E)), dtype)
         case Op("mul", (x, Const(float(value)))):
             return Op("mul", (x, Const(value * LOG2E, dtype)))
     return Op("mul", (expr, Const(LOG2E, dtype)))
