@@ -235,7 +235,8 @@ def exceeds_int32(program: Program, sizes: Mapping[int, int] = MappingProxyType(
     for block in blocks(program):
         extents = {**{it.name: sizes.get(it.extent, it.extent) for it in block.iters}, "read": 2 * _READ}
         value = block.body.value
-        for part in (part for whole in (value, transform(value, small)) for part in walk(whole)):
+        # Definitions repeat their parts: one of each is enough.
+        for part in dict.fromkeys(part for whole in (value, transform(value, small)) for part in walk(whole)):
             if not isinstance(part, Op) or dtype_of(part, program) == "int64":
                 continue
             limits = bounds(part, extents)
