@@ -14,7 +14,8 @@ from neptune_lab.loop_schedule.arguments import closed_arguments
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates import CONFIGS, TEMPLATES, TileConfig, choose_template
 from neptune_lab.loop_schedule.templates import config as configs
-from neptune_lab.loop_schedule.templates.config import PerNest, config_of, for_target, with_sizes
+from neptune_lab.loop_schedule.templates.config import PerNest, SplitKConfig, config_of, for_target, with_sizes
+from neptune_lab.loop_schedule.templates.row_groups import row_groups
 from neptune_lab.pipeline import options as code_options
 from neptune_lab.pipeline.choice import Choice
 from neptune_lab.pipeline.fallback import REFUSALS, schedule_apart, schedule_each_stage, schedule_parts
@@ -105,6 +106,11 @@ def candidates(operator: Operator, template: str | None, config: TileConfig | No
         ScheduleError, RepairError: the template refuses the definition as it is written, and no other is left.
     """
     if operator.parts:
+        if template is None:
+            try:
+                yield row_groups(Schedule(operator), config_of("split_k_update", SplitKConfig, config))
+            except REFUSALS:
+                pass  # (it is no such definition)
         yield schedule_parts(operator, partial(_part, template=template, config=config))
         return
     refusal: NeptuneError | None = None

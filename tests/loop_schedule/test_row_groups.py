@@ -1,0 +1,76 @@
+"""Row statistics, rows and sums of columns in one pass over the rows."""
+
+from __future__ import annotations
+
+import pytest
+from tvm import te
+
+import neptune_lab as nl
+from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_schedule.templates.row_groups import row_groups, row_groups_of
+from neptune_lab.operators import Operator, attention, backward, custom, norms, rows
+
+SMALL_GPU = nl.TileConfig(multiprocessors=3)
+
+
+def _norm(n: int, width: int) -> Operator:
+    return backward(norms.layer_norm(n, width))
+
+
+def _sums(name: str, of, row=None, n: int = 24, width: int = 6) -> Operator:
+    """y[i, j] = of(x, s)(i, j), where s sums rows, and w[j] sums the columns of x * y."""
+    x = te.placeholder((n, width), "float32", name="x")
+    j, i = te.reduce_axis((0, width), name="j"), te.reduce_axis((0, n), name="i")
+    s = te.compute((n,), lambda a: te.sum(x[a, j], axis=j), name="s")
+    y = te.compute((n, width), of(x, s), name="y")
+    w = te.compute((width,), lambda b: te.sum(x[i, b] * y[i, b], axis=i), name="w")
+    return custom(name, [x], [y, w] if row is None else [row(x, y, w), w])
+
+
+def _shifted(x, s):
+    return lambda a, b: x[a, b] - s[a]
+
+
+@pytest.mark.parametrize(("n", "width"), [(37, 50), (41, 33), (64, 16), (29, 5), (100, 7)])
+def test_a_norm_s_backward_pass_reads_its_rows_once(n, width):
+    kernel = nl.compile(_norm(n, width), config=SMALL_GPU, validate="full")
+    assert kernel.spec.text.count("@triton.jit") == 2
+    assert kernel.spec.text.count("tl.load(d_out_ptr") + kernel.spec.text.count("tl.load(d_out_base") == 1
+    assert kernel.relative_error() < 1e-6
+
+
+def test_the_blocks_of_a_definition():
+    groups = row_groups_of(_sums("plain", _shifted).program)
+    assert groups is not None
+    assert (groups.rows, groups.columns, groups.along, groups.sums, groups.after) == (24, 6, ("s", "y"), ("w",), ())
+
+
+def test_sizes_can_be_chosen():
+    kernel = nl.compile(_norm(40, 8), config=nl.SplitKConfig(block_q=2, splits=5))
+    assert any("5 programs have 4 tiles of 2 rows each" in remark for remark in kernel.remarks)
+
+
+def test_sums_of_columns_that_rows_read_are_refused():
+    def row(x, y, w):
+        return te.compute(x.shape, lambda a, b: y[a, b] / w[b], name="z")
+
+    op = _sums("read", _shifted, row)
+    assert row_groups_of(op.program) is None
+    assert nl.compile(op).relative_error() < 1e-5
+
+
+@pytest.mark.parametrize(
+    "op",
+    [attention.causal(1, 1, 8, 4), rows.softmax(4, 8), backward(attention.causal(1, 1, 8, 4))],
+    ids=lambda op: op.name,
+)
+def test_other_definitions_are_refused(op):
+    with pytest.raises(ScheduleError, match="more than statistics of rows"):
+        row_groups(nl.Schedule(op), nl.SplitKConfig())
+
+
+def test_few_rows_and_long_rows_are_refused():
+    with pytest.raises(ScheduleError, match="20 rows are too few for 132 groups"):
+        row_groups(nl.Schedule(_norm(20, 8)), nl.SplitKConfig())
+    with pytest.raises(ScheduleError, match="rows of 10000 elements do not fit"):
+        row_groups(nl.Schedule(_norm(600, 10000)), nl.SplitKConfig())
