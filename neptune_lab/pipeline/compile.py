@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -107,10 +108,8 @@ def candidates(operator: Operator, template: str | None, config: TileConfig | No
     """
     if operator.parts:
         if template is None:
-            try:
+            with suppress(REFUSALS):  # (it is no such definition)
                 yield row_groups(Schedule(operator), config_of("split_k_update", SplitKConfig, config))
-            except REFUSALS:
-                pass  # (it is no such definition)
         yield schedule_parts(operator, partial(_part, template=template, config=config))
         return
     refusal: NeptuneError | None = None

@@ -132,7 +132,9 @@ def row_groups(sch: Schedule, config: SplitKConfig) -> Schedule:
     if groups is None:
         raise ScheduleError("the definition does more than statistics of rows, maps of them, and sums of columns")
     if groups.columns > LONGEST_ROW:
-        raise ScheduleError(f"rows of {groups.columns} elements do not fit a tile, whose rows have at most {LONGEST_ROW}")
+        raise ScheduleError(
+            f"rows of {groups.columns} elements do not fit a tile, whose rows have at most {LONGEST_ROW}"
+        )
     rows, (count, each), warps = _sizes(groups, config)
     loop = _rows_in_groups(sch, groups, (count, each, rows))
     _combine(sch, groups)
