@@ -108,7 +108,7 @@ def candidates(operator: Operator, template: str | None, config: TileConfig | No
     """
     if operator.parts:
         if template is None:
-            with suppress(REFUSALS):  # (it is no such definition)
+            with suppress(*REFUSALS):  # (it is no such definition)
                 yield row_groups(Schedule(operator), config_of("split_k_update", SplitKConfig, config))
         yield schedule_parts(operator, partial(_part, template=template, config=config))
         return
