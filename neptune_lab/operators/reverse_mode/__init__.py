@@ -23,7 +23,7 @@ from neptune_lab.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     from neptune_lab.loop_ir.nodes import Program
-    from neptune_lab.operators.reverse_mode.assemble import Derivation, Passes
+    from neptune_lab.operators.reverse_mode.assemble import Differentiation, Passes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +45,7 @@ class Training:
     kept: tuple[str, ...]
     wrt: tuple[str, ...]
     of: Operator
-    derivation: Derivation
+    derivation: Differentiation
 
 
 def backward(op: Operator, wrt: Sequence[str] | None = None, keep: Collection[str] | None = None) -> Operator:

@@ -19,7 +19,7 @@ from neptune_lab.strict.console import shown
 
 
 @dataclass(frozen=True, slots=True)
-class Derivation:
+class Differentiation:
     """How a backward pass was derived, for readers of it.
 
     Args:
@@ -60,7 +60,7 @@ class Passes:
     backward: Program
     kept: tuple[str, ...]
     parts: tuple[tuple[str, ...], ...]
-    derivation: Derivation
+    derivation: Differentiation
     wrt: tuple[str, ...]
 
 
@@ -122,7 +122,7 @@ def assemble(
     origins = {stage.name: Origin("again", stage.name) for stage in stages} | reverse.origins
     for copy, copied in division.copies.items():
         origins[copy] = replace(origins[copied], copy_of=copied if any(copied in part for part in names) else "")
-    derivation = Derivation(whole, stages, frozenset(read), kept, origins, _stands_for(found, stages, defined))
+    derivation = Differentiation(whole, stages, frozenset(read), kept, origins, _stands_for(found, stages, defined))
     forward = _forward(name, program, inputs, defined, stages, kept)
     return Passes(forward, backward, kept, names, derivation, tuple(cotangents))
 
@@ -216,4 +216,4 @@ def _forward(
     return program_of(f"{name}_forward", inputs, every, (*program.outputs, *further))
 
 
-__all__ = ["Derivation", "Passes", "assemble"]
+__all__ = ["Differentiation", "Passes", "assemble"]
