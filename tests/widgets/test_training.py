@@ -35,6 +35,7 @@ MAKE = {
     "grouped, with a bias": _grouped_with_bias,
     "cross entropy": lambda: rows.cross_entropy(4, 16),
     "layer norm": lambda: norms.layer_norm(4, 16),
+    "two results": lambda: norms.layer_norm_statistics(4, 16),
 }
 _RECORDS: dict[str, tuple] = {}
 

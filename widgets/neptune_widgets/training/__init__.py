@@ -82,10 +82,8 @@ class TrainingExplorer(anywidget.AnyWidget):
 
         passes = training(self._passes.of, self._passes.wrt, names)
         record = training_record(passes)
-        self._passes, self._record, self._explorers = passes, record, {}
-        for child in self._place.children:
-            child.close()
-        self._place.children = ()
+        self._close_explorers()
+        self._passes, self._record = passes, record
         self.html = written.html(record, live=True)
 
     def export_html(self, path: str | PathLike[str] | None = None) -> str:
@@ -110,6 +108,18 @@ class TrainingExplorer(anywidget.AnyWidget):
         if path is not None:
             write_text(Path(path), made)
         return made
+
+    def close(self) -> None:
+        """Closes the widget and the explorers that it opened."""
+        if "_explorers" in vars(self):
+            self._close_explorers()
+        super().close()
+
+    def _close_explorers(self) -> None:
+        explorers, self._explorers = self._explorers, {}
+        self._place.children = ()
+        for explorer in explorers.values():
+            explorer.close()
 
     def _explorer(self, side: str) -> Explorer:
         if side not in self._explorers:

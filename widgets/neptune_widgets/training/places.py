@@ -20,6 +20,7 @@ _CHARACTER, _SMALL, _PADDING = 7.2, 5.9, 14.0  # width of a character of the fir
 _TITLE = 36.0  # above the boxes of a part, for its title and for lines that enter
 _TITLE_WIDTH = 150.0
 _LANE = 9.0  # between two lines
+_LABEL = 21.0  # between two labels
 _CORNER = 6.0  # radius
 _SIDE = 12.0  # around a part
 
@@ -122,7 +123,7 @@ def picture(
     columns = [_column(part, mine) for part, mine in zip(parts, inner[1:], strict=True)]
     lanes = (len(wires) + 1) * _LANE
     rows = _rows(parts, wires)
-    start = left.width + 2 * _SIDE + label + 22 + lanes  # where the backward pass begins
+    start = left.width + 2 * _SIDE + label + 30 + lanes  # where the backward pass begins
     boxes = {name: Box(b.x + _SIDE, b.y + _TITLE, b.width) for name, b in left.boxes.items()}
     paths = {e: tuple((x + _SIDE, y + _TITLE) for x, y in points) for e, points in left.edges.items()}
     frames: dict[int, Frame] = {}
@@ -145,11 +146,38 @@ def picture(
         right = max(right, x)
         y = max(frames[n].y + frames[n].height for n in row)
     whole = Frame(0, 0, left.width + 2 * _SIDE, left.height + _TITLE + _SIDE / 2)
-    router = _Router(boxes, whole, parts, rows, gutters, gaps, start - lanes, label)
+    exits = _exits([wire.source for wire in wires if wire.source in forward], boxes, whole)
+    router = _Router(boxes, exits, parts, rows, gutters, gaps, start - lanes)
     lines = tuple(tuple(router.line(n, wire, t) for t in wire.targets) for n, wire in enumerate(wires))
     labels = tuple(router.label(wire) for wire in wires)
     height = max(y, whole.height) + _SIDE
     return Picture(boxes, (whole, *(frames[n] for n in range(len(parts)))), paths, lines, labels, right + 2, height)
+
+
+def _exits(sources: Sequence[str], boxes: Mapping[str, Box], frame: Frame) -> dict[str, tuple[Point, ...]]:
+    """From each of these boxes of the forward pass to a place right of its frame that has room for a label.
+
+    A line leaves a box at its right, or below its rank if another box is in the way.
+    """
+    edge = frame.x + frame.width
+    starts: dict[str, list[Point]] = {}
+    for name in sources:
+        box = boxes[name]
+        others = [b for b in boxes.values() if b.x < edge and abs(b.y - box.y) < HEIGHT and b.x > box.x]
+        if others:
+            same = sum(boxes[other].y == box.y for other in starts)
+            below = box.y + HEIGHT / 2 + 7 + 5 * (same % 4)
+            starts[name] = [(box.x, box.y + HEIGHT / 2), (box.x, below), (edge, below)]
+        else:
+            starts[name] = [(box.x + box.width / 2, box.y), (edge, box.y)]
+    exits: dict[str, tuple[Point, ...]] = {}
+    lowest = -_LABEL
+    for n, name in enumerate(sorted(starts, key=lambda name: starts[name][-1][1])):
+        y = starts[name][-1][1]
+        lowest = max(y, lowest + _LABEL)
+        turn = edge + 3 + 3 * (n % 2)
+        exits[name] = (*starts[name], (turn, y), (turn, lowest), (edge + 8, lowest))
+    return exits
 
 
 def _given(given: Mapping[str, float], start: float, boxes: dict[str, Box]) -> float:
@@ -175,16 +203,15 @@ def _rows(parts: Sequence[Mapping[str, float]], wires: Sequence[Wire]) -> list[l
 
 @dataclass(frozen=True, slots=True)
 class _Router:
-    """Lines between parts."""
+    """Lines between parts; `exits` are their beginnings in the forward pass (`_exits`)."""
 
     boxes: Mapping[str, Box]
-    forward: Frame
+    exits: Mapping[str, tuple[Point, ...]]
     parts: Sequence[Mapping[str, float]]
     rows: Sequence[Sequence[int]]
     gutters: Mapping[int, float]
     gaps: Sequence[float]
     first: float
-    room: float
 
     def _part(self, name: str) -> int | None:
         return next((n for n, part in enumerate(self.parts) if name in part), None)
@@ -192,21 +219,9 @@ class _Router:
     def _row(self, part: int) -> int:
         return next(r for r, row in enumerate(self.rows) if part in row)
 
-    def _exit(self, name: str) -> tuple[Point, ...]:
-        """From a box to the right border of the forward pass, below its rank if another box is in the way."""
-        box = self.boxes[name]
-        edge = self.forward.x + self.forward.width
-        others = [b for b in self.boxes.values() if b.x < edge and abs(b.y - box.y) < HEIGHT and b.x > box.x]
-        if not others:
-            return ((box.x + box.width / 2, box.y), (edge, box.y))
-        below = box.y + HEIGHT / 2 + 9
-        return ((box.x, box.y + HEIGHT / 2), (box.x, below), (edge, below))
-
     def label(self, wire: Wire) -> Point:
         """Where the label of a wire of the forward pass starts; for others, nowhere in particular."""
-        if self.boxes[wire.source].x > self.first or self._part(wire.source) is not None:
-            return (0.0, 0.0)
-        x, y = self._exit(wire.source)[-1]
+        x, y = self.exits[wire.source][-1] if wire.source in self.exits else (0.0, 0.0)
         return (x + 8, y)
 
     def line(self, n: int, wire: Wire, target: str) -> tuple[Point, ...]:
@@ -218,17 +233,18 @@ class _Router:
         source = self._part(wire.source)
         box = self.boxes[wire.source]
         points: list[Point]
-        at = self.first + lane
+        at, to = self.first + lane, self.gutters[part] + lane
         if source is not None:
             at = self.gutters[source] + lane
             points = [(box.x - box.width / 2, box.y), (at, box.y)]
         elif box.x > self.first:  # given
-            points = [(box.x - box.width / 2, box.y), (at, box.y)]
+            below = self.gaps[0] + lane
+            at = to if row == 0 else at
+            points = [(box.x, box.y + HEIGHT / 2), (box.x, below), (at, below)]
         else:
-            points = [*self._exit(wire.source), (at, self._exit(wire.source)[-1][1])]
-        to = self.gutters[part] + lane
+            points = [*self.exits[wire.source], (at, self.exits[wire.source][-1][1])]
         if at != to:
-            if at != self.first + lane and source is not None and self._row(source) + 1 != row:
+            if source is not None and at != self.first + lane and self._row(source) + 1 != row:
                 # Back to the lanes beside all rows, since other rows have their parts elsewhere.
                 under = self.gaps[self._row(source) + 1] + lane
                 points += [(at, under), (self.first + lane, under)]

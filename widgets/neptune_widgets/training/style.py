@@ -5,6 +5,7 @@ Colours come from the page's own text colour, so that light, dark and contrast t
 
 STYLE = """
 .nt {
+  container-type: inline-size;
   --line: color-mix(in srgb, currentColor 38%, transparent); --soft: color-mix(in srgb, currentColor 6%, transparent);
   --dim: color-mix(in srgb, currentColor 78%, transparent); --ok: color-mix(in srgb, #0c8a4c 66%, currentColor);
   --bad: color-mix(in srgb, #d0421b 62%, currentColor); --chosen: var(--jp-brand-color1, #2f7fd6);
@@ -25,8 +26,8 @@ STYLE = """
   overflow-wrap: anywhere; }
 .nt small { font-size: 11.5px; color: var(--dim); }
 .nt :focus-visible { outline: 2px solid var(--chosen); outline-offset: 1px; }
-.nt .main { display: grid; grid-template-columns: minmax(0, 1fr) 350px; gap: 16px; align-items: start;
-  margin-top: 10px; }
+.nt .main { display: grid; grid-template-columns: fit-content(calc(100% - 366px)) minmax(350px, 1fr);
+  gap: 16px; align-items: start; margin-top: 10px; }
 .nt .picture { overflow-x: auto; }
 .nt .panel { position: sticky; top: 8px; border: 1px solid var(--line); border-radius: 8px; padding: 8px 12px;
   max-height: min(88vh, 760px); overflow-y: auto; }
@@ -65,7 +66,8 @@ STYLE = """
 .nt .lit.edge.head { fill: var(--chosen); fill-opacity: 1; stroke: none; }
 .nt .lit.kept { stroke-width: 3.5; }
 .nt .lit.kept.head { stroke: none; }
-.nt .legend { display: flex; flex-wrap: wrap; gap: 2px 18px; font-size: 12px; color: var(--dim); padding-top: 6px; }
+.nt .legend { width: 0; min-width: 100%;
+  display: flex; flex-wrap: wrap; gap: 2px 18px; font-size: 12px; color: var(--dim); padding-top: 6px; }
 .nt .legend .k::before { content: ""; display: inline-block; width: 18px; height: 11px; border-radius: 3px;
   margin-right: 6px; vertical-align: -1px; border: 1px solid currentColor; }
 .nt .legend .keep::before { border: 2.5px solid var(--ok); }
@@ -95,8 +97,10 @@ STYLE = """
 .nt .error { color: var(--bad); }
 .nt .error:empty { display: none; }
 .nt.busy .values { opacity: .55; }
-@media (max-width: 1100px) { .nt .main { grid-template-columns: minmax(0, 1fr); } .nt .panel { position: static;
-  max-height: none; } }
+@container (max-width: 1150px) {
+  .nt .main { grid-template-columns: minmax(0, 1fr); }
+  .nt .panel { position: static; max-height: none; }
+}
 """
 
 __all__ = ["STYLE"]
