@@ -8,7 +8,7 @@ import torch
 
 import neptune_lab as nl
 from neptune_lab import trace
-from neptune_lab.errors import DefinitionError, LaunchError, NeptuneError, ScheduleError
+from neptune_lab.errors import DefinitionError, LaunchError, NeptuneError, ScheduleError, TileError
 from neptune_lab.operators import attention, gemm_chain, norms, performer, rows
 from neptune_lab.pipeline.kernel import Kernel
 
@@ -112,6 +112,10 @@ def test_a_prefix_says_from_which_length_on():
         assert error(kernel(*inputs), own.reference(*inputs)) < 2e-3, length
 
 
+def cubes(b, h, q, kv):
+    return kv * kv * kv % 7 < 3
+
+
 @pytest.mark.parametrize(
     ("make", "kind", "why"),
     [
@@ -126,6 +130,7 @@ def test_a_prefix_says_from_which_length_on():
         (lambda: nl.compile(attention.causal(1, 1, 64, nl.dim("d", 64))), NeptuneError, "no expression"),
         (lambda: nl.compile(attention.window(1, 1, n, 32, window=3000)), NeptuneError, "compares positions with"),
         (lambda: nl.compile(attention.causal(1, 1, nl.dim("h"), 32)), NeptuneError, "rename the size"),
+        (lambda: nl.compile(attention.general(1, 1, 1, few_n, 32, mask_mod=cubes)), TileError, "at small sizes only"),
         (lambda: nl.tune(attention.causal(1, 1, n, 32)), ScheduleError, "sizes with a name"),
     ],
 )  # fmt: skip
