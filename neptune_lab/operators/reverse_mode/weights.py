@@ -187,6 +187,8 @@ def _scaled(expr: Expr, dtype: str) -> Expr:
             return Op("select", (condition, _scaled(a, dtype), _scaled(b, dtype)))
         case Const(float(value)) if math.isfinite(value):
             return Const(max(-LARGEST[dtype], min(LARGEST[dtype], value * LOG2E)), dtype)
+        case Const(float()):
+            return expr  # an infinity stays one
         case Op("mul", (x, Const(float(value)))):
             return Op("mul", (x, Const(value * LOG2E, dtype)))
     return Op("mul", (expr, Const(LOG2E, dtype)))
