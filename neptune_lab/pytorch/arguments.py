@@ -135,9 +135,12 @@ def problem_of(
 def check_shape(name: str, shape: Shape) -> None:
     """Raise LaunchError unless a tensor has four dimensions and elements."""
     if len(shape) != 4 or 0 in shape:
+        empty = len(shape) == 4
         raise LaunchError(
             f"argument {name} has shape {tuple(shape)}; expected (batch, heads, length, head_dim), none of them 0",
-            help="add the missing dimensions, for example with unsqueeze(0)",
+            help="leave the call out: there is nothing to compute"
+            if empty
+            else "add the missing dimensions, for example with unsqueeze(0)",
         )
 
 

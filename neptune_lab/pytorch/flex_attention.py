@@ -30,6 +30,7 @@ from neptune_lab.pytorch.arguments import (
 )
 from neptune_lab.pytorch.block_masks import mask_of
 from neptune_lab.pytorch.compiled import Compiled, compiled_for
+from neptune_lab.pytorch.empty import is_empty, outputs_of_empty
 from neptune_lab.pytorch.examples import over_examples
 from neptune_lab.pytorch.known_calls import keep, launched
 from neptune_lab.pytorch.lengths import known_family
@@ -157,7 +158,7 @@ def attention(
             "template"; they replace a tuning record.  Options of FlexAttention's kernels, such as BLOCK_M, are
             ignored, with a warning once.
         mask_mod: `mask_mod(b, h, q, kv)` is true if the query attends to the key; None: no mask.  The output row of a
-            query that attends to no key is 0.  A call has mask_mod or block_mask.
+            query that attends to no key is 0.  A call has mask_mod or block_mask.  (A call without keys gives zeros.)
         return_aux: torch's AuxRequest(lse=..., max_scores=...): also return these in an AuxOutput.
         cu_seqlens_q: for packed sequences: q is (1, heads, total_q, head_dim), and sequence n has its tokens
             cu_seqlens_q[n] to cu_seqlens_q[n + 1] - 1; int32 or int64 (sequences + 1,), starting with 0 and ending with
@@ -265,6 +266,8 @@ def _attend(
             return _first_as(_attend(*same, score_mod, mask_mod, enable_gqa, scale, extras, places), q.dtype)
     if type(q) is not torch.Tensor:
         refuse_symbols(q, k, v)
+    if not extras.formats and is_empty(q, k, v):
+        return outputs_of_empty(q, k, v, device, enable_gqa, scale, extras)
     if places is not None:
         score_mod, mask_mod = packed_mods(score_mod, mask_mod, places)
         places = None

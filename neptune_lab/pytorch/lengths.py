@@ -34,10 +34,14 @@ LONG = 1024
 # The lengths that template and tiles are chosen for.
 _SHORT_HINT, _LONG_HINT = LONG // 2, 4 * LONG
 _MOST = 256
+# The widest window: such a kernel is run at every number of tiles up to twice its width and more.
+_FARTHEST = 512
 # What a kernel for all lengths is made from: dtypes, and fields of `Problem` and `Extras`.
 _DTYPES = frozenset({"float16", "bfloat16", "float32"})
 _OF_PROBLEM = frozenset({"q", "k", "v", "dtype", "scale", "extras", "strides"})
-_OF_EXTRAS = frozenset({"lse", "max_scores", "dynamic", "formats"})
+_OF_EXTRAS = frozenset({"lse", "max_scores", "dynamic", "formats", "options"})
+# Options of which such a kernel has values of its own.
+_OWN_OPTIONS = frozenset({"code", "loads"})
 # Fields of `Extras.formats`; a transposed v has its length at another place.
 _OF_FORMATS = frozenset({"dtype", "q_dtype", "k_dtype", "v_dtype", "q_scale", "k_scale", "v_scale", "weights_dtype"})
 
@@ -150,6 +154,7 @@ def _is_known(problem: Problem) -> bool:
         if name not in _OF_EXTRAS
     ]
     known = problem.dtype in _DTYPES and dict(extras.formats).keys() <= _OF_FORMATS
+    known = known and not _OWN_OPTIONS & dict(extras.options).keys()
     return known and problem.k[0] == problem.q[0] and all(value == usual for value, usual in others)
 
 
@@ -268,17 +273,24 @@ def _made(
         return entry
     from neptune_lab.operators.attention_definition import captured_by
     from neptune_lab.operators.attention_sizes import sizes_of
+    from neptune_lab.pipeline import Choice
     from neptune_lab.pipeline.for_sizes import compile_for_sizes
 
     make = partial(_operator, problem, score_mod, mask_mod, reading, plan, family.layouts)
+    options = dict(problem.extras.options)
     try:
+        choice = Choice.of(options.pop("template", None), options, "kernel_options")
         kernel = compile_for_sizes(
             make,
             plan.roles,
             plan.hint,
+            template=choice.template,
+            config=choice.config,
+            code=choice.code,
             small=partial(make, small=True),
             shown=False,
             limits=_extents(problem, reading, plan),
+            farthest=_FARTHEST,
         )
     except NeptuneError as error:
         family.refusals[plan] = str(error)

@@ -29,6 +29,8 @@ from neptune_lab.pytorch.traced_paged import traced_paged
 # Kernels by everything that they depend on; the oldest are dropped first.
 _kernels: OrderedDict[Any, Compiled] = OrderedDict()
 _MOST = 256
+# Columns of page tables, by the sizes and options of a call.
+_widths: dict[Any, set[int]] = {}
 
 
 def paged_attention(
@@ -55,7 +57,8 @@ def paged_attention(
     q_len is at position lengths[b] - q_len + i, and so mods get it.  For a single query no mask is needed; for several,
     `mask_mod=lambda b, h, q, kv: q >= kv` is causal.
 
-    The values of page_table and lengths are read at each call, and may change; new shapes compile a new kernel.  Keys
+    The values of page_table and lengths are read at each call, and may change; new shapes compile a new kernel, but a
+    table that grows by a column at a time only a few (it is filled up with columns, which copies it).  Keys
     behind the length of a sequence, and their entries in page_table, are not used, whatever they hold.  On the CPU the
     values are checked.  On a GPU they are not, since a check would wait for it: a page that does not exist reads as 0,
     and nothing outside of the cache is read.
@@ -111,6 +114,7 @@ def paged(
         of_eight = quantized(q, k_cache, v_cache, *scales, None, paged=True)
         extras = extras._replace(formats=of_eight.formats)
     pages, page_size, kv_heads, _ = k_cache.shape
+    page_table = _widened(page_table, (q.shape, k_cache.shape, v_cache.shape, q.dtype, k_cache.dtype, device, extras))
     keys = q.shape[0], kv_heads, page_table.shape[1] * page_size
     sizes = q.shape, (*keys, k_cache.shape[3]), (*keys, v_cache.shape[3])
     one = problem_of(*sizes, q.dtype, k_cache.dtype, v_cache.dtype, device, True, scale, extras)
@@ -132,6 +136,22 @@ def paged(
         *of_eight.scales,
         *captured_inputs(compiled.captured, reading.tensors, device),
     )
+
+
+def _widened(page_table: torch.Tensor, sizes: Any) -> torch.Tensor:
+    """The page table with so many columns that few numbers of them arrive: of tables that grow with their sequences,
+    each would have a kernel of its own.
+
+    The first table of some sizes stays as it is.  Later ones get columns, which no length reaches, up to the next
+    number that there was, if that is at most twice theirs, or to a power of two.
+    """
+    width, known = page_table.shape[1], _widths.setdefault(sizes, set())
+    if not known or width in known:
+        known.add(width)
+        return page_table
+    wanted = min((n for n in known if width < n <= 2 * width), default=1 << (width - 1).bit_length())
+    known.add(wanted)
+    return torch.nn.functional.pad(page_table, (0, wanted - width))
 
 
 def check_paged(q: Any, k_cache: Any, v_cache: Any, page_table: Any, lengths: Any, scale: float | None) -> torch.device:

@@ -195,6 +195,30 @@ def test_arguments_are_checked(change, options, match):
         attend(*change(*tensors()), **options)
 
 
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((0, 2, 32, 16), (0, 2, 32, 16)),
+        ((1, 2, 0, 16), (1, 2, 8, 16)),
+        ((1, 0, 8, 16),) * 2,
+        ((3, 4, 8, 16), (3, 2, 0, 16)),
+    ],
+    ids=["no samples", "no queries", "no heads", "no keys"],
+)
+def test_nothing_to_attend_gives_zeros(shapes):
+    """As torch's SDPA does; FlexAttention's eager form fails for no keys."""
+    q, (k, v) = torch.randn(shapes[0], requires_grad=True), torch.randn(2, *shapes[1])
+    out, lse = nl.attention(q, k, v, mask_mod=causal, enable_gqa=True, return_lse=True)
+    assert out.shape == q.shape
+    assert not out.any()
+    assert torch.equal(lse, torch.full(q.shape[:3], -torch.inf))
+    out.sum().backward()
+    assert q.grad is not None
+    assert not q.grad.any()
+    with torch.no_grad():
+        assert not nl.attention(q, k, v, enable_gqa=True).any()
+
+
 def test_gradients_are_no_obstacle_where_none_are_recorded():
     q, k, v = tensors()
     with torch.no_grad():

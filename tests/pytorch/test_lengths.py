@@ -190,6 +190,44 @@ def test_a_tensor_that_varies_without_a_length_has_kernels_of_its_own():
     assert kernels() == 2
 
 
+def three_tiles(b, h, q, kv):
+    return (q >= kv) & ((q - kv < 200) | (kv < 4))
+
+
+def prefix_of_three_tiles(b, h, q, kv):
+    return (q >= kv) | (kv < 200)
+
+
+@pytest.mark.parametrize(
+    "mod", [three_tiles, pytest.param(prefix_of_three_tiles, marks=pytest.mark.nightly)], ids=["window", "prefix"]
+)
+def test_a_window_of_more_than_two_tiles_has_a_kernel_for_all(mod):
+    for n in (100, 197, 201, 400, 465, 617, 5, 264, 199):
+        q, k, v = drawn(n, n)
+        out = nl.attention(q, k, v, mask_mod=mod, enable_gqa=True)
+        assert error(out, q, k, v, mask_of(mod, n, n)) < 2e-3, n
+    assert kernels() == 2
+
+
+def test_options_of_the_kernel_hold_for_all_lengths():
+    for n in (40, 57, 100, 33):
+        q, k, v = drawn(n, n)
+        out = nl.attention(q, k, v, mask_mod=causal, enable_gqa=True, kernel_options={"block_q": 32, "block_kv": 16})
+        assert error(out, q, k, v, mask_of(causal, n, n)) < 2e-3, n
+    assert kernels() == 2
+    (entry,) = [entry for family in lengths._families.values() for entry in family.entries.values()]
+    assert entry is not None
+    assert "block_q" not in entry.spec.text
+    assert "arange(0, 32)" in entry.spec.text
+
+
+def test_options_that_such_a_kernel_does_not_have_are_not_ignored():
+    for n in (40, 57):
+        q, k, v = drawn(n, n)
+        nl.attention(q, k, v, mask_mod=causal, enable_gqa=True, kernel_options={"loads": "descriptors"})
+    assert made_for_all() == 0
+
+
 def wide_window(b, h, q, kv):
     return (q >= kv) & (q - kv < 700)
 
@@ -245,7 +283,7 @@ UNKNOWN = {
     "8 bits": Problem(*SIZES, "float8_e4m3fn", None, Extras(dynamic=True)),
     "a transposed v": Problem(*SIZES, "float16", None, Extras(dynamic=True, formats=(("v_transposed", True),))),
     "a new format": Problem(*SIZES, "float16", None, Extras(dynamic=True, formats=(("k_blocks", 32),))),
-    "options": Problem(*SIZES, "float16", None, Extras(dynamic=True, options=(("block_q", 32),))),
+    "options": Problem(*SIZES, "float16", None, Extras(dynamic=True, options=(("loads", "descriptors"),))),
     "pages": Problem(*SIZES, "float16", None, Extras(dynamic=True), pages=(5, 8)),
     "a new field": Later(*SIZES, "float16", None, Extras(dynamic=True), softcap=2.0),
     "a new extra": Problem(*SIZES, "float16", None, LaterExtras(dynamic=True, dropout=0.5)),  # type: ignore[arg-type]

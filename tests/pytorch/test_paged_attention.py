@@ -96,6 +96,21 @@ def test_tables_and_lengths_are_read_at_each_call(all_compilations):
     assert len(all_compilations) == 2  # int64 is another problem
 
 
+def test_a_table_that_grows_with_its_sequences_compiles_few_kernels(all_compilations):
+    """A decoding loop adds a column per page: the columns are filled up to a power of two."""
+    torch.manual_seed(0)
+    caches, pages = torch.randn(2, 32, 4, 2, 16), torch.randperm(32).to(torch.int32).view(2, 16)
+    k, v = (cache[pages.long()].flatten(1, 2).transpose(1, 2).repeat_interleave(2, 1).double() for cache in caches)
+    for step in range(0, 48, 3):
+        lengths = torch.tensor([9 + step, 2 + step], dtype=torch.int32)
+        q, width = torch.randn(2, 4, 1, 16), -(-(9 + step) // 4)
+        out = nl.paged_attention(q, *caches, pages[:, :width].contiguous(), lengths)
+        mask = torch.arange(64) < lengths[:, None, None, None]
+        want = torch.nn.functional.scaled_dot_product_attention(q.double(), k, v, attn_mask=mask)
+        assert (out - want).abs().max() < 1e-5
+    assert len(all_compilations) == 4  # for tables of 3, 4, 8 and 16 pages
+
+
 def test_it_breaks_a_graph_and_the_numbers_stay():
     torch._dynamo.reset()
     given = problem(1)

@@ -1,0 +1,54 @@
+"""Calls of attention without queries, or without keys: nothing is launched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from neptune_lab.pytorch.arguments import Extras, problem_of
+from neptune_lab.tensor_spec import dense_strides
+
+
+def is_empty(q: Any, k: Any, v: Any) -> bool:
+    """Whether there are no samples, heads, queries or keys, or the values have no columns; False if the tensors do not
+    fit together, which is refused elsewhere."""
+    if not q.ndim == k.ndim == v.ndim == 4 or k.shape[:3] != v.shape[:3] or q.shape[3] != k.shape[3]:
+        return False
+    heads, kv_heads = q.shape[1], k.shape[1]
+    if k.shape[0] not in (1, q.shape[0]) or (heads != kv_heads and (not kv_heads or heads % kv_heads)):
+        return False
+    return (0 in q.shape[:3] or 0 in k.shape[:3] or v.shape[3] == 0) and 0 not in (q.shape[3], k.shape[3])
+
+
+def outputs_of_empty(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    device: torch.device,
+    enable_gqa: bool,
+    scale: float | None,
+    extras: Extras,
+) -> Any:
+    """The outputs of such a call, as those of a kernel: a query that sees no key gives 0.
+
+    Raises:
+        LaunchError: the tensors do not fit together.
+    """
+    dtypes = q.dtype, k.dtype, v.dtype
+    problem_of(_ones(q.shape), _ones(k.shape), _ones(v.shape), *dtypes, device, enable_gqa, scale, extras)
+    shape = *q.shape[:3], v.shape[3]
+    out = torch.empty_strided(shape, dense_strides(shape, q.stride()), dtype=q.dtype, device=device).fill_(0)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v)):
+        out = out + sum(t.flatten()[:0].sum() for t in (q, k, v))  # (gradients of 0, whatever the tensors hold)
+    more = [torch.full(q.shape[:3], -torch.inf, device=device) for asked in (extras.lse, extras.max_scores) if asked]
+    return (out, *more) if more else out
+
+
+def _ones(shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape with 1 in place of 0."""
+    return tuple(size or 1 for size in shape)
+
+
+__all__ = ["is_empty", "outputs_of_empty"]
