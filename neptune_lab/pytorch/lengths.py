@@ -277,6 +277,7 @@ def _made(
     from neptune_lab.pipeline.for_sizes import compile_for_sizes
 
     make = partial(_operator, problem, score_mod, mask_mod, reading, plan, family.layouts)
+    limits = _extents(problem, reading, plan)
     options = dict(problem.extras.options)
     try:
         choice = Choice.of(options.pop("template", None), options, "kernel_options")
@@ -289,8 +290,8 @@ def _made(
             code=choice.code,
             small=partial(make, small=True),
             shown=False,
-            limits=_extents(problem, reading, plan),
-            farthest=_FARTHEST,
+            limits=limits,
+            farthest=0 if limits else _FARTHEST,  # (positions of a table are no width of a window)
         )
     except NeptuneError as error:
         family.refusals[plan] = str(error)
