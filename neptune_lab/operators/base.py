@@ -270,7 +270,8 @@ def as_numpy(value: Any) -> np.ndarray:
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):
         return np.asarray(value)
-    tensor = value.detach().cpu()
+    # (a copy: memory that NumPy shares cannot be freed by torch, which FSDP does with parameters)
+    tensor = value.detach().to("cpu", copy=True)
     if tensor.dtype == torch.bfloat16:  # torch gives NumPy no bfloat16, but the bits are the same
         return tensor.contiguous().view(torch.int16).numpy().view(BFLOAT16)
     if str(tensor.dtype).removeprefix("torch.") in EIGHTS:

@@ -57,10 +57,13 @@ def with_gradients(op: Operator) -> Callable[..., Any]:
     """
     if not any("float" in t.dtype for t in op.inputs):
         raise DefinitionError(f"{op.name} has no float input", help="call its kernel, which has no gradients to give")
+    from neptune_lab.runtime.differentiable import refuse_transforms
+
     kernel = differentiable(op, _kernel, _kernel)
     torch_op = kernel.op
 
     def call(*tensors: Any) -> Any:
+        refuse_transforms(*tensors)
         return kernel.outputs(torch_op(*tensors))
 
     call.__name__ = op.name

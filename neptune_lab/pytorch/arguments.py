@@ -15,6 +15,7 @@ from torch.autograd import forward_ad
 from neptune_lab.errors import LaunchError
 from neptune_lab.pytorch.refusals import refuse_captured
 from neptune_lab.runtime import interpreting, to_tensor
+from neptune_lab.runtime.differentiable import is_transformed
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import check_number, check_switch
 from neptune_lab.tensor_spec import Strides, layout_of
@@ -370,8 +371,7 @@ def _plain(name: Any, value: Any) -> Any:
 
 def refuse_transforms(*tensors: torch.Tensor) -> None:
     """Raise LaunchError inside torch.vmap, torch.func.grad and the like, which cannot transform a kernel."""
-    functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
-    if any(functorch.is_functorch_wrapped_tensor(t) for t in tensors):
+    if is_transformed(*tensors):
         raise LaunchError(
             "attention inside torch.vmap or a transform of torch.func: a kernel takes whole tensors",
             help="move the mapped axis into the batch: attention(q.flatten(0, 1), ...).unflatten(0, q.shape[:2])",

@@ -278,6 +278,7 @@ def _attend(
     given = q, k, v
     mods, reading, (q, k, v), problem = _read(q, k, v, device, score_mod, mask_mod, enable_gqa, scale, extras, places)
     captured = reading.tensors
+    refuse_transforms(*captured)
     if type(q) is not torch.Tensor and captured:
         mods, reading, captured = over_examples(*mods, reading)
     if torch.is_grad_enabled() and records_gradients((q, k, v, *captured)):

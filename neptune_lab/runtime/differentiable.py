@@ -87,6 +87,21 @@ class Differentiable:
         return grad
 
 
+def is_transformed(*tensors: Any) -> bool:
+    """Whether one of these is a tensor of torch.vmap, torch.func.grad or the like."""
+    functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
+    return any(functorch.is_functorch_wrapped_tensor(t) for t in tensors if isinstance(t, torch.Tensor))
+
+
+def refuse_transforms(*tensors: torch.Tensor) -> None:
+    """Raise LaunchError inside torch.vmap or a transform of torch.func."""
+    if not torch.compiler.is_compiling() and is_transformed(*tensors):
+        raise LaunchError(
+            "a kernel with gradients inside torch.vmap or a transform of torch.func: it takes whole tensors",
+            help="torch.autograd.grad gives gradients; make the mapped axis one of the operator's",
+        )
+
+
 def _keep_nothing(ctx: Any, inputs: Any, output: Any) -> None:
     """For a backward kernel, which has no derivative."""
 
@@ -99,4 +114,4 @@ def _refuse(ctx: Any, *grads: Any) -> Any:
     )
 
 
-__all__ = ["Differentiable"]
+__all__ = ["Differentiable", "is_transformed", "refuse_transforms"]

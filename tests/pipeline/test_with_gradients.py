@@ -88,3 +88,27 @@ def test_linear_cross_entropy():
     inputs = x, w, target
     kernel = nl.compile(nl.from_torch(function, *(t.detach() for t in inputs)))
     check(kernel.with_gradients(), function, inputs)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda f, x: torch.func.grad(lambda x: f(x).sum())(x),
+        lambda f, x: torch.func.vjp(f, x),
+        lambda f, x: torch.func.jacrev(f)(x),
+        lambda f, x: torch.func.jvp(f, (x,), (x,)),
+        lambda f, x: torch.vmap(f)(torch.stack([x, x])),
+    ],
+)
+def test_transforms_of_torch_func_are_refused(transform):
+    function = nl.compile(rows.softmax(rows=5, cols=9, dtype="float32")).with_gradients()
+    with pytest.raises(LaunchError, match=r"transform of torch.func(.|\n)*torch.autograd.grad"):
+        transform(function, torch.randn(5, 9, device=DEVICE))
+
+
+def test_the_gradient_of_a_gradient_is_refused():
+    function = nl.compile(rows.softmax(rows=5, cols=9, dtype="float32")).with_gradients()
+    (x,) = drawn((5, 9))
+    (first,) = torch.autograd.grad(function(x).square().sum(), x, create_graph=True)
+    with pytest.raises(LaunchError, match=r"gradient of a gradient(.|\n)*torch's own operations"):
+        torch.autograd.grad(first.sum(), x)

@@ -251,6 +251,12 @@ def test_masks_of_the_least_float():
         assert all(torch.isfinite(t).all() for t in torch.autograd.grad(out.sum(), (q, k, v)))
 
 
+def test_transforms_of_captured_tensors_are_refused():
+    q, k, v = tensors((1, 2, 20, 8))
+    with pytest.raises(LaunchError, match=r"a transform of torch\.func"):
+        torch.func.grad(lambda bias: nl.attention(q, k, v, score_mod=pair_bias(bias)).sum())(leaf(2, 20, 20).detach())
+
+
 def test_tensors_of_8_bits_are_refused():
     q, k, v = tensors((1, 2, 20, 8))
     with pytest.raises(LaunchError, match=r"8 bits has no backward pass(.|\n)*bfloat16"):
