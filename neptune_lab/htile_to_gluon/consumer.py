@@ -196,15 +196,18 @@ class Consumer:
             ctx.line(seq(f"{self._pending(product)} = ", product_of))
 
     def _finish_leading(self, this: LoopPart, running: int) -> None:
-        ctx = self.ctx
-        self._at(this.leading[0].store)
-        pending = ", ".join(self._pending(product) for product in this.leading)
-        done = ", ".join(ctx.tiles[product.target] for product in this.leading)
-        ctx.line(f"{done} = warpgroup_mma_wait({running}, [{pending}])")
+        self._wait_for_leading(this, running)
         for product in this.leading:
-            ctx.defined[product.target] = (ROWS, ctx.shape(product.store.target)[1])
+            self.ctx.defined[product.target] = (ROWS, self.ctx.shape(product.store.target)[1])
         for ring in dict.fromkeys(self.shared.leading):
             self._release(ring)
+
+    def _wait_for_leading(self, this: LoopPart, running: int) -> None:
+        """Waits for leading products, until `running` products that were issued later may be left."""
+        self._at(this.leading[0].store)
+        pending = ", ".join(self._pending(product) for product in this.leading)
+        done = ", ".join(self.ctx.tiles[product.target] for product in this.leading)
+        self.ctx.line(f"{done} = warpgroup_mma_wait({running}, [{pending}])")
 
     def _issue_trailing(self, this: LoopPart, *, waited: bool = False) -> None:
         """Issues the trailing products; `waited`: their operands are there."""

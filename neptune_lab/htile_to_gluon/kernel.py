@@ -12,6 +12,7 @@ from neptune_lab.htile_to_gluon.match import match_structure
 from neptune_lab.htile_to_gluon.options import GluonOptions
 from neptune_lab.htile_to_gluon.producer import emit_producer
 from neptune_lab.htile_to_gluon.promoting import PromotingConsumer
+from neptune_lab.htile_to_gluon.registers import REGISTERS
 from neptune_lab.htile_to_gluon.shared_memory import SharedMemory, plan_shared_memory, tile_bytes
 from neptune_lab.htile_to_gluon.structure import Structure, UnsupportedKernel
 from neptune_lab.htile_to_gluon.tile_schedule import tiles
@@ -23,9 +24,6 @@ from neptune_lab.htile_to_triton.scope import UniqueNames
 from neptune_lab.wrapping import Bracketed, lines
 
 BARRIERS = 1024  # bytes reserved for barriers
-# By number of consumers: registers per thread at the launch, and registers per thread of a consumer. Together with the
-# producer's, they use all 65536 of a multiprocessor (half for one consumer, so that two programs share it).
-REGISTERS = {1: (128, 232), 2: (168, 240), 3: (128, 160)}
 PRODUCER_REGISTERS = 24
 # Registers per thread at the launch that the assembler needs if a product has more than 128 columns.
 WIDE_PRODUCT, WIDE_REGISTERS = 128, 168

@@ -6,7 +6,10 @@
 The leading product of the next tile is issued together with the trailing product of this one, and no product runs
 during row work: x, y and z together take so many registers that the values of row work would spill.  Meanwhile, the
 other consumer's products run.  `p` is not carried from one iteration to the next, since the compiler carries floats of
-8 bits byte by byte.
+8 bits byte by byte.  If x, y and z together do not fit the registers (256 keys in a tile), the next leading product is
+issued after y = f(y, z):
+
+    each tile         wait for x, row work j, p = p of tile j;  z = p @ cj;  wait for z, y = f(y, z);  x = a @ bj+1
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from neptune_lab.htile.nodes import Arith, IndexExpr, Int
 from neptune_lab.htile_to_gluon.consumer import FIRST_BARRIER, Consumer
 from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.expressions import whole_tile
+from neptune_lab.htile_to_gluon.registers import products_fit_together
 from neptune_lab.htile_to_gluon.rows import ROWS, part
 from neptune_lab.htile_to_gluon.shared_memory import SharedMemory
 from neptune_lab.htile_to_gluon.structure import LoopPart, Product, Structure
@@ -33,6 +37,7 @@ class PromotingConsumer(Consumer):
         self.carried |= targets
         for name in sorted(targets):
             ctx.tiles[name] = ctx.names.fresh(name)
+        self.together = products_fit_together(ctx.program, self.structure)
 
     def _tile(self) -> None:
         ctx, structure = self.ctx, self.structure
@@ -57,14 +62,19 @@ class PromotingConsumer(Consumer):
         ctx = self.ctx
         ctx.line("# the first product", comment=True)
         self._start_leading(structure.first)
-        self._finish_leading(structure.first, 0)
+        if self.together:
+            self._finish_leading(structure.first, 0)
+        follows = True
         for n, this in enumerate(structure.parts):
             after = structure.parts[n + 1 :]
 
             def one(mine: IndexExpr, this: LoopPart = this, after: tuple[LoopPart, ...] = after) -> None:
-                self._work(this, canonicalize(Arith("+", mine, tiles_of_parts(ctx, after))))
+                nonlocal follows
+                follows = self._work(this, canonicalize(Arith("+", mine, tiles_of_parts(ctx, after))))
 
             for_each_tile(ctx, this, opened=False, body=one)
+        if follows and not self.together:
+            self._wait_for_leading(structure.first, 0)
         if self.shared.persistent:
             for resident in self.shared.resident:
                 ctx.line(f"mbarrier.arrive({resident.spent}.index({self._slot()}), count=1)")
@@ -72,11 +82,13 @@ class PromotingConsumer(Consumer):
         for stmt in structure.after:
             self._store(stmt)
 
-    def _work(self, this: LoopPart, left: IndexExpr) -> None:
-        """A tile; `left` tiles follow it."""
+    def _work(self, this: LoopPart, left: IndexExpr) -> bool:
+        """A tile; `left` tiles follow it.  Returns whether the leading products after it are issued."""
         ctx = self.ctx
         follows = left != Int(0)
         unscaled = self.structure.unscaled
+        if not self.together:
+            self._finish_leading(this, 0)
         for stmt in this.middle:
             self._fresh_name(stmt.target.tensor)
             with ctx.fusing(on=unscaled is not None and stmt.target.tensor == unscaled.weight):
@@ -84,26 +96,30 @@ class PromotingConsumer(Consumer):
         for product in this.trailing:
             self._fresh_name(product.target)
             self._left(product)
-        if follows:
+        if follows and self.together:
             self._await_next(left)
         for ring in dict.fromkeys(self.shared.trailing):
             self._wait_full(ring)
         if self.ping_pong:
             ctx.line(f"{ctx.helper('_sync')}({FIRST_BARRIER} + {self.me})")
         self._issue_trailing(this, waited=True)
-        if follows:
+        if follows and self.together:
             # (After the last tile, they run on stale operands, unused: products under an `if` would be serialised.)
             self._issue_leading(this)
         if self.ping_pong:
             ctx.line(f"{ctx.helper('_arrive')}({FIRST_BARRIER + 1} - {self.me})")
-        self._finish_trailing(this, tie=False, running=len(this.leading) if follows else 0)
+        self._finish_trailing(this, tie=False, running=len(this.leading) if follows and self.together else 0)
         for product in this.trailing:
             self._promote(product)
         for stmt in this.after:
             self._fresh_name(stmt.target.tensor)
             self._store(stmt)
-        if follows:
+        if follows and self.together:
             self._finish_next(this, left)
+        elif follows:
+            self._await_next(left)
+            self._issue_leading(this)
+        return follows
 
     def _start_leading(self, this: LoopPart, more: str = "") -> None:
         unscaled = self.structure.unscaled
@@ -125,10 +141,7 @@ class PromotingConsumer(Consumer):
     def _finish_next(self, this: LoopPart, left: IndexExpr) -> None:
         """Waits for the leading products of the next tile, and gives their slots back if there is one."""
         ctx = self.ctx
-        self._at(this.leading[0].store)
-        pending = ", ".join(self._pending(product) for product in this.leading)
-        done = ", ".join(ctx.tiles[product.target] for product in this.leading)
-        ctx.line(f"{done} = warpgroup_mma_wait(0, [{pending}])")
+        self._wait_for_leading(this, 0)
         certain = is_nonnegative(affine(left) + -1, ctx.env)
         for ring in dict.fromkeys(self.shared.leading):
             if certain:
