@@ -27,6 +27,8 @@ _BY_BITS = {
 class Tile(np.ndarray):
     """A tile in registers; each operation on it is a step of the group that does it."""
 
+    type = SimpleNamespace(layout=None)
+
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         """The operation on plain arrays, and its step."""
         group = current()

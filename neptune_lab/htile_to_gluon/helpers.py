@@ -106,6 +106,18 @@ def _negate(tile, LAYOUT: gl.constexpr):
     _meet()
 '''
 
+_SUMS_OF_THREADS = '''@gluon.jit
+def _sums_of_threads(x):
+    """The sums of what each of the four threads of a row holds: two adjacent columns of every eight."""
+    return gl.sum(gl.sum(x.reshape([x.shape[0], x.shape[1] // 8, 4, 2]), axis=3), axis=1)
+'''
+
+_BESIDE_THREADS = '''@gluon.jit
+def _beside_threads(vector, sums):
+    """A vector of rows beside the sums of the threads of each row."""
+    return gl.convert_layout(vector, gl.SliceLayout(1, sums.type.layout), assert_trivial=True)[:, None]
+'''
+
 _HARDWARE_TANH = '''@gluon.jit
 def _hardware_tanh_gluon(x):
     """The GPU's own instruction: relative error about 2**-11."""
@@ -177,6 +189,8 @@ HELPERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "_barriers": (_BARRIERS, ()),
         "_meet": (_MEET, ()),
         "_negate": (_NEGATE, ("_meet",)),
+        "_sums_of_threads": (_SUMS_OF_THREADS, ()),
+        "_beside_threads": (_BESIDE_THREADS, ()),
         "_sync": (_SYNC, ()),
         "_arrive": (_ARRIVE, ()),
         "_tanh": (_respelled("_tanh"), ()),

@@ -15,17 +15,18 @@ issued after y = f(y, z):
 from __future__ import annotations
 
 from neptune_lab.htile.affine import affine, is_nonnegative
-from neptune_lab.htile.nodes import Arith, IndexExpr, Int
+from neptune_lab.htile.nodes import Arith, IndexExpr, Int, Literal, Reduce, Store
 from neptune_lab.htile_to_gluon.consumer import FIRST_BARRIER, Consumer
 from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.expressions import whole_tile
+from neptune_lab.htile_to_gluon.partial_sums import factor, summed_after_loop
 from neptune_lab.htile_to_gluon.registers import products_fit_together
 from neptune_lab.htile_to_gluon.rows import ROWS, part
 from neptune_lab.htile_to_gluon.shared_memory import SharedMemory
 from neptune_lab.htile_to_gluon.structure import LoopPart, Product, Structure
 from neptune_lab.htile_to_gluon.tile_schedule import canonicalize, for_each_tile, tiles_of_parts
 from neptune_lab.htile_to_triton.scope import Draft, Scope
-from neptune_lab.wrapping import seq
+from neptune_lab.wrapping import Doc, call, seq
 
 
 class PromotingConsumer(Consumer):
@@ -38,6 +39,8 @@ class PromotingConsumer(Consumer):
         for name in sorted(targets):
             ctx.tiles[name] = ctx.names.fresh(name)
         self.together = products_fit_together(ctx.program, self.structure)
+        self.sums = summed_after_loop(self.structure)
+        self.totals = {total: ctx.tiles[total] for total in self.sums.values()}
 
     def _tile(self) -> None:
         ctx, structure = self.ctx, self.structure
@@ -60,6 +63,7 @@ class PromotingConsumer(Consumer):
     def _loop(self, structure: Structure) -> None:
         """The tiles of a program, and its outputs."""
         ctx = self.ctx
+        ctx.tiles |= self.totals
         ctx.line("# the first product", comment=True)
         self._start_leading(structure.first)
         if self.together:
@@ -79,8 +83,36 @@ class PromotingConsumer(Consumer):
             for resident in self.shared.resident:
                 ctx.line(f"mbarrier.arrive({resident.spent}.index({self._slot()}), count=1)")
         ctx.line("# the outputs", comment=True)
+        for total, name in self.totals.items():
+            ctx.tiles[total] = ctx.name_for(("total", total), f"{name}_of_row", ctx.scope)
+            layout = ctx.rows_layout()
+            ctx.line(f"{ctx.tiles[total]} = tl.convert_layout(tl.sum({name}, axis=1), {layout}, assert_trivial=True)")
         for stmt in structure.after:
             self._store(stmt)
+
+    def _store(self, stmt: Store) -> None:
+        ctx, target = self.ctx, stmt.target.tensor
+        if target not in self.sums and target not in self.totals:
+            super()._store(stmt)
+            return
+        self._at(stmt)
+        value = part(stmt.value, self.rows)
+        if isinstance(value, Reduce):
+            columns = ctx.shape(value.arg)[1]
+            tile = whole_tile(ctx, value.arg, (ROWS, columns), "float32")
+            text: Doc = call(ctx.helper("_sums_of_threads"), tile)
+        elif isinstance(value, Literal):
+            columns = ctx.columns
+            text = call(ctx.helper("_sums_of_threads"), self.zeros[columns])
+        else:
+            summed = next(name for name, total in self.sums.items() if total == target)
+            by = factor(value, target, summed)
+            assert by is not None
+            vector = whole_tile(ctx, by, (ROWS,), "float32")
+            beside = call(ctx.helper("_beside_threads"), vector, ctx.tiles[summed])
+            text = call("gl.fma", beside, ctx.tiles[target], ctx.tiles[summed])
+        ctx.line(seq(f"{ctx.tiles[target]} = ", text))
+        ctx.defined[target] = (ROWS,)
 
     def _work(self, this: LoopPart, left: IndexExpr) -> bool:
         """A tile; `left` tiles follow it.  Returns whether the leading products after it are issued."""
