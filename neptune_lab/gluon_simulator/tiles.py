@@ -29,6 +29,10 @@ class Tile(np.ndarray):
 
     type = SimpleNamespace(layout=None)
 
+    def permute(self, order: Sequence[int]) -> Tile:
+        """Its dimensions in another order."""
+        return self.transpose(order)
+
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         """The operation on plain arrays, and its step."""
         group = current()
@@ -66,6 +70,10 @@ class Memory:
     def reshape(self, shape: list[int]) -> Memory:
         """The same elements in another shape."""
         return Memory(self.array.reshape(shape))
+
+    def slice(self, start: int, length: int, dim: int) -> Memory:
+        """A part of one dimension."""
+        return Memory(self.array[(slice(None),) * dim + (slice(start, start + length),)])
 
     def permute(self, order: tuple[int, ...]) -> Memory:
         """A view with dimensions in another order."""
@@ -127,7 +135,7 @@ class Descriptor:
         self.array = _strided(memory, shape, [stride * memory.itemsize for stride in strides])
         self.block = block
         self.layout = layout
-        self.block_type = SimpleNamespace(nbytes=int(np.prod(block)) * self.array.itemsize)
+        self.block_type = SimpleNamespace(shape=block, nbytes=int(np.prod(block)) * self.array.itemsize)
 
     def at(self, place: Sequence[int]) -> Any:
         """The block there."""

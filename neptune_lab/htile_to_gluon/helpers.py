@@ -43,6 +43,30 @@ def _fill_of(rows, slots, full, empty, slot, phase, matrix, row, column, STAGES:
     return _next(slot, phase, STAGES)
 '''
 
+_FILL_HALVES = '''@gluon.jit
+def _fill_halves(rows, slots, full, empty, slot, phase, row, column, STAGES: gl.constexpr):
+    """As `_fill`, in two halves: the rows 0 and 1 of every four, and the rows 2 and 3."""
+    mbarrier.wait(empty.index(slot), phase ^ 1)
+    mbarrier.expect(full.index(slot), rows.block_type.nbytes * 2)
+    for half in gl.static_range(2):
+        part = slots.index(slot).slice(half * rows.block_type.shape[0], rows.block_type.shape[0], dim=0)
+        _copy_in(rows, [row // 4, half * 2, column], full.index(slot), part)
+    return _next(slot, phase, STAGES)
+'''
+
+_KEYS_IN_HALVES = '''@gluon.jit
+def _keys_in_halves(column, HALF: gl.constexpr):
+    """The keys of columns: 0 and 1 of every four in the first half, 2 and 3 in the second."""
+    return column % HALF * 2 - column % 2 + column // HALF * 2
+'''
+
+_IN_ORDER_OF_KEYS = '''@gluon.jit
+def _in_order_of_keys(x):
+    """A tile whose keys are in halves, with its keys in order; every thread has four adjacent ones already."""
+    halves = x.reshape([x.shape[0], 2, x.shape[1] // 16, 4, 2])
+    return halves.permute([0, 2, 3, 1, 4]).reshape([x.shape[0], x.shape[1]])
+'''
+
 _LOCATE = '''@gluon.jit
 def _locate(tile, BLOCKS: gl.constexpr, HEADS: gl.constexpr):
     """Row block and head of a tile: HEADS heads side by side share the cache, row blocks in order among them."""
@@ -184,6 +208,9 @@ HELPERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "_copy_out": (_COPY_OUT, ()),
         "_fill": (_FILL, ("_next", "_copy_in")),
         "_fill_of": (_FILL_OF, ("_next", "_copy_in")),
+        "_fill_halves": (_FILL_HALVES, ("_next", "_copy_in")),
+        "_keys_in_halves": (_KEYS_IN_HALVES, ()),
+        "_in_order_of_keys": (_IN_ORDER_OF_KEYS, ()),
         "_locate": (_LOCATE, ()),
         "_turn": (_TURN, ()),
         "_barriers": (_BARRIERS, ()),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from neptune_lab.htile.nodes import Kernel, Program
 from neptune_lab.htile.shapes import shape_of
 from neptune_lab.htile_to_gluon.consumer import Consumer
 from neptune_lab.htile_to_gluon.context import GluonContext, gluon_dtype, layout_lines, spelled
+from neptune_lab.htile_to_gluon.key_order import keys_in_halves
 from neptune_lab.htile_to_gluon.match import match_structure
 from neptune_lab.htile_to_gluon.options import GluonOptions
 from neptune_lab.htile_to_gluon.producer import emit_producer
@@ -83,6 +84,7 @@ def emit_kernel(
     program, kernel = widened(program, kernel)
     structure = match_structure(program, kernel)
     program, structure = unscaled(program, structure) if structure.promoted else (program, structure)
+    structure = replace(structure, in_halves=keys_in_halves(program, structure))
     registers = _launch_registers(program, structure)
     warps = _fitting_warps(program, kernel, structure, taken, options)
     functions = _functions(kernel, name, warps)
@@ -233,9 +235,16 @@ def _entry(
     body: list[str] = []
 
     def allocate(
-        buffer: str, slots: int, tensor: str, shape: tuple[int, ...], dtype: str, of_matrix: bool = False
+        buffer: str,
+        slots: int,
+        tensor: str,
+        shape: tuple[int, ...],
+        dtype: str,
+        of_matrix: bool = False,
+        in_halves: bool = False,
     ) -> None:
-        extents = ", ".join(map(str, (slots, 1, *shape) if of_matrix else (slots, *shape)))
+        of_slot = (1, *shape) if of_matrix else (shape[0] // 2, 2, shape[1]) if in_halves else shape
+        extents = ", ".join(map(str, (slots, *of_slot)))
         rows, columns = shape
         layout = f"{described[(tensor, (rows, columns))]}.layout"
         body.append(f"{buffer} = gl.allocate_shared_memory({gluon_dtype(dtype)}, [{extents}], {layout})")
@@ -246,7 +255,7 @@ def _entry(
         for barriers in (resident.ready, resident.spent) if shared.persistent else (resident.ready,):
             body.append(f"{barriers} = _barriers({shared.resident_slots}, 1)")
     for ring in shared.rings:
-        allocate(ring.slots, shared.stages, ring.tensor, ring.shape, ring.dtype, ring.of_matrix)
+        allocate(ring.slots, shared.stages, ring.tensor, ring.shape, ring.dtype, ring.of_matrix, ring.in_halves)
         body.append(f"{ring.full} = _barriers({shared.stages}, 1)")
         body.append(f"{ring.empty} = _barriers({shared.stages}, {number})")
     for buffer, (tensor, shape, dtype) in warps.consumer.buffers.items():

@@ -21,6 +21,8 @@ def vector(ctx: GluonContext, index: Slice, columns: int, *, is_columns: bool) -
     layout = ctx.columns_layout(index.extent) if is_columns else ctx.rows_layout(columns)
     start = simplify(index.start)
     lanes = f"tl.arange(0, {index.extent}, layout={layout})"
+    if is_columns and index.axis == ctx.structure.in_halves:
+        lanes = f"{ctx.helper('_keys_in_halves')}({lanes}, {index.extent // 2})"
     text = lanes if start == Int(0) else f"{ctx.index(start, ADD)} + {lanes}"
     key = ("vector", start, index.extent, layout)
     return ctx.define(key, vector_name(index.axis), names_of_index(start), text)

@@ -228,6 +228,8 @@ def _write_launcher(
 
 def _block(made: HostDescriptor) -> tuple[int, ...]:
     """The shape of a tile, as the descriptor counts dimensions."""
+    if made.in_halves:
+        return (made.block[0] // 4, 2, made.block[1])
     return made.block if made.matrices is None else (1, *made.block)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from neptune_lab.htile.nodes import Access
 from neptune_lab.htile_to_gluon.context import GluonContext
@@ -106,7 +106,7 @@ class _Saved:
 def _load_leading(ctx: GluonContext, shared: SharedMemory, part: LoopPart) -> None:
     for ring, product in by_ring(shared.leading, part.leading).items():
         ctx.node, ctx.origin = product.store.node_id, product.store.origin
-        name, where = _place(ctx, product.b)
+        name, where = _place(ctx, product.b, in_halves=ring.in_halves)
         _fill(ctx, ring, name, where)
 
 
@@ -131,7 +131,7 @@ def _load_trailing(ctx: GluonContext, shared: SharedMemory, at: dict[RingBuffer,
 
 
 def _fill(ctx: GluonContext, ring: RingBuffer, rows: str, at: tuple[str, ...]) -> None:
-    helper = ctx.helper("_fill" if len(at) == 2 else "_fill_of")
+    helper = ctx.helper("_fill_halves" if ring.in_halves else "_fill" if len(at) == 2 else "_fill_of")
     copied = call(helper, rows, ring.slots, ring.full, ring.empty, ring.slot, ring.phase, *at, str(ctx.gluon.stages))
     ctx.line(seq(f"{ring.slot}, {ring.phase} = ", copied))
 
@@ -158,7 +158,7 @@ def _load_resident_tile(ctx: GluonContext, shared: SharedMemory, resident: Resid
     ctx.line(call(ctx.helper("_copy_in"), rows, place, *buffers))
 
 
-def _place(ctx: GluonContext, access: Access) -> tuple[str, tuple[str, ...]]:
+def _place(ctx: GluonContext, access: Access, *, in_halves: bool = False) -> tuple[str, tuple[str, ...]]:
     """A tile's descriptor, and its row and column there, after the matrix if there are several."""
     found = host_descriptor(ctx, access)
     if found is None:
@@ -167,6 +167,9 @@ def _place(ctx: GluonContext, access: Access) -> tuple[str, tuple[str, ...]]:
             "their tensor"
         )
     made, place = found
+    if in_halves and not made.in_halves:
+        assert made.matrices is None
+        ctx.host_descriptors[(made.tensor, made.block)] = replace(made, in_halves=True)
     return made.parameter, place
 
 

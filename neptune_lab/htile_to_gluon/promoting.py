@@ -18,7 +18,7 @@ from neptune_lab.htile.affine import affine, is_nonnegative
 from neptune_lab.htile.nodes import Arith, IndexExpr, Int, Literal, Reduce, Store
 from neptune_lab.htile_to_gluon.consumer import FIRST_BARRIER, Consumer
 from neptune_lab.htile_to_gluon.context import GluonContext
-from neptune_lab.htile_to_gluon.expressions import whole_tile
+from neptune_lab.htile_to_gluon.expressions import emit, whole_tile
 from neptune_lab.htile_to_gluon.partial_sums import factor, summed_after_loop
 from neptune_lab.htile_to_gluon.registers import products_fit_together
 from neptune_lab.htile_to_gluon.rows import ROWS, part
@@ -164,6 +164,20 @@ class PromotingConsumer(Consumer):
                 layout = ctx.tile_layout(resident.shape[1])
                 ctx.line(f"    {ctx.helper('_negate')}({resident.tile(slot)}, {layout})")
         super()._start_leading(this, more)
+
+    def _left(self, product: Product) -> None:
+        if self.structure.in_halves is None:
+            super()._left(product)
+            return
+        ctx = self.ctx
+        self._at(product.store)
+        wide = ctx.shape(product.a)[1]
+        if product.target not in self.left:
+            self.left[product.target] = ctx.names.fresh(f"{product.target}_left")
+        tile = emit(ctx, part(product.a, self.rows), wide).doc
+        layout = ctx.operand_layout(ctx.shape(product.store.target)[1])
+        keys = call(ctx.helper("_in_order_of_keys"), tile)
+        ctx.line(seq(f"{self.left[product.target]} = ", call("gl.convert_layout", keys, layout, "assert_trivial=True")))
 
     def _fresh_name(self, tensor: str) -> None:
         ctx = self.ctx

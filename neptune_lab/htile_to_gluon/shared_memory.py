@@ -24,6 +24,7 @@ class RingBuffer:
         slots, full, empty: names of the buffer and its barriers.
         slot, phase: names of the variables with the current slot and the parity of its barriers.
         of_matrix: a tile is copied from one of several matrices, past whose end rows are 0.
+        in_halves: its rows are in the order of key_order.py.
     """
 
     tensor: str
@@ -35,11 +36,12 @@ class RingBuffer:
     slot: str
     phase: str
     of_matrix: bool
+    in_halves: bool
 
     @property
     def tile(self) -> str:
         """The current slot."""
-        return _slot(self.slots, self.slot, self.shape, self.of_matrix)
+        return _slot(self.slots, self.slot, self.shape, self.of_matrix or self.in_halves)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +71,10 @@ class ResidentTile:
         return _slot(self.buffer, slot, self.shape, self.of_matrix)
 
 
-def _slot(buffer: str, slot: str, shape: tuple[int, ...], of_matrix: bool) -> str:
-    """A slot as a tile: the copy engine fills it as a part of one of several matrices, if it is of one."""
-    return f"{buffer}.index({slot})" + (f".reshape({[*shape]})" if of_matrix else "")
+def _slot(buffer: str, slot: str, shape: tuple[int, ...], reshaped: bool) -> str:
+    """A slot as a tile: the copy engine fills it with more dimensions if it is of one of several matrices, or in
+    halves."""
+    return f"{buffer}.index({slot})" + (f".reshape({[*shape]})" if reshaped else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +177,7 @@ def plan_shared_memory(
             of_matrix=leaves_matrix(program.tensor(access.tensor), (ROWS, shape_of(access, program)[1])),
         )
 
-    def rings(products: list[tuple[Product, ...]]) -> tuple[RingBuffer, ...]:
+    def rings(products: list[tuple[Product, ...]], in_halves: bool = False) -> tuple[RingBuffer, ...]:
         """A ring for each product, whose right operands in the parts are one of `products`."""
         made: dict[tuple[Access, ...], RingBuffer] = {}
         for of_parts in products:
@@ -184,12 +187,12 @@ def plan_shared_memory(
                 named = (names.fresh(f"{b.tensor}_{what}") for what in ("ring", "full", "empty", "slot", "phase"))
                 shape = shape_of(b, program)
                 of_matrix = leaves_matrix(program.tensor(b.tensor), shape)
-                made[loaded] = RingBuffer(b.tensor, shape, dtype_of(b, program), *named, of_matrix=of_matrix)
+                made[loaded] = RingBuffer(b.tensor, shape, dtype_of(b, program), *named, of_matrix, in_halves)
         return tuple(made[tuple(product.b for product in of_parts)] for of_parts in products)
 
     return SharedMemory(
         tuple(resident.values()),
-        rings(list(zip(*(part.leading for part in structure.parts), strict=True))),
+        rings(list(zip(*(part.leading for part in structure.parts), strict=True)), structure.in_halves is not None),
         rings(list(zip(*(part.trailing for part in structure.parts), strict=True))),
         structure.consumers,
         options.stages,

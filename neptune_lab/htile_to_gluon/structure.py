@@ -99,6 +99,7 @@ class Structure:
         downward: whether tiles are visited from the last to the first.
         eights: whether the products multiply floats of 8 bits; else of 16.
         unscaled: whether and how row work computes with products that are not scaled.
+        in_halves: the axis of the keys if they are in the order of key_order.py.
     """
 
     rows: int
@@ -110,6 +111,7 @@ class Structure:
     after: tuple[Store, ...]
     eights: bool = False
     unscaled: Unscaled | None = None
+    in_halves: str | None = None
 
     @property
     def promoted(self) -> bool:

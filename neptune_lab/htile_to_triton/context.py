@@ -63,6 +63,7 @@ class HostDescriptor:
         block: rows and columns of a tile.
         matrices: how many matrices, and the elements from one to the next; rows of a tile past the end of its matrix
             are 0. None: one.
+        in_halves: a tile is loaded in two halves: the rows 0 and 1 of every four, and the rows 2 and 3.
     """
 
     parameter: str
@@ -71,6 +72,7 @@ class HostDescriptor:
     stride: int
     block: tuple[int, int]
     matrices: tuple[int, int] | None = None
+    in_halves: bool = False
 
 
 class Context:

@@ -220,6 +220,9 @@ def described(made: HostDescriptor) -> str:
     if made.matrices is not None:
         count, stride = made.matrices
         shape, strides, block = [count, *shape], [stride, *strides], [1, *block]
+    if made.in_halves:
+        (rows, columns), (keys, width) = made.shape, made.block
+        shape, strides, block = [rows // 4, 4, columns], [4 * made.stride, made.stride, 1], [keys // 4, 2, width]
     return f"{shape}, {strides}, {block}"
 
 
