@@ -8,6 +8,21 @@ from __future__ import annotations
 
 from neptune_lab.htile_to_gluon.module import emit, why_unsupported
 from neptune_lab.htile_to_gluon.options import GluonOptions
-from neptune_lab.htile_to_gluon.untuned import fits_registers, suits_persistence, suits_tie
+from neptune_lab.htile_to_gluon.untuned import (
+    fits_registers,
+    moves_no_weights,
+    suits_persistence,
+    suits_tie,
+    suits_wide_tiles,
+)
 
-__all__ = ["GluonOptions", "emit", "fits_registers", "suits_persistence", "suits_tie", "why_unsupported"]
+__all__ = [
+    "GluonOptions",
+    "emit",
+    "fits_registers",
+    "moves_no_weights",
+    "suits_persistence",
+    "suits_tie",
+    "suits_wide_tiles",
+    "why_unsupported",
+]

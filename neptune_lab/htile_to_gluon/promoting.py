@@ -1,20 +1,21 @@
 """A consumer whose products are added to their accumulators in float32, by statements of their own.
 
     before the loop   x = a @ b0
-    each tile         row work j, p = p of tile j;  z = p @ cj  |  x = a @ bj+1;  wait for z, y = f(y, z), wait for x
+    each tile         wait for x, row work j, p = p of tile j;  z = p @ cj  |  x = a @ bj+1;  wait for z, y = f(y, z)
 
 The leading product of the next tile is issued together with the trailing product of this one, and no product runs
 during row work: x, y and z together take so many registers that the values of row work would spill.  Meanwhile, the
 other consumer's products run.  `p` is not carried from one iteration to the next, since the compiler carries floats of
 8 bits byte by byte.  If x, y and z together do not fit the registers (256 keys in a tile), the next leading product is
-issued after y = f(y, z):
+issued last:
 
     each tile         wait for x, row work j, p = p of tile j;  z = p @ cj;  wait for z, y = f(y, z);  x = a @ bj+1
+
+After the last tile, it runs on stale operands, unused: products under an `if` would be serialised.
 """
 
 from __future__ import annotations
 
-from neptune_lab.htile.affine import affine, is_nonnegative
 from neptune_lab.htile.nodes import Arith, IndexExpr, Int, Literal, Reduce, Store
 from neptune_lab.htile_to_gluon.consumer import FIRST_BARRIER, Consumer
 from neptune_lab.htile_to_gluon.context import GluonContext
@@ -66,8 +67,6 @@ class PromotingConsumer(Consumer):
         ctx.tiles |= self.totals
         ctx.line("# the first product", comment=True)
         self._start_leading(structure.first)
-        if self.together:
-            self._finish_leading(structure.first, 0)
         follows = True
         for n, this in enumerate(structure.parts):
             after = structure.parts[n + 1 :]
@@ -77,7 +76,7 @@ class PromotingConsumer(Consumer):
                 follows = self._work(this, canonicalize(Arith("+", mine, tiles_of_parts(ctx, after))))
 
             for_each_tile(ctx, this, opened=False, body=one)
-        if follows and not self.together:
+        if follows:
             self._wait_for_leading(structure.first, 0)
         if self.shared.persistent:
             for resident in self.shared.resident:
@@ -119,8 +118,7 @@ class PromotingConsumer(Consumer):
         ctx = self.ctx
         follows = left != Int(0)
         unscaled = self.structure.unscaled
-        if not self.together:
-            self._finish_leading(this, 0)
+        self._finish_leading(this, 0)
         for stmt in this.middle:
             self._fresh_name(stmt.target.tensor)
             with ctx.fusing(on=unscaled is not None and stmt.target.tensor == unscaled.weight):
@@ -136,7 +134,6 @@ class PromotingConsumer(Consumer):
             ctx.line(f"{ctx.helper('_sync')}({FIRST_BARRIER} + {self.me})")
         self._issue_trailing(this, waited=True)
         if follows and self.together:
-            # (After the last tile, they run on stale operands, unused: products under an `if` would be serialised.)
             self._issue_leading(this)
         if self.ping_pong:
             ctx.line(f"{ctx.helper('_arrive')}({FIRST_BARRIER + 1} - {self.me})")
@@ -146,9 +143,7 @@ class PromotingConsumer(Consumer):
         for stmt in this.after:
             self._fresh_name(stmt.target.tensor)
             self._store(stmt)
-        if follows and self.together:
-            self._finish_next(this, left)
-        elif follows:
+        if follows and not self.together:
             self._await_next(left)
             self._issue_leading(this)
         return follows
@@ -183,20 +178,6 @@ class PromotingConsumer(Consumer):
         ctx = self.ctx
         if tensor not in self.carried:
             ctx.tiles[tensor] = ctx.name_for(("tile", tensor), tensor, ctx.scope)
-
-    def _finish_next(self, this: LoopPart, left: IndexExpr) -> None:
-        """Waits for the leading products of the next tile, and gives their slots back if there is one."""
-        ctx = self.ctx
-        self._wait_for_leading(this, 0)
-        certain = is_nonnegative(affine(left) + -1, ctx.env)
-        for ring in dict.fromkeys(self.shared.leading):
-            if certain:
-                self._release(ring)
-                continue
-            step = f"{ctx.helper('_next')}({ring.slot}, {ring.phase}, {ctx.gluon.stages})"
-            ctx.line(f"if {ctx.index(left)} > 0:")
-            ctx.line(f"    mbarrier.arrive({ring.empty}.index({ring.slot}), count=1)")
-            ctx.line(f"    {ring.slot}, {ring.phase} = {step}")
 
     def _promote(self, product: Product) -> None:
         """`y = f(y, z)`; a sum of a product and z is fused, which rounds once and is one instruction."""

@@ -20,6 +20,8 @@ VECTOR_THREADS = 4
 REGISTER = 4  # bytes
 # Registers of a thread that hold no tile: addresses, counters, and the state of its rows.
 OTHERS = 49
+# The same if no product runs during row work.
+OTHERS_OF_ROW_WORK = 48
 # Of these, those that are needed while products run whose sums are promoted: no values of row work are live then.
 OTHERS_OF_PRODUCTS = 24
 
@@ -30,7 +32,9 @@ def fits(program: Program, structure: Structure) -> bool:
     Calibrated by ptxas 12.8 on 19 kernels of two consumers: of the 8 that fit, none spills; of the 11 others, 8 do, and
     one of the three that do not (attention with a pair bias at a head width of 64) was slower than Triton on an H200.
     """
-    return registers_of(program, structure) + OTHERS <= REGISTERS[structure.consumers][1]
+    apart = structure.promoted and not products_fit_together(program, structure)
+    others = OTHERS_OF_ROW_WORK if apart else OTHERS
+    return registers_of(program, structure) + others <= REGISTERS[structure.consumers][1]
 
 
 def registers_of(program: Program, structure: Structure) -> int:

@@ -10,7 +10,13 @@ from contextlib import suppress
 from dataclasses import replace
 
 from neptune_lab.htile_passes import PASSES, apply
-from neptune_lab.htile_to_gluon import fits_registers, suits_persistence, suits_tie
+from neptune_lab.htile_to_gluon import (
+    fits_registers,
+    moves_no_weights,
+    suits_persistence,
+    suits_tie,
+    suits_wide_tiles,
+)
 from neptune_lab.loop_schedule.templates import TileConfig
 from neptune_lab.pipeline.choice import Choice
 from neptune_lab.pipeline.fallback import REFUSALS
@@ -21,6 +27,8 @@ from neptune_lab.pipeline.options import CodeOptions
 # Columns of a tile if those of the choice are too many for shared memory (two products of scores) or, beside a wide
 # accumulator, for the registers.
 FEWER_COLUMNS = 64
+# Columns of a tile of products of 8 bits, whose scores and weights leave room for them.
+MORE_COLUMNS = 256
 # Accumulators of more columns take so many registers that less is left for scores.
 WIDE_COLUMNS = 128
 # For loops that skip tiles by data, with products of more than 64 columns: more programs, since each has few tiles.
@@ -48,10 +56,23 @@ def gluon_kernel(make: Callable[[Choice], Kernel], choice: Choice) -> Kernel | N
                 if _widest_output(kernel) > WIDE_COLUMNS:
                     continue  # with half of the scores, there is room for them
                 return None
+            if (wide := _wider(make, choice, kernel)) is not None:
+                return wide
             persistent = suits_persistence(kernel.htile)
             if not persistent and not suits_tie(kernel.htile):
                 return kernel
             return emitted_with(kernel, replace(kernel.code, persistent=persistent, tie=True))
+    return None
+
+
+def _wider(make: Callable[[Choice], Kernel], choice: Choice, kernel: Kernel) -> Kernel | None:
+    """The kernel with tiles of twice as many columns and persistent programs, if that suits it and fits."""
+    if not suits_wide_tiles(kernel.htile):
+        return None
+    with suppress(*REFUSALS):
+        wide = make(replace(choice, config=replace(choice.sizes, block_kv=MORE_COLUMNS)))
+        if moves_no_weights(wide.htile) and fits_registers(wide.htile):
+            return emitted_with(wide, replace(wide.code, persistent=True))
     return None
 
 

@@ -100,14 +100,17 @@ def untuned_choice(operator: Operator, target: Target) -> Choice | None:
     the shape suggests."""
     from neptune_lab.pipeline.compile import compile_choice
 
-    tried: list[Choice] = []
+    tried: list[tuple[Choice, Kernel]] = []
 
     def make(choice: Choice) -> Kernel:
-        tried.append(choice)
-        return compile_choice(operator, choice, target=target, validate="none")
+        tried.append((choice, compile_choice(operator, choice, target=target, validate="none")))
+        return tried[-1][1]
 
     kernel = chosen_kernel(operator, make, target=target)
-    return None if kernel is None else replace(tried[-1], code=kernel.code)
+    if kernel is None:
+        return None
+    choice = next(choice for choice, made in tried if made.htile is kernel.htile)
+    return replace(choice, code=kernel.code)
 
 
 def _record(operator: Operator, similar: tuple[Operator, ...], target: Target | None) -> tuple[Record | None, bool]:

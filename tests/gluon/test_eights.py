@@ -105,6 +105,33 @@ def test_attention(name: str):
     assert ("_negate(" in source) == (name in UNSCALED)
     assert source.count("if unit <= ") == (name in UNSCALED)
     assert "enable_fp_fusion=False" in source
+    # Where tiles divide the keys, no weight moves between threads; rows are summed after the loop.
+    assert ("_in_order_of_keys(" in source) == (name != "keys that tiles do not divide")
+    assert "_sums_of_threads(" in source
+
+
+def test_positions_follow_the_order_of_keys():
+    """A bias per key and a mask read positions of keys, whose columns are in another order."""
+    odd = np.arange(256) % 7 < 3
+    check(eights(lambda b, h, q, kv: (q >= kv) & (kv % 3 != 1), lambda s, b, h, q, kv: s + BIAS[kv] - 0.1 * (q - kv)))
+    source = check(eights(lambda b, h, q, kv: odd[kv]), block_kv=128)
+    assert "_keys_in_halves(" in source
+
+
+@pytest.mark.parametrize("start", [0, 2])
+def test_keys_are_in_halves_only_if_tiles_start_at_four_rows(start: int):
+    """A part of a cache: a sample starts at a row that is no multiple of four."""
+    operator = eights(causal, batch=2)
+    strided = operator.with_strides(k=(2 * (256 + start) * 64, (256 + start) * 64, 64, 1))
+    kernel = compiled(strided)
+    assert ("_fill_halves(" in kernel.source) == (start == 0)
+    inputs = operator.random_inputs(0)
+    memory = torch.zeros(2, 2, 256 + start, 64, dtype=torch.uint8)
+    memory[:, :, :256] = as_torch(inputs["k"]).view(torch.uint8)
+    tensors = [as_torch(a) for a in inputs.values()]
+    tensors[list(inputs).index("k")] = memory.view(torch.float8_e4m3fn)[:, :, :256]
+    out = Simulator(kernel.source, 5)(kernel.triton.entry, *tensors)
+    assert error(out.double().numpy(), wanted(operator, inputs)[0]) < TOLERANCE
 
 
 @pytest.mark.parametrize(
@@ -116,13 +143,15 @@ def test_attention(name: str):
         {"persistent": True},
         {"persistent": True, "ahead": True, "tie": True, "ring_stages": 1},
         {"block_kv": 128},
+        {"block_kv": 256},
+        {"block_kv": 256, "persistent": True, "ping_pong": False},
         {"block_q": 64},
         {"block_q": 192, "block_kv": 64},
     ],
     ids=str,
 )
 def test_options(options: dict[str, Any]):
-    length = 384 if options.get("block_q") == 192 else 256
+    length = 384 if options.get("block_q") == 192 else 2 * max(128, options.get("block_kv", 0))
     check(eights(causal, heads=4, q_len=length, kv_len=length), **options)
 
 
@@ -199,4 +228,21 @@ def test_the_choice_without_a_record(operator: Any, gluon: bool):
     op = operator()
     choice = tuned.untuned_choice(op, HOPPER)
     assert gluon == (choice is not None and choice.code.code == "gluon")
-    assert choice is None or not choice.code.persistent
+
+
+@pytest.mark.parametrize(
+    ("sizes", "keys"),
+    [
+        ({"head_dim": 128}, 256),
+        ({"head_dim": 128, "kv_len": 8208}, 128),  # tiles would not divide the keys, so weights would move
+        ({"head_dim": 128, "kv_len": 1024}, 128),  # few tiles
+        ({"head_dim": 256}, None),  # too many registers
+    ],
+)
+def test_the_choice_of_keys_per_tile(sizes: dict[str, int], keys: int | None):
+    choice = tuned.untuned_choice(eights(**{"q_len": 8192, "kv_len": 8192, "heads": 8, **sizes}), HOPPER)
+    if keys is None:
+        assert choice is None or choice.code.code != "gluon"
+    else:
+        assert choice is not None
+        assert (choice.sizes.block_kv, choice.code.persistent) == (keys, keys == 256)
