@@ -1,14 +1,16 @@
-"""Times calls of `nl.attention` as models make them, beside FlexAttention, cuDNN and flash-attention, in one run.
+"""Times calls of `nl.attention` as models make them, beside FlexAttention and flash-attention, in one run.
 
-    python scripts/calls_speed.py [--only documents,views,packed,paged] [--sizes small] [--seed 0] [--seconds 400]
+    python scripts/calls_speed.py [--only documents,views,packed,paged] [--sizes small] [--count 4] [--seed 0]
+        [--seconds 400]
 
 - documents: masks of documents, causal and plain, against compiled FlexAttention. Ours gets `mask_mod`, which reads the
   document of each position, and finds at each call which tiles to skip. FlexAttention gets a BlockMask: "lists made"
   was made before, so that its cost is left out; "lists at each call" makes it in each call, as ours does.
 - views: (batch, length, heads, head_dim) tensors seen through a transpose, and parts of a packed projection, against
   contiguous tensors; by the kernel of each length and by the one for all lengths.
-- packed: sequences one after another (`cu_seqlens_q`), against torch's flash-attention and cuDNN with offsets, which
-  get the longest length besides; by the kernel of each total and by the one for all totals.
+- packed: sequences one after another (`cu_seqlens_q`), against torch's flash-attention with offsets, which gets the
+  longest length besides; by the kernel of each total and by the one for all totals. (torch 2.11 does not use cuDNN for
+  packed sequences: `_cudnn_attention_forward`, called directly, took 51 ms where flash-attention took 0.4, on an H100.)
 - paged: one query per sequence, K and V in pages, as a part of the rate at which the GPU copies; bytes of K and V only.
 
 Every contestant is checked against float64 on rows drawn at random; one that is wrong is not timed. What does not start
@@ -26,10 +28,11 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from speed_checks import DEVICE, causal, copy_rate, tensors, times, wrong
+from speed_checks import DEVICE, causal, tensors, times, wrong
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import neptune_lab as nl
+from neptune_lab.runtime.ceilings import measure_ceilings
 
 WIDTH, LIMIT = 128, 5e-3
 
@@ -59,9 +62,23 @@ def cut(total: int, longest: int, rng: random.Random) -> list[int]:
     return cuts
 
 
-def document_masks(rng: random.Random, small: bool) -> Iterator[Case]:
+def mask_of(document: torch.Tensor, ordered: bool) -> Callable[..., Any]:
+    """A query attends to keys of its document, with `ordered` up to its own position."""
+
+    def inside(b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return document[q] == document[kv]
+
+    def before(b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return (document[q] == document[kv]) & (q >= kv)
+
+    return before if ordered else inside
+
+
+def document_masks(rng: random.Random, small: bool, count: int) -> Iterator[Case]:
     """Masks of documents."""
-    sizes = [(4, 256, 64)] if small else [(16, 4096, 1024), (32, 8192, 2048), (32, 16384, 2048), (16, 32768, 8192)]
+    sizes = ([(4, 256, 64)] if small else [(16, 4096, 1024), (32, 8192, 2048), (32, 16384, 2048), (16, 32768, 8192)])[
+        :count
+    ]
     attend: Any = flex_attention if small else torch.compile(flex_attention, dynamic=False)
     listed: Any = create_block_mask if small else torch.compile(create_block_mask, dynamic=False)
     for heads, length, longest in sizes:
@@ -70,11 +87,8 @@ def document_masks(rng: random.Random, small: bool) -> Iterator[Case]:
         document = torch.repeat_interleave(torch.arange(len(lengths), dtype=torch.int32, device=DEVICE), lengths)
         q, k, v = tensors([(1, heads, length, WIDTH)] * 3)
         for ordered in (True, False):
-
-            def same(b: Any, h: Any, i: Any, j: Any, document: Any = document, ordered: bool = ordered) -> Any:
-                inside = document[i] == document[j]
-                return inside & (i >= j) if ordered else inside
-
+            same = mask_of(document, ordered)
+            torch.compiler.reset()  # a graph that was compiled for another mask is not the one of this mask
             made = listed(same, None, None, length, length, device=DEVICE)
 
             def ours(q: Any = q, k: Any = k, v: Any = v, same: Any = same) -> Any:
@@ -98,9 +112,9 @@ def document_masks(rng: random.Random, small: bool) -> Iterator[Case]:
             )
 
 
-def views(rng: random.Random, small: bool) -> Iterator[Case]:
+def views(rng: random.Random, small: bool, count: int) -> Iterator[Case]:
     """Tensors as projections give them."""
-    sizes = [(1, 4, 192)] if small else [(2, 16, 2048), (2, 16, 4096), (1, 32, 8192), (2, 16, 3001)]
+    sizes = ([(1, 4, 192)] if small else [(2, 16, 2048), (2, 16, 4096), (1, 32, 8192), (2, 16, 3001)])[:count]
     for batch, heads, length in sizes:
         packed = tensors([(batch, length, 3, heads, WIDTH)])[0]
         parts = tuple(packed[:, :, n].transpose(1, 2) for n in range(3))
@@ -121,9 +135,11 @@ def views(rng: random.Random, small: bool) -> Iterator[Case]:
                 )
 
 
-def packed_sequences(rng: random.Random, small: bool) -> Iterator[Case]:
+def packed_sequences(rng: random.Random, small: bool, count: int) -> Iterator[Case]:
     """Sequences one after another."""
-    sizes = [(4, 256, 64)] if small else [(32, 8192, 2048), (32, 16384, 4096), (32, 16384, 1024), (16, 32768, 8192)]
+    sizes = ([(4, 256, 64)] if small else [(32, 8192, 2048), (32, 16384, 4096), (32, 16384, 1024), (16, 32768, 8192)])[
+        :count
+    ]
     for heads, total, longest in sizes:
         cuts = cut(total, longest, rng)
         offsets = torch.tensor(cuts, dtype=torch.int32, device=DEVICE)
@@ -141,15 +157,9 @@ def packed_sequences(rng: random.Random, small: bool) -> Iterator[Case]:
                 out = torch.ops.aten._flash_attention_forward(*rows, o, o, most, most, 0.0, ordered, False)[0]
                 return out.transpose(0, 1)[None]
 
-            def cudnn(rows: Any = rows, o: Any = offsets, most: int = most, ordered: bool = ordered) -> Any:
-                out = torch.ops.aten._cudnn_attention_forward(
-                    *rows, None, o, o, most, most, False, 0.0, ordered, False
-                )[0]
-                return out.transpose(0, 1)[None]
-
             calls = {"ours": lambda ours=ours: ours(False), "ours, all totals": lambda ours=ours: ours(True)}
             if DEVICE == "cuda":
-                calls |= {"flash": flash, "cuDNN": cudnn}
+                calls["flash"] = flash
             kind = "causal" if ordered else "plain"
             yield Case(
                 f"packed {heads}x{total}x{WIDTH}, {len(cuts) - 1} sequences, {kind}",
@@ -158,9 +168,9 @@ def packed_sequences(rng: random.Random, small: bool) -> Iterator[Case]:
             )
 
 
-def paged(rng: random.Random, small: bool) -> Iterator[Case]:
+def paged(rng: random.Random, small: bool, count: int) -> Iterator[Case]:
     """Decoding from a cache of pages."""
-    sizes = [(2, 256, 16)] if small else [(32, 8192, 16), (32, 8192, 64), (64, 4096, 16), (8, 32768, 64)]
+    sizes = ([(2, 256, 16)] if small else [(32, 8192, 16), (32, 8192, 64), (64, 4096, 16), (8, 32768, 64)])[:count]
     for batch, longest, page in sizes:
         heads, kv_heads = (4, 2) if small else (32, 8)
         lengths = [rng.randint(longest // 2, longest) for _ in range(batch)]
@@ -217,6 +227,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(KINDS))
     parser.add_argument("--sizes", choices=("small", "large"), default="large")
+    parser.add_argument("--count", type=int, default=4, help="sizes of each kind")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=400.0)
     given = parser.parse_args()
@@ -225,11 +236,11 @@ def main() -> None:
     begin = time.monotonic()
     name = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU, without times"
     print(name, time.strftime("%Y-%m-%dT%H:%M:%S%z"), flush=True)
-    rate = copy_rate() if DEVICE == "cuda" else None
+    rate = measure_ceilings().gbps / 1e3 if DEVICE == "cuda" else None
     if rate is not None:
         print(f"copying: {rate:.2f} TB/s", flush=True)
     for kind in given.only.split(","):
-        for case in KINDS[kind](random.Random(given.seed), given.sizes == "small"):
+        for case in KINDS[kind](random.Random(given.seed), given.sizes == "small", given.count):
             if time.monotonic() - begin > given.seconds:
                 print(f"{case.what}: left out after {given.seconds:.0f} s", flush=True)
                 continue

@@ -17,46 +17,17 @@ from __future__ import annotations
 import argparse
 import random
 import time
-from collections.abc import Callable
 from itertools import pairwise
 from statistics import geometric_mean, median
 from typing import Any
 
 import torch
+from speed_checks import causal, tensors, times, wrong
 
 import neptune_lab as nl
-from neptune_lab.bench.clock import GpuTimer
 from neptune_lab.operators import attention
 
 HEADS, WIDTH = 32, 128
-
-
-def causal(b: Any, h: Any, q: Any, kv: Any) -> Any:
-    """A query attends to the keys up to its own."""
-    return q >= kv
-
-
-def tensors(shapes: list[tuple[int, ...]]) -> list[torch.Tensor]:
-    """Random tensors in float16."""
-    return [torch.randn(shape, dtype=torch.float16, device="cuda") for shape in shapes]
-
-
-def wrong(out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ordered: bool) -> float:
-    """The relative error of a few rows against float64."""
-    rows = torch.tensor(sorted({0, q.shape[2] - 1, *(random.randrange(q.shape[2]) for _ in range(6))}), device="cuda")
-    group = q.shape[1] // k.shape[1]
-    keys, values = (t.double().repeat_interleave(group, 1) for t in (k, v))
-    scores = q[:, :, rows].double() @ keys.transpose(-1, -2) / q.shape[3] ** 0.5
-    if ordered:
-        scores.masked_fill_(torch.arange(k.shape[2], device="cuda") > rows[:, None], -torch.inf)
-    want = scores.softmax(-1) @ values
-    return float((out[:, :, rows].double() - want).norm() / want.norm())
-
-
-def times(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Median microseconds of each call."""
-    found = GpuTimer(seconds=0.3, most=30).times(calls, cold=False)
-    return {name: median(samples.us) for name, samples in found.items() if samples.us}
 
 
 def all_lengths(kind: str, lengths: list[int]) -> None:

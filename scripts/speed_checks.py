@@ -57,9 +57,3 @@ def times(calls: dict[str, Callable[[], Any]], *, cold: bool = False) -> dict[st
         return {}
     found = GpuTimer(seconds=0.3, most=30).times(calls, cold=cold)
     return {name: median(samples.us) for name, samples in found.items() if samples.us}
-
-
-def copy_rate(size: int = 2**31) -> float:
-    """TB/s at which the GPU copies in its memory, bytes read and bytes written."""
-    source, target = (torch.empty(size, dtype=torch.uint8, device=DEVICE) for _ in range(2))
-    return 2 * size / times({"copy": lambda: target.copy_(source)})["copy"] / 1e6
