@@ -157,7 +157,10 @@ def packed_sequences(rng: random.Random, small: bool, count: int) -> Iterator[Ca
                 out = torch.ops.aten._flash_attention_forward(*rows, o, o, most, most, 0.0, ordered, False)[0]
                 return out.transpose(0, 1)[None]
 
-            calls = {"ours": lambda ours=ours: ours(False), "ours, all totals": lambda ours=ours: ours(True)}
+            calls: dict[str, Callable[[], Any]] = {
+                "ours": lambda ours=ours: ours(False),
+                "ours, all totals": lambda ours=ours: ours(True),
+            }
             if DEVICE == "cuda":
                 calls["flash"] = flash
             kind = "causal" if ordered else "plain"

@@ -187,7 +187,9 @@ def plan_shared_memory(
                 named = (names.fresh(f"{b.tensor}_{what}") for what in ("ring", "full", "empty", "slot", "phase"))
                 shape = shape_of(b, program)
                 of_matrix = leaves_matrix(program.tensor(b.tensor), shape)
-                made[loaded] = RingBuffer(b.tensor, shape, dtype_of(b, program), *named, of_matrix, in_halves)
+                made[loaded] = RingBuffer(
+                    b.tensor, shape, dtype_of(b, program), *named, of_matrix=of_matrix, in_halves=in_halves
+                )
         return tuple(made[tuple(product.b for product in of_parts)] for of_parts in products)
 
     return SharedMemory(
