@@ -51,6 +51,9 @@ def run_gradient(case: dict[str, Any], outcome: Outcome) -> None:
         with np.errstate(all="ignore"):
             wide, narrow = (differences(reference, values, taken, name, direction, step) for step in (2e-5, 1e-5))
         got, size = float((found[name] * direction).sum()), float(np.abs(found[name] * direction).sum())
+        # (a derivative of 0 times an infinite constant of the definition is NaN in PyTorch, too)
+        if not np.isfinite(got) and "-inf" in str(case.get("definition", "")):
+            continue
         if not np.isfinite(wide + narrow) or abs(wide - narrow) > _APART * max(abs(narrow), 1e-3):
             continue
         outcome.met["gradient compared"] += 1

@@ -33,9 +33,6 @@ CASES = [
     ("llama", "neptune_lab", 3, "eager"),
     *(pytest.param("llama", kind, 50, "eager", marks=pytest.mark.nightly) for kind in ("neptune_lab", "sdpa", "eager")),
     pytest.param("llama", "sdpa", 3, "inductor", marks=pytest.mark.nightly),
-    pytest.param("gpt2", "sdpa", 10, "eager", marks=pytest.mark.nightly),
-    pytest.param("t5", "neptune_lab", 10, "eager", marks=pytest.mark.nightly),
-    pytest.param("gpt_oss", "neptune_lab", 10, "eager", marks=pytest.mark.nightly),
 ]
 
 
