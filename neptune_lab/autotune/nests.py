@@ -14,8 +14,9 @@ from neptune_lab.autotune.shared_memory import BARRIERS, OperandBuffer, copies, 
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dimensions import Dimension, Dimensions, dimensions
 from neptune_lab.loop_ir.nodes import Block, Load, Program, Var, loads, variables
+from neptune_lab.loop_ir.products import is_product
 from neptune_lab.loop_ir.reduction import reducer_of
-from neptune_lab.loop_schedule.plan import NestPlan, is_product, plan
+from neptune_lab.loop_schedule.plan import NestPlan, plan
 from neptune_lab.loop_schedule.templates.config import PerNest
 from neptune_lab.loop_schedule.templates.nest_config import LONGEST_CONTRACTION, contraction_tile
 from neptune_lab.loop_schedule.templates.nest_shape import COLUMNS, ROWS

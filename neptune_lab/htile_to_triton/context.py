@@ -28,6 +28,7 @@ from neptune_lab.htile_to_triton.eviction import policies
 from neptune_lab.htile_to_triton.options import EmitOptions
 from neptune_lab.htile_to_triton.padding import Padding
 from neptune_lab.htile_to_triton.scope import Draft, Scope, UniqueNames
+from neptune_lab.htile_to_triton.shared_loads import read_in_both_orders
 from neptune_lab.scalar_ops import ScalarOp
 from neptune_lab.wrapping import Doc, flat, lines
 
@@ -110,6 +111,7 @@ class Context:
         self.variables: dict[str, tuple[str, Draft]] = {}  # grid or loop variable -> (name, the line that binds it)
         self.written = written_tensors(kernel)
         self.policies = policies(kernel)
+        self.in_both_orders = read_in_both_orders(kernel)
         self._handed: dict[Hashable, list[tuple[str, Scope]]] = {}
 
     def name_pointers(self) -> frozenset[str]:

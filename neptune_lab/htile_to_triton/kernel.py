@@ -20,6 +20,7 @@ from neptune_lab.htile_to_triton.expressions import emit, whole_tile
 from neptune_lab.htile_to_triton.folds import rejected_reductions
 from neptune_lab.htile_to_triton.memory import Condition, barrier, load, load_once, store
 from neptune_lab.htile_to_triton.options import EmitOptions
+from neptune_lab.htile_to_triton.program_order import at_place, heads_together, place_of
 from neptune_lab.htile_to_triton.scope import Draft, Scope, UniqueNames
 from neptune_lab.wrapping import Doc, Loose, call, flat, seq
 
@@ -55,11 +56,7 @@ def emit_kernel(
         name = ctx.names.fresh(size.name)
         ctx.sizes[size.name] = name
         ctx.variables[size.name] = (name, Draft([], kernel.name))
-    for n, axis in enumerate(kernel.grid):
-        name = ctx.names.fresh(axis.var)
-        draft = Draft([f"{name} = tl.program_id({n})"], kernel.name)
-        ctx.variables[axis.var] = (name, draft)
-        ctx.root.prelude.append(draft)
+    _bind_grid(ctx)
     for tensor in program.tensors:
         if tensor.name in used and tensor.space == "chip":
             ctx.tiles[tensor.name] = ctx.names.fresh(tensor.name)
@@ -70,6 +67,23 @@ def emit_kernel(
             ctx.line(f"{ctx.helper('_launch_dependents')}()")
     _body(ctx, kernel.body)
     return ctx
+
+
+def _bind_grid(ctx: Context) -> None:
+    """Defines the grid's variables at the top of the kernel."""
+    names = [ctx.names.fresh(axis.var) for axis in ctx.kernel.grid]
+    drafts = [Draft([f"{name} = tl.program_id({n})"], ctx.kernel.name) for n, name in enumerate(names)]
+    together = heads_together(ctx.program, ctx.kernel)
+    if together > 1:
+        name = ctx.names.fresh("place")
+        comment = f"  # {together} indices of {names[1]} side by side"
+        place = Draft([f"{name} = {place_of(ctx.kernel, together)}{comment}"], ctx.kernel.name)
+        ctx.root.prelude.append(place)
+        for draft, own, value in zip(drafts, names, at_place(name, together), strict=False):
+            draft.lines, draft.needs = [f"{own} = {value}"], (place,)
+    for axis, name, draft in zip(ctx.kernel.grid, names, drafts, strict=True):
+        ctx.variables[axis.var] = (name, draft)
+        ctx.root.prelude.append(draft)
 
 
 def _body(ctx: Context, body: tuple[Stmt, ...]) -> None:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from neptune_lab.htile.nodes import Access, Index, IndexExpr, Slice
+from neptune_lab.htile.nodes import Access, IndexExpr, Slice
 from neptune_lab.htile.shapes import shape_of_access
-from neptune_lab.htile.walk import region, simplify, tile_dims
+from neptune_lab.htile.walk import region, tile_dims
 from neptune_lab.htile_to_triton.addresses import inside, numbered, pointer, subscript, vector
 from neptune_lab.htile_to_triton.context import AND, ATOM, COMPARE, Context, sizes_of
 from neptune_lab.htile_to_triton.descriptors import descriptor
+from neptune_lab.htile_to_triton.shared_loads import tile_of
 from neptune_lab.strict.dtypes import FLOATS
-from neptune_lab.wrapping import Doc, call, seq
+from neptune_lab.wrapping import Doc, call, flat, seq
 
 Condition: TypeAlias = tuple[str, int]  # text and its precedence
 
@@ -80,16 +81,19 @@ def load(ctx: Context, access: Access, order: tuple[int, ...]) -> Doc:
 
 
 def load_once(ctx: Context, access: Access, order: tuple[int, ...]) -> str:
-    """The name of a tile that holds a global access: a line of its own loads it, once per scope if it is read-only."""
+    """The name of a tile that holds a global access, or its transpose: a line of its own loads it, once per scope if it
+    is read-only."""
     kept = [isinstance(dim, Slice) for dim in tile_dims(access.index)]
     if any(kept) and not all(kept):
         # The tile is loaded without `NewAxis`, so that reads with different ones share the load.
         own = tuple(sum(kept[:dim]) for dim in order if kept[dim])
         name = load_once(ctx, Access(access.tensor, region(access)), own)
         return f"{name}{subscript(len(order), *(n for n, dim in enumerate(order) if kept[dim]))}"
+    if order == (1, 0) and access.tensor not in ctx.written and tile_of(access) in ctx.in_both_orders:
+        return flat(call("tl.trans", load_once(ctx, access, (0, 1))))
     doc = load(ctx, access, order)  # even if the tile is loaded already: this links the lines to the current node
     read_only = access.tensor not in ctx.written
-    key = ("load", access.tensor, _without_axes(access), order)
+    key = ("load", *tile_of(access), order)
     loaded = ctx.scope.lookup(key) if read_only else None
     if loaded is None:
         barrier(ctx, access)
@@ -99,10 +103,6 @@ def load_once(ctx: Context, access: Access, order: tuple[int, ...]) -> str:
             ctx.scope.known[key] = loaded
     loaded[1].used_by(ctx.node)
     return loaded[0]
-
-
-def _without_axes(access: Access) -> tuple[Index, ...]:
-    return tuple(Slice(simplify(i.start), i.extent, "") if isinstance(i, Slice) else i for i in access.index)
 
 
 def barrier(ctx: Context, access: Access) -> None:

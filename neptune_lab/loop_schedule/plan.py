@@ -16,7 +16,8 @@ import networkx as nx
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import graph
 from neptune_lab.loop_ir.dimensions import Dimension, Dimensions, dimensions
-from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Op, Program, Var, loads, variables
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Op, Program, Var, loads, variables
+from neptune_lab.loop_ir.products import axes_of, factors_of, is_product
 from neptune_lab.loop_ir.reduction import reducer_of
 
 
@@ -38,6 +39,8 @@ class NestPlan:
             squared norm per row.
         reductions: the reductions other than `first` that fold the reduce axis, in order.
         padded: the tile of rows is larger than the extent of `row_axis`.
+        serial_axes: axes of `first` that every reduction folds beside the reduce axis, such as the heads of a group
+            whose gradients of keys are summed. They become loops around the one over tiles.
         column_axis: an axis of `first` that another reduction lacks, such as the features in a sum of rows beside their
             count; its tiles are divided among programs, each of which folds the other reductions again.
     """
@@ -53,6 +56,7 @@ class NestPlan:
     reductions: tuple[str, ...]
     padded: bool = False
     column_axis: str | None = None
+    serial_axes: tuple[str, ...] = ()
 
 
 # The fewest rows that a matrix unit multiplies.
@@ -258,6 +262,7 @@ def _nest(
     row, size = _row(dims, first, members, parallel)
     beside = bool(members) and first.name in folding and not any(first.name in above[b.name] for b in members)
     column = _column(first, parallel, dims.all_of(first)[axis]) if beside else None
+    serial = _serial_axes(dims, first, members, axis, above)
     if column is not None:
         row, size = None, None  # a program has one row, whose tile has two dimensions already
     return NestPlan(
@@ -271,6 +276,7 @@ def _nest(
         auxiliary_reductions=tuple(b.name for b in others if reducer_of(b) is not None and b.name not in folding),
         reductions=tuple(b.name for b in members),
         column_axis=column,
+        serial_axes=serial,
     )
 
 
@@ -314,6 +320,18 @@ def _parallel_axes(dims: Dimensions, first: Block, members: Iterable[Block], axi
     return tuple(dims.all_of(first)[c] for c in kept)
 
 
+def _serial_axes(
+    dims: Dimensions, first: Block, members: Sequence[Block], axis: Dimension, above: Mapping[str, set[str]]
+) -> tuple[str, ...]:
+    """Axes of `first` that every other reduction folds beside the reduce axis; none unless all are products that do not
+    read each other, since nothing is then repaired while they run."""
+    names = {b.name for b in members}
+    if not members or not all(is_product(b) for b in (first, *members)) or any(above[b.name] & names for b in members):
+        return ()
+    own = dims.all_of(first, "spatial")
+    return tuple(own[c] for c in own if c != axis and all(c in dims.all_of(b, "reduce") for b in members))
+
+
 def _row(
     dims: Dimensions, first: Block, members: list[Block], parallel: tuple[str, ...]
 ) -> tuple[str | None, int | None]:
@@ -339,50 +357,13 @@ def _name_in(dims: Dimensions, first: Block, name: str, block: Block) -> str:
     return dims.all_of(block)[dims.of(first, name)]
 
 
-def factors_of(block: Block) -> tuple[Expr, Expr] | None:
-    """The two factors of the product that a block sums up.
-
-    Args:
-        block: a block of a definition.
-
-    Returns:
-        The factors; None if the block is no sum of products.
-    """
-    if not block.is_reduction or not isinstance(block.body.value, Op):
-        return None
-    term = block.body.value.args[1]
-    while isinstance(term, Cast):
-        term = term.arg
-    return (term.args[0], term.args[1]) if isinstance(term, Op) and term.name == "mul" else None
-
-
-def _axes_of(factor: Expr) -> set[str]:
-    return {v for read in loads(factor) for i in read.indices for v in variables(i)}
-
-
-def is_product(block: Block) -> bool:
-    """Whether a block is a matrix product: a sum of products whose factors each have an axis that the other lacks.
-
-    Args:
-        block: a block of a definition.
-
-    Returns:
-        True if it is one.
-    """
-    if (factors := factors_of(block)) is None:
-        return False
-    spatial = {it.name for it in block.iters if it.kind == "spatial"}
-    left, right = map(_axes_of, factors)
-    return bool((left - right) & spatial and (right - left) & spatial)
-
-
 def _batch(block: Block, name: str) -> int:
     """0 if `name` is no batch axis of a product, 1 if it is, n if only `name // n` is."""
     if not is_product(block):
         return 0
     factors = factors_of(block)
     assert factors is not None
-    if not all(name in _axes_of(factor) for factor in factors):
+    if not all(name in axes_of(factor) for factor in factors):
         return 0
     sizes = [_group_size(factor, name) for factor in factors]
     return max(sizes) if min(sizes) == 1 else 1
@@ -422,4 +403,4 @@ def parallelism(program: Program, nest: NestPlan, rows: int) -> int:
     return count * (-(-first.iter(nest.column_axis).extent // COLUMN_TILE) if nest.column_axis else 1)
 
 
-__all__ = ["COLUMN_TILE", "SMALLEST_ROWS", "NestPlan", "factors_of", "is_product", "parallelism", "plan"]
+__all__ = ["COLUMN_TILE", "SMALLEST_ROWS", "NestPlan", "parallelism", "plan"]

@@ -19,6 +19,7 @@ from neptune_lab.loop_schedule.templates.config import PerNest, SplitKConfig, co
 from neptune_lab.loop_schedule.templates.row_groups import row_groups
 from neptune_lab.pipeline import options as code_options
 from neptune_lab.pipeline.choice import Choice
+from neptune_lab.pipeline.crowded import with_copy_engine
 from neptune_lab.pipeline.fallback import REFUSALS, schedule_apart, schedule_each_stage, schedule_parts
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.lower import lower, passed, translated_and_verified
@@ -275,6 +276,8 @@ def compile(
         kernel = lower(op.copy(), chosen, target)
     else:
         kernel = compile_operator(op, template, sized, chosen, target)
+        if code is None and (target is not None or chooses_by_default()):
+            kernel = with_copy_engine(kernel)
     return validated(kernel, validate)
 
 

@@ -344,3 +344,37 @@ def test_a_condition_that_gives_a_tile_its_extents_stays():
     x = {"x": randn(1, 16)}
     found = interpret(partition_masked_loops(program).program, x, dtype="float64")["y"]
     np.testing.assert_allclose(found, x["x"].astype(np.float64) * np.arange(1, 17), rtol=1e-12)
+
+
+def _two_kernels(first: str):
+    """A kernel that stores a function of a row, and one whose loop multiplies it with what a mask hides."""
+    masked = op("where", holds("le", KV, Q), op("exp2", at("s", ROWS, COLUMNS)), lit(0.0))
+    term = op("mul", op("add", at("s", ROWS, COLUMNS), at("t", ROWS, NEW)), masked)
+    begin = Store("begin", at("acc", ROWS), lit(0.0), "acc")
+    step = Store("step", at("acc", ROWS), op("add", at("acc", ROWS), Reduce("sum", term, 1)), "acc")
+    body = (
+        begin,
+        For("loop", "j0", Int(0), Int(3), (step,), "acc"),
+        Store("end", at("out", ROWS), at("acc", ROWS), "out"),
+    )
+    tensors = (
+        Tensor("x", (12,), "float32", "input"),
+        Tensor("s", (12, 12), "float32", "input"),
+        Tensor("t", (12,), "float32", "global"),
+        Tensor("acc", (12,), "float32", "chip"),
+        Tensor("out", (12,), "float32", "output"),
+    )
+    value = op(first, at("x", ROWS)) if first != "square" else op("mul", at("x", ROWS), at("x", ROWS))
+    kernels = (
+        Kernel("k0", "first", (GridAxis("i0", 3),), (Store("t", at("t", ROWS), value, "t"),)),
+        Kernel("k1", "second", (GridAxis("i0", 3),), body),
+    )
+    return Program("two_kernels", tensors, ("x", "s"), ("out",), kernels)
+
+
+@pytest.mark.parametrize(("first", "skipped"), [("square", True), ("log", False)])
+def test_what_another_kernel_stored_is_finite_only_if_its_stores_are(first, skipped):
+    done = partition_masked_loops(_two_kernels(first)).program
+    loops = [stmt for stmt in done.kernels[1].body if isinstance(stmt, For)]
+    assert (to_text(done).count("range(i0, i0+1)") == 1) == skipped, to_text(done)
+    assert len(loops) == 2

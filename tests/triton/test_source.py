@@ -157,7 +157,7 @@ def test_a_dot_in_bfloat16_goes_through_a_helper():
         one_kernel(tensors, Store("s", at("y", m, k), Dot(at("a", m, k), Permute(at("a", m, k), (1, 0))), "y"))
     )
     assert "INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)" in source.text
-    assert "_dot(a, a_2, tl.full([16, 16], 0.0, tl.float32))" in source.text
+    assert "_dot(a, tl.trans(a), tl.full([16, 16], 0.0, tl.float32))" in source.text
 
 
 def test_float32_dots_are_exact():

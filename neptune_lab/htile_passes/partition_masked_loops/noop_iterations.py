@@ -64,7 +64,7 @@ class NoOpProver:
             if self.program.tensor(store.target.tensor).space != "chip":
                 return NoOpProof(False, (f"an iteration stores to {store.target.tensor}, which outlives the kernel",))
         if self._infinities is None:
-            self._infinities = infinities_of_tensors(self.program, self.stores)
+            self._infinities = infinities_of_tensors(self.program)
             for name in _started_with_inputs(self.stores):  # a sink of -inf is an input that masks, like a bias of -inf
                 self._infinities[name] |= {-INF}
         dtypes = {tensor.name: tensor.dtype for tensor in self.program.tensors}

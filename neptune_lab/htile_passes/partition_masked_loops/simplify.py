@@ -15,7 +15,7 @@ import numpy as np
 
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import operation
-from neptune_lab.htile.walk import accesses, rewrite, subexpressions
+from neptune_lab.htile.walk import accesses, rewrite, stores, subexpressions
 from neptune_lab.scalar_ops import NUMPY, ScalarOp
 from neptune_lab.strict.dtypes import FLOATS
 
@@ -28,16 +28,16 @@ FINITE_INPUTS = "inputs are finite and no finite sum or product overflows"
 ZERO_TIMES = "0 times {} counts as 0, so {} is finite"
 
 
-def infinities_of_tensors(program: ir.Program, kernel_stores: tuple[ir.Store, ...]) -> dict[str, Infinities]:
+def infinities_of_tensors(program: ir.Program) -> dict[str, Infinities]:
     """The infinities that an element of each tensor may be if inputs are finite: only literals bring them in.
 
-    Args:
-        kernel_stores: every store of one kernel; what another kernel stored may be either infinity.
+    What an earlier kernel stored is one of the values that its stores give.
     """
-    tensors = {t.name: BOTH if t.space in ("global", "output") else NEITHER for t in program.tensors}
+    every = [store for kernel in program.kernels for store in stores(kernel.body)]
+    tensors = {t.name: NEITHER for t in program.tensors}
     while True:
         before = dict(tensors)
-        for store in kernel_stores:
+        for store in every:
             tensors[store.target.tensor] |= infinities(store.value, tensors)
         if tensors == before:
             return tensors

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import wraps
 from typing import Concatenate, ParamSpec
 
 from neptune_lab.errors import NeptuneError, ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Program, folded_loops, reads, variables
+from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.plan import NestPlan
@@ -85,7 +87,7 @@ def tile_nest(sch: Schedule, nest: NestPlan, config: NestConfig) -> str:
     columns = min(config.block_kv, extent_of(sch, nest.first, nest.reduce_axis))
     made = tile_loops(sch, nest.first, {**row_tile(sch, nest, config.block_q), nest.reduce_axis: columns})
     column = made.pop(nest.reduce_axis)
-    outer_first(sch, nest, made, column)
+    outer_first(sch, nest, made, *nest.serial_axes, column)
     return f"{nest.first}.{column}"
 
 
@@ -207,10 +209,11 @@ def finish(sch: Schedule, hints: Mapping[str, tuple[int | None, int | None]]) ->
         sch: the schedule.
         hints: num_warps and num_stages of the kernel that contains each of these blocks; None: the emitter's default.
     """
-    for stmt in sch.program.body:
-        first = tree.blocks_under(stmt)[0].name
-        if not any(loop.kind != "serial" for loop in tree.find_block(sch.program, first)[2]):
+    for first in [tree.blocks_under(stmt)[0].name for stmt in sch.program.body]:
+        _, _, loops = tree.find_block(sch.program, first)
+        if not any(loop.kind != "serial" for loop in loops):
             _own_kernel(sch, first, ROWS, COLUMNS)
+            _fuse_map_of(sch, first)
     keep_on_chip(sch)
     for block, hint in hints.items():
         for key, value in zip(("num_warps", "num_stages"), hint, strict=True):
@@ -234,6 +237,22 @@ def _own_kernel(sch: Schedule, name: str, block_q: int, block_kv: int) -> None:
     ordered = put_outermost(sch, name, *outer)
     if outer and len(ordered) > len(outer):
         bind_grid(sch, name, outside=ordered[len(outer)])
+
+
+def _fuse_map_of(sch: Schedule, name: str) -> None:
+    """Moves the map that alone reads a reduction, such as its rounding, into the reduction's kernel, unless that is
+    refused."""
+    _, block, loops = tree.find_block(sch.program, name)
+    grid = [loop.var for loop in loops if loop.kind != "serial"]
+    readers = [b for b in tree.blocks(sch.program) if b.name != name and reads(b, block.writes)]
+    if reducer_of(block) is None or not grid or len(readers) != 1 or block.writes in sch.program.outputs:
+        return
+    (reader,) = readers
+    sources = {b.writes for b in tree.blocks(sch.program) if reads(reader, b.writes)}
+    alone = len(tree.blocks_under(sch.program.body[tree.find_block(sch.program, reader.name)[0][0]])) == 1
+    if reducer_of(reader) is None and sources == {block.writes} and alone:
+        with suppress(ScheduleError):
+            sch.reverse_compute_at(reader.name, f"{name}.{grid[-1]}")
 
 
 def keep_on_chip(sch: Schedule) -> None:

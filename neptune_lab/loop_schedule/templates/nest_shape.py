@@ -14,8 +14,9 @@ from neptune_lab.loop_ir.dataflow import graph
 from neptune_lab.loop_ir.dimensions import Dimension, dimensions
 from neptune_lab.loop_ir.dtypes import as_multiplied, dtype_of
 from neptune_lab.loop_ir.nodes import Block, Load, Op, Program, loads, variables, walk
+from neptune_lab.loop_ir.products import factors_of, is_product
 from neptune_lab.loop_ir.reduction import reducer_of
-from neptune_lab.loop_schedule.plan import NestPlan, factors_of, is_product
+from neptune_lab.loop_schedule.plan import NestPlan
 from neptune_lab.strict.dtypes import EIGHTS, HALVES, INTEGERS
 
 # The default rows and columns of a tile.
@@ -99,6 +100,17 @@ def accumulates_several(program: Program, nest: NestPlan) -> bool:
     return any(not nx.has_path(flow, a, b) for n, a in enumerate(kept) for b in kept[n + 1 :])
 
 
+def multiplies_twice(program: Program, nest: NestPlan) -> bool:
+    """Whether two matrix products are computed per tile that a third one reads, such as the scores and the gradient of
+    the weights, which the gradient of the queries needs.
+
+    Args:
+        program: the definition, before any step.
+        nest: from `plan`.
+    """
+    return sum(b.name not in nest.reductions for b in products(program, nest)) > 1
+
+
 def columns_of(program: Program, nest: NestPlan) -> int:
     """The extent of the nest's reduce axis.
 
@@ -138,7 +150,7 @@ def tile_elements(program: Program, nest: NestPlan, config: NestConfig) -> int:
 def others(program: Program, nest: NestPlan) -> int:
     """Elements of the nest's first block per row and column: the product of the extents of its other axes."""
     first = tree.find_block(program, nest.first)[1]
-    kept = {nest.reduce_axis, *nest.parallel_axes}
+    kept = {nest.reduce_axis, *nest.parallel_axes, *nest.serial_axes}
     return prod(it.extent for it in first.iters if it.kind == "spatial" and it.name not in kept)
 
 
@@ -287,7 +299,7 @@ def accumulated(program: Program, nest: NestPlan) -> int:
         The number of elements.
     """
     rows = prod(tree.find_block(program, nest.first)[1].iter(name).extent for name in nest.parallel_axes)
-    kept = [b for b in products(program, nest) if b.name != nest.first]
+    kept = [b for b in products(program, nest) if b.name in nest.reductions]
     return sum(prod(it.extent for it in b.iters if it.kind == "spatial") for b in kept) // rows
 
 
@@ -322,6 +334,7 @@ __all__ = [
     "is_vector_product",
     "multiplies_eights",
     "multiplies_float32",
+    "multiplies_twice",
     "others",
     "power_of_two",
     "products",

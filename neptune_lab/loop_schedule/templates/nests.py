@@ -117,7 +117,7 @@ def schedule_nests(sch: Schedule, config: TileConfig, *, split: bool) -> None:
         if n == len(state.nests):
             break
         # TVM keeps no loop for a single program, so a nest without parallel axes needs its rolling loop.
-        if state.configs[n].one_tile and state.nests[n].parallel_axes:
+        if state.configs[n].one_tile and state.nests[n].parallel_axes and not state.nests[n].serial_axes:
             schedule_in_one_tile(sch, state, n)
         elif split:
             schedule_split(sch, state, n, config.multiprocessors)
@@ -153,9 +153,13 @@ def schedule_rolling(sch: Schedule, state: TemplateState, n: int) -> None:
     _check_parallel(sch, nest)
     loop = tile_nest(sch, nest, config)
     contraction = tile_contraction(sch, nest, config, loop.partition(".")[2])
-    grid = bind_grid(sch, nest.first, outside=loop.partition(".")[2], axes=2 if config.block_out else 3)
+    outermost = f"{nest.first}.{nest.serial_axes[0]}" if nest.serial_axes else loop
+    grid = bind_grid(sch, nest.first, outside=loop_ref(outermost)[1], axes=2 if config.block_out else 3)
     fuse_into_loop(sch, nest, loop)
-    for done, block in enumerate(nest.reductions):
+    if nest.serial_axes:
+        for block in nest.reductions:
+            sch.fuse_under(block, loop)  # nothing that they read is incomplete, so there is nothing to repair
+    for done, block in enumerate(nest.reductions if not nest.serial_axes else ()):
         try:
             sch.rolling_update(block, loop)
         except ScheduleError as error:
@@ -167,7 +171,7 @@ def schedule_rolling(sch: Schedule, state: TemplateState, n: int) -> None:
     fuse_prologue(sch, nest, grid, _rolling(state))
     for name in second_passes:
         second_pass_in_order(sch, name, config.block_kv)
-    state.rolling_loops.append(loop)
+    state.rolling_loops.append(outermost)
     _finish_later(sch, state, nest, config, contraction)
 
 
@@ -245,7 +249,7 @@ def schedule_split(sch: Schedule, state: TemplateState, n: int, multiprocessors:
     """
     nest, config = state.nests[n], state.configs[n]
     programs = parallelism(sch.base, nest, config.block_q)
-    if config.splits == 1:
+    if config.splits == 1 or nest.serial_axes:
         schedule_rolling(sch, state, n)
         return
     if config.splits is None and len(state.nests) > 1 and programs >= multiprocessors:

@@ -6,9 +6,9 @@ from math import prod
 
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Block, Var, variables
+from neptune_lab.loop_ir.products import is_product
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_schedule.fusion import loop_ref
-from neptune_lab.loop_schedule.plan import is_product
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates.common import extent_of, put_outermost, run_in_order, tile_loops
 

@@ -14,6 +14,7 @@ from neptune_lab.errors import DefinitionError
 from neptune_lab.loop_ir.names import unique
 from neptune_lab.loop_ir.nodes import Buffer, Cast, Const, Expr, Load, Op, Var, loads, substitute, variables
 from neptune_lab.operators.reverse_mode.derivatives import Arithmetic, partial, rules_of
+from neptune_lab.operators.reverse_mode.masks import is_weighted, of_visible
 from neptune_lab.operators.reverse_mode.origins import Origin, Use, uses_of
 from neptune_lab.operators.reverse_mode.part import Part, apart, placed
 from neptune_lab.operators.reverse_mode.reductions import is_exact, of_extremum, of_product
@@ -143,12 +144,14 @@ class Reverse:
             self._differentiate_weights(stage, softmax)
             return
         outer = self._outer(stage)
+        weighted = is_weighted(stage, self._parts[stage.name], self.softmaxes)
         for read in dict.fromkeys(loads(stage.term)):
             assert isinstance(read, Load)
             if read.buffer not in self.active:
                 continue
             slope = partial(stage.term, read, self.arithmetic)
             if slope is not None:
+                slope = of_visible(stage.term, slope) if weighted else slope
                 rules = (*_of_all(stage), *rules_of(stage.term, read))
                 self._add(stage, read, outer, by_value(slope, stage), self._factors[stage.name], rules)
 
@@ -291,8 +294,8 @@ class Reverse:
         if not is_permutation(read.indices, target, extents):
             rules = (*rules, "transposed read")
             # First the sum over iterations that read the same element; then what element that is.
-            used = set().union(*(variables(index) for index in read.indices))
-            kept = tuple(axis for axis in axes if axis[0] in used)
+            used = list(dict.fromkeys(name for index in read.indices for name in sorted(variables(index))))
+            kept = tuple((name, extents[name]) for name in used)
             folded = tuple(axis for axis in axes if axis[0] not in used)
             if folded:
                 name = self._fresh(f"d_{read.buffer}_of_{stage.name}")

@@ -3,7 +3,8 @@
 The gradient of the queries is a sum over keys, and those of keys and values are sums over queries.  A stage along both
 dimensions, such as the scores, would have to go through memory between the two nests, with an element per pair.  So
 each nest computes its own copy, and what lies along one dimension only, such as the delta of each row, is computed
-before.
+before.  Each nest computes its copy in the order of axes that its products read (`tile_order`), and sums over groups of
+heads where it sums over queries (`groups`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from neptune_lab.loop_ir.dimensions import Dimension, dimensions
 from neptune_lab.loop_ir.names import unique
 from neptune_lab.loop_ir.nodes import Load, Program
 from neptune_lab.loop_ir.tree import blocks
+from neptune_lab.operators.reverse_mode.groups import with_groups_summed
 from neptune_lab.operators.reverse_mode.stages import Stage, in_order, needed, renamed
+from neptune_lab.operators.reverse_mode.tile_order import left_factors, reordered
 
 # Up to so many products per element, computing them again takes less time than storing and loading the sum in float32:
 # 2 operations each at 700 TFLOP/s against 8 bytes at 4 TB/s.
@@ -64,7 +67,9 @@ def divided(program: Program, stages: Sequence[Stage], results: Sequence[str]) -
     for name in results:
         groups.setdefault(folded_last(name), []).append(name)
     if len(groups) == 1:
-        return Division((tuple(stages),), {})
+        orders = left_factors(stages, results, next(iter(groups)), dims, by_block)
+        whole = with_groups_summed([reordered(stage, orders) for stage in stages], results)
+        return Division((whole,), {})
     folds = [fold for fold in groups if fold]
     repeated = {
         stage.name
@@ -80,15 +85,17 @@ def divided(program: Program, stages: Sequence[Stage], results: Sequence[str]) -
     parts = [before]
     taken = {*by_name, *program.inputs}
     copies: dict[str, str] = {}
-    for n, group in enumerate(of_group):
+    for n, (fold, group) in enumerate(zip(groups, of_group, strict=True)):
         own = [stage for stage in group if stage not in before]
+        orders = left_factors(own, results, fold, dims, by_block)
         names: dict[str, str] = {}
         for stage in own if n else ():
             if stage.name in repeated and stage.name not in results:
                 names[stage.name] = unique(f"{stage.name}_{n + 1}", taken, "_")
                 taken.add(names[stage.name])
         copies |= {copy: name for name, copy in names.items()}
-        parts.append(in_order([renamed(stage, names) for stage in own]))
+        own = in_order([renamed(reordered(stage, orders), names) for stage in own])
+        parts.append(with_groups_summed(own, results))
     return Division(tuple(part for part in parts if part), copies)
 
 
