@@ -98,7 +98,10 @@ def _cases(*exprs: Expr) -> Iterator[tuple[Expr, ...]]:
     conditions = list(dict.fromkeys(node.args[0] for node in selects))
     if len(conditions) > MOST_CONDITIONS:
         raise RepairError(
-            f"the expression has {len(conditions)} conditions", step="read", expression=expression(exprs[0])[:80]
+            f"the expression has {len(conditions)} conditions",
+            step="read",
+            expression=expression(exprs[0])[:80],
+            help=f"expressions with up to {MOST_CONDITIONS} are compared, in every way in which they may turn out",
         )
     for truth in product((True, False), repeat=len(conditions)):
         chosen = dict(zip(conditions, truth, strict=True))

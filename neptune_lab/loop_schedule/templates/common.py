@@ -201,19 +201,21 @@ def start_outside(sch: Schedule, loop: str) -> None:
             sch.decompose_reduction(block.name, f"{block.name}.{var}")
 
 
-def finish(sch: Schedule, hints: Mapping[str, tuple[int | None, int | None]]) -> None:
+def finish(sch: Schedule, hints: Mapping[str, tuple[int | None, int | None]], *, fuse_maps: bool = True) -> None:
     """Schedules the blocks that no nest contains as kernels of their own, keeps internal buffers on chip, and annotates
     the launch hints.
 
     Args:
         sch: the schedule.
         hints: num_warps and num_stages of the kernel that contains each of these blocks; None: the emitter's default.
+        fuse_maps: whether the map that alone reads a reduction moves into the reduction's kernel.
     """
     for first in [tree.blocks_under(stmt)[0].name for stmt in sch.program.body]:
         _, _, loops = tree.find_block(sch.program, first)
         if not any(loop.kind != "serial" for loop in loops):
             _own_kernel(sch, first, ROWS, COLUMNS)
-            _fuse_map_of(sch, first)
+            if fuse_maps:
+                _fuse_map_of(sch, first)
     keep_on_chip(sch)
     for block, hint in hints.items():
         for key, value in zip(("num_warps", "num_stages"), hint, strict=True):

@@ -130,10 +130,14 @@ def row_groups(sch: Schedule, config: SplitKConfig) -> Schedule:
     """
     groups = row_groups_of(sch.program)
     if groups is None:
-        raise ScheduleError("the definition does more than statistics of rows, maps of them, and sums of columns")
+        raise ScheduleError(
+            "the definition does more than statistics of rows, maps of them, and sums of columns",
+            help="leave the template out: the compiler then chooses one",
+        )
     if groups.columns > LONGEST_ROW:
         raise ScheduleError(
-            f"rows of {groups.columns} elements do not fit a tile, whose rows have at most {LONGEST_ROW}"
+            f"rows of {groups.columns} elements do not fit a tile, whose rows have at most {LONGEST_ROW}",
+            help="leave the template out: rows and sums of columns are then separate kernels",
         )
     rows, (count, each), warps = _sizes(groups, config)
     loop = _rows_in_groups(sch, groups, (count, each, rows))
@@ -161,7 +165,10 @@ def _sizes(groups: RowGroups, config: SplitKConfig) -> tuple[int, tuple[int, int
         if config.splits or 4 * count >= 3 * config.multiprocessors:
             return rows, (count, each), warps
         if rows == 1 or config.block_q:
-            raise ScheduleError(f"{groups.rows} rows are too few for {config.multiprocessors} groups")
+            raise ScheduleError(
+                f"{groups.rows} rows are too few for {config.multiprocessors} groups",
+                help="give the number of groups: config=nl.SplitKConfig(splits=8)",
+            )
         rows //= 2
 
 

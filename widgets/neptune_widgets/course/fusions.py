@@ -84,7 +84,7 @@ def each_alone(operator: Operator, *, maps_apart: bool = True) -> Kernel:
     for block in block_facts(operator.program):
         if not (maps_apart or block.reduces or block.writes in operator.program.outputs):
             schedule.inline(block.name)
-    finish(schedule, {})
+    finish(schedule, {}, fuse_maps=False)
     return nl.compile(schedule)
 
 
