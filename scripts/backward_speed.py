@@ -23,11 +23,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from speed_checks import DEVICE, causal
 
 import neptune_lab as nl
 from neptune_lab.files import write_text
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LIMITS = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 1e-4}
 
 
@@ -42,11 +42,6 @@ class Measured:
     tflops: float | None = None
     mib: int | None = None
     note: str = ""
-
-
-def causal(b: Any, h: Any, q: Any, kv: Any) -> Any:
-    """A query attends to the keys up to its own."""
-    return q >= kv
 
 
 def contestants(tensors: Any, masked: bool, grouped: bool) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:

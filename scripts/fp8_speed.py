@@ -29,13 +29,13 @@ from statistics import median
 from typing import Any
 
 import torch
+from speed_checks import DEVICE, causal
 
 import neptune_lab as nl
 from neptune_lab.bench.clock import GpuTimer
 from neptune_lab.errors import NeptuneError
 from neptune_lab.files import write_text
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 E4M3, ROWS, WIDTH, HEADS = torch.float8_e4m3fn, 16, 128, 32
 # Largest relative errors (docs/concepts/numbers.md) with weights of float16, of bfloat16 and of e4m3.
 EXACT, OF_BFLOAT16, OF_EIGHTS = 5e-3, 1e-2, 3e-2
@@ -61,11 +61,6 @@ class Contestant:
     call: Callable[[], torch.Tensor]
     expected: Callable[[torch.Tensor], torch.Tensor]
     limit: float
-
-
-def causal(b: Any, h: Any, q: Any, kv: Any) -> Any:
-    """A query attends to the keys up to its own."""
-    return q >= kv
 
 
 def quantized(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:

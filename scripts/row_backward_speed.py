@@ -23,11 +23,11 @@ from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
+from speed_checks import DEVICE
 
 import neptune_lab as nl
 from neptune_lab.files import write_text
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LIMITS = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 1e-5}
 # Rows, whose gradients are compared with float64.
 CHECKED = 16
@@ -149,7 +149,6 @@ def graph_us(call: Callable[[], Any], stream: Any) -> float:
 def measured(what: str, size: str, name: str, make: Callable[[], Function], tensors: Any) -> Measured:
     """The contestant, checked, then timed."""
     given = torch.randn(tensors[0].shape if what != "cross_entropy" else tensors[0].shape[:1], device=DEVICE)
-    given = given if what == "cross_entropy" and name != "liger" else given.to(tensors[0].dtype)
     stream = torch.cuda.Stream() if DEVICE == "cuda" else None
     try:
         with torch.cuda.stream(stream):

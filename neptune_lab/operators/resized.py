@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -78,4 +78,13 @@ def equal_names(shapes: Sequence[Shape], taken: Sequence[str] = ()) -> Names:
     return names_of([list(shapes), ones], taken)
 
 
-__all__ = ["Names", "Resized", "Shape", "equal_names", "names_of"]
+def only(names: Names, kept: Collection[str]) -> Names:
+    """The names without those that are not kept.
+
+    >>> only((("", "n"), ("n", "m")), ["m"])
+    (('', ''), ('', 'm'))
+    """
+    return tuple(tuple(name if name in kept else "" for name in own) for own in names)
+
+
+__all__ = ["Names", "Resized", "Shape", "equal_names", "names_of", "only"]

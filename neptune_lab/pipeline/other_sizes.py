@@ -16,7 +16,7 @@ from neptune_lab.errors import DefinitionError, LaunchError, NeptuneError, Sched
 from neptune_lab.loop_schedule.templates import TileConfig
 from neptune_lab.operators import Operator
 from neptune_lab.operators.dims import Family, named
-from neptune_lab.operators.resized import Names, Resized, Shape, names_of
+from neptune_lab.operators.resized import Resized, Shape, names_of, only
 from neptune_lab.pipeline.for_sizes import compile_family
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.options import CodeOptions
@@ -202,16 +202,10 @@ def _from_the_first(op: Operator, compile: Compile, compile_named: Compile) -> K
             continue
         tried.append(kept)
         try:
-            return _compiled(
-                resized.named(shapes, _only(names, kept), {n: family.hint[n] for n in kept}), compile_named
-            )
+            return _compiled(resized.named(shapes, only(names, kept), {n: family.hint[n] for n in kept}), compile_named)
         except NeptuneError:
             continue
     return compile(replace(resized.at(shapes), resized=None))
-
-
-def _only(names: Names, kept: set[str]) -> Names:
-    return tuple(tuple(name if name in kept else "" for name in own) for own in names)
 
 
 __all__ = ["OtherSizes", "compiled_for_usual_sizes", "with_other_sizes"]

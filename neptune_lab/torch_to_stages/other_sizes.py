@@ -19,7 +19,7 @@ from neptune_lab.errors import DefinitionError
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.operators.base import Operator
 from neptune_lab.operators.dims import Dim
-from neptune_lab.operators.resized import Names, Resized, Shape, equal_names
+from neptune_lab.operators.resized import Names, Resized, Shape, equal_names, only
 from neptune_lab.torch_to_stages.graph import parameter_names
 from neptune_lab.torch_to_stages.sized import sized, takes_all_sizes
 
@@ -103,11 +103,11 @@ def with_free_sizes(
         parameters = []
     names = equal_names(shapes, [*parameters, *(t.name for t in first.inputs)])
     hints = {n: e for of, shape in zip(names, shapes, strict=True) for n, e in zip(of, shape, strict=True) if n}
-    free = [name for name in hints if takes_all_sizes(make, function, examples, _only(names, {name}), hints)]
+    free = [name for name in hints if takes_all_sizes(make, function, examples, only(names, {name}), hints)]
     if not free:
         return first
     try:
-        made = own.named(shapes, _only(names, set(free)), hints)
+        made = own.named(shapes, only(names, free), hints)
     except DefinitionError:
         return first
     return replace(made, resized=own)
@@ -124,11 +124,6 @@ def _without_names(program: Program) -> str:
         return f"{field}{name if name in inputs else numbers.setdefault(name, len(numbers))}"
 
     return re.sub(r"((?:Buffer|Block)\(name=|buffer=|origin=|companion_of=)'(\w+)'", numbered, repr(program.body))
-
-
-def _only(names: Names, kept: set[str]) -> Names:
-    """The names without those that are not kept."""
-    return tuple(tuple(name if name in kept else "" for name in own) for own in names)
 
 
 def _equal(a: np.ndarray, b: np.ndarray) -> bool:

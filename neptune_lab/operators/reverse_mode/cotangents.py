@@ -181,9 +181,7 @@ class Reverse:
         """d_x[r, c] += d_lse[r] * w[r, c]: the derivative of a log-sum-exp is the softmax."""
         weights = next(s for s in self.stages if s.name == softmax.weights)
         row = next(read.indices for read in loads(weights.term) if read.buffer == softmax.shift)
-        cotangent = substitute(
-            self._cotangents[stage.name], dict(zip((axis for axis, _ in stage.axes), row, strict=True))
-        )
+        cotangent = substitute(self._cotangents[stage.name], stage.at(row))
         inner = self.arithmetic.mul(cotangent, weights.element)
         assert inner is not None
         self._through(softmax.scores, weights, inner, self._factors[stage.name], "log-sum-exp")
@@ -258,7 +256,7 @@ class Reverse:
         """-sum over d of d_o[r, d] * o[r, d], over the axes of the row statistic."""
         if not all(isinstance(index, Var) for index in (*read.indices, *row.indices)):
             return None
-        of_weights = dict(zip((axis for axis, _ in weights.axes), read.indices, strict=True))
+        of_weights = weights.at(read.indices)
         in_reader = [substitute(index, of_weights) for index in row.indices]
         own = {index.name: n for n, index in enumerate(in_reader) if isinstance(index, Var)}
         if len(own) != len(in_reader) or not own.keys() <= {axis for axis, _ in reader.axes}:

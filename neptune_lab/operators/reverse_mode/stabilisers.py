@@ -17,7 +17,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from neptune_lab.errors import DefinitionError, RepairError
-from neptune_lab.loop_ir.nodes import Expr, Load, Op, substitute, transform, variables, walk
+from neptune_lab.loop_ir.nodes import Expr, Load, Op, loads, substitute, transform, variables
 from neptune_lab.loop_to_repair.multiples import is_zero, multiple_of
 from neptune_lab.operators.reverse_mode.derivatives import Arithmetic, partial
 from neptune_lab.operators.reverse_mode.stages import Stage
@@ -69,7 +69,8 @@ class _Change:
         """Adds the stage if it changes; False if its change has no form that can be followed."""
         total: Expr | None = None
         row: tuple[Expr, ...] | None = None
-        for read in dict.fromkeys(r for r in _reads(stage.term) if r.buffer in self.of):
+        for read in dict.fromkeys(r for r in loads(stage.term) if r.buffer in self.of):
+            assert isinstance(read, Load), "a definition has no tags"
             slope = partial(stage.term, read, self.arithmetic)
             if slope is None:
                 continue
@@ -97,7 +98,7 @@ class _Change:
 
     def _place(self, read: Load) -> dict[str, Expr]:
         made = next(stage for stage in self.stages if stage.name == read.buffer)
-        return dict(zip((axis for axis, _ in made.axes), read.indices, strict=True))
+        return made.at(read.indices)
 
     def _expanded(self, expr: Expr) -> Expr:
         """The expression with the terms of maps that change in place of what reads them."""
@@ -109,10 +110,6 @@ class _Change:
             return node
 
         return transform(expr, rule)
-
-
-def _reads(expr: Expr) -> list[Load]:
-    return [node for node in walk(expr) if isinstance(node, Load)]
 
 
 __all__ = ["without_gradient"]

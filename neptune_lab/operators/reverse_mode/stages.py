@@ -40,6 +40,10 @@ class Stage:
         """The tensor's element at the stage's own axes."""
         return tuple(Var(name) for name, _ in self.axes)
 
+    def at(self, indices: Sequence[Expr]) -> dict[str, Expr]:
+        """The index along each axis, by the axis's name, where the tensor is read at `indices`."""
+        return dict(zip((name for name, _ in self.axes), indices, strict=True))
+
     @property
     def element(self) -> Load:
         """A read of the tensor at the stage's own axes."""

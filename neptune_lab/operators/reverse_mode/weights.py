@@ -83,7 +83,7 @@ def _softmax(total: Stage, by_name: dict[str, Stage], taken: Collection[str]) ->
         return None
     exponential = by_name[read.buffer]
     # The sum reads e[r, c] in e's order of axes.
-    own = dict(zip((axis for axis, _ in exponential.axes), read.indices, strict=True))
+    own = exponential.at(read.indices)
     back = {index.name: Var(axis) for axis, index in own.items() if isinstance(index, Var)}
     if len(back) != len(own):
         return None
@@ -177,7 +177,7 @@ def _inlined(scores: Expr, stages: Sequence[Stage]) -> Expr:
     if made is None or made.reducer is not None or made.dtype not in ("float32", "float64"):
         return scores
     assert isinstance(scores, Load)
-    return substitute(made.term, dict(zip((axis for axis, _ in made.axes), scores.indices, strict=True)))
+    return substitute(made.term, made.at(scores.indices))
 
 
 def _scaled(expr: Expr, dtype: str) -> Expr:
@@ -233,7 +233,7 @@ def _same_row(softmax: Softmax, top: Expr, at: tuple[Expr, ...]) -> bool:
     read = without_casts(top)
     if not isinstance(read, Load) or read.buffer != softmax.exponential.name:
         return False
-    here = dict(zip((axis for axis, _ in softmax.exponential.axes), read.indices, strict=True))
+    here = softmax.exponential.at(read.indices)
     return tuple(substitute(index, here) for index in _row(softmax)) == at
 
 
@@ -298,7 +298,7 @@ def _divided(stage: Stage, averages: dict[str, tuple[Stage, ...]], softmax: Soft
             case Op("div", (Load(name, at), Load(b, row))) if name in averages and b == softmax.total.name:
                 # The row of the sum must be the one whose weights the average has.
                 stage = averages[name][-1]
-                here = dict(zip((axis for axis, _ in stage.axes), at, strict=True))
+                here = stage.at(at)
                 if _row_in(stage, softmax, here) == row:
                     return Load(stage.name, at)
             case Op("select", (Op("eq", (Load(lse, row), bound)), Const(zero), other)) if (
@@ -309,7 +309,7 @@ def _divided(stage: Stage, averages: dict[str, tuple[Stage, ...]], softmax: Soft
                     (p[-1] for p in averages.values() if isinstance(read, Load) and p[-1].name == read.buffer), None
                 )
                 if own is not None and isinstance(read, Load):
-                    here = dict(zip((axis for axis, _ in own.axes), read.indices, strict=True))
+                    here = own.at(read.indices)
                     if _row_in(own, softmax, here) == row:
                         return other
         return node
@@ -323,7 +323,7 @@ def _row_in(stage: Stage, softmax: Softmax, here: dict[str, Expr]) -> tuple[Expr
     for factor in stage.term.args:
         read = without_casts(factor)
         if isinstance(read, Load) and read.buffer in (softmax.weights, *(_rounded(softmax, dtype) for dtype in FLOATS)):
-            axes = dict(zip((axis for axis, _ in softmax.exponential.axes), read.indices, strict=True))
+            axes = softmax.exponential.at(read.indices)
             row = tuple(substitute(index, axes) for index in _row(softmax))
             return tuple(substitute(index, here) for index in row)
     return None
