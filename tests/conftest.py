@@ -6,6 +6,7 @@ import asyncio
 import difflib
 import gc
 import os
+import random
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -45,6 +46,7 @@ def _has_gpu() -> bool:
 
 
 HAS_GPU = _has_gpu()
+
 
 # Triton reads this as it is imported, so it stands here, before any test module is.
 if not HAS_GPU:
@@ -128,6 +130,24 @@ def pytest_collection() -> Iterator[object]:
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)
         gc.enable()
+
+
+def _same_numbers() -> None:
+    """Seeds what torch and `random` draw, so that neither a module's tensors nor a test's depend on the run."""
+    import torch
+
+    random.seed(0)
+    torch.manual_seed(0)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    _same_numbers()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    _same_numbers()
 
 
 @pytest.hookimpl(wrapper=True)
