@@ -6,40 +6,43 @@ Every step of floats is widened by more than its rounding, so that the range hol
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable
+from typing import TypeAlias
 
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op, Var
 from neptune_lab.loop_ir.sign import ValueRange, range_of_operation
-from neptune_lab.loop_ir.simplify import bounds
 from neptune_lab.scalar_ops import OPERATIONS
 from neptune_lab.strict.dtypes import EIGHTS, HALVES, INTEGERS
 
 # More than the relative rounding error of any operation in float32, and of a conversion to 16 bits.
 _SLACK, _SLACK_OF_HALVES, _SLACK_OF_EIGHTS = 1e-5, 1e-2, 0.13
 
+# The bounds of an integer expression; None if they are not known.
+BoundsOf: TypeAlias = Callable[[Expr], tuple[int, int] | None]
 
-def converted_bounds(dtype: str, arg: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
+
+def converted_bounds(dtype: str, arg: Expr, bounds_of: BoundsOf) -> tuple[int, int] | None:
     """Least and greatest value of a conversion to an integer.
 
     Args:
         dtype: the integer dtype.
         arg: what is converted: a condition, an integer or a float.
-        extents: of the loops, as for `simplify.bounds`.
+        bounds_of: what bounds the integers in it.
 
     Returns:
         Bounds that hold with rounding; None if they are not known, or `dtype` may not hold them.
 
-    >>> from neptune_lab.loop_ir.nodes import Var
-    >>> converted_bounds("int32", Op("mul", (Cast("float32", Var("i")), Const(0.5, "float32"))), {"i": 8})
+    >>> half = Op("mul", (Cast("float32", Var("i")), Const(0.5, "float32")))
+    >>> converted_bounds("int32", half, {Var("i"): (0, 7)}.get)
     (0, 3)
     """
     if dtype not in INTEGERS:
         return None
     if _is_condition(arg):
         return 0, 1
-    limits = bounds(arg, extents)
+    limits = bounds_of(arg)
     if limits is None:
-        values = _range(arg, extents)
+        values = _range(arg, bounds_of)
         if values is None:
             return None
         limits = math.trunc(values.low), math.trunc(values.high)  # as the conversion rounds
@@ -59,32 +62,29 @@ def _is_condition(expr: Expr) -> bool:
     return False
 
 
-def _range(expr: Expr, extents: Mapping[str, int]) -> ValueRange | None:
+def _range(expr: Expr, bounds_of: BoundsOf) -> ValueRange | None:
     """The finite range of a float; None if it is not known, or if the value may be NaN."""
     match expr:
         case Const(value) if not isinstance(value, bool) and math.isfinite(value):
             return ValueRange(float(value), float(value))
-        case Cast(dtype, arg) if dtype in INTEGERS:
-            limits = converted_bounds(dtype, arg, extents)
-            return None if limits is None else ValueRange(*map(float, limits))
         case Cast(dtype, arg) if "float" in dtype:
             if _is_condition(arg):
                 return ValueRange(0.0, 1.0)
             slack = _SLACK_OF_EIGHTS if dtype in EIGHTS else _SLACK_OF_HALVES if dtype in HALVES else _SLACK
-            return _widened(_range(arg, extents), slack)
+            return _widened(_range(arg, bounds_of), slack)
         case Op("select", (_, yes, no)):
-            sides = _range(yes, extents), _range(no, extents)
+            sides = _range(yes, bounds_of), _range(no, bounds_of)
             return None if sides[0] is None or sides[1] is None else sides[0].hull(sides[1])
         case Op(name, args) if not _is_condition(expr):
-            given = [_range(a, extents) for a in args]
+            given = [_range(a, bounds_of) for a in args]
             known = [r for r in given if r is not None and r.low >= OPERATIONS[name].start]
             if len(known) < len(given):
                 return None
             row = OPERATIONS[name]
             correct = row.exact or row.kind == "number" or name in ("div", "sqrt")  # rounded relative to the result
             return _widened(range_of_operation(name, known), _SLACK, 0.0 if correct else 1.0)
-        case Var():
-            limits = bounds(expr, extents)
+        case Var() | Cast():
+            limits = bounds_of(expr)
             return None if limits is None else ValueRange(*map(float, limits))
     return None
 

@@ -32,61 +32,150 @@ _SIGNS = {"lt": (None, -1), "le": (None, 0), "gt": (1, None), "ge": (0, None), "
 
 def bounds(expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
     """Least and greatest value of an index expression over loops `0 <= v < extents[v]`; None if unknown."""
-    match expr:
-        case Const(value):
-            return (int(value), int(value)) if isinstance(value, int) else None
-        case Var(name):
-            return (0, extents[name] - 1) if name in extents else None
-        case Op("neg", (a,)):
-            x = bounds(a, extents)
-            return None if x is None else (-x[1], -x[0])
-        case Op("abs", (a,)):
-            x = bounds(a, extents)
-            return None if x is None else (max(0, x[0], -x[1]), max(-x[0], x[1]))
-        case Op("select", (condition, a, b)):
-            sides = [_where(condition, a, extents), _where(Op("not", (condition,)), b, extents)]
-            taken = [x for x in sides if x is None or x[0] <= x[1]]
-            if None in taken:
-                return None
-            known = [x for x in taken if x is not None]
-            return (min(x[0] for x in known), max(x[1] for x in known)) if known else bounds(a, extents)
-        case Cast(dtype, arg):
-            from neptune_lab.loop_ir.float_range import converted_bounds  # which reads bounds of integers here
+    return _Bounds(extents).of(expr)
 
-            return converted_bounds(dtype, arg, extents)
-        case Op(name, (a, b)):
-            x, y = bounds(a, extents), bounds(b, extents)
-            if x is None or y is None:
-                return None
-            match name:
-                case "add":
-                    return x[0] + y[0], x[1] + y[1]
-                case "sub":
-                    return x[0] - y[1], x[1] - y[0]
-                case "mul":
-                    corners = [p * q for p in x for q in y]
-                    return min(corners), max(corners)
-                case "floordiv" if y[0] == y[1] and y[0] > 0:
-                    return x[0] // y[0], x[1] // y[0]
-                case "floormod" if y[0] == y[1] and y[0] > 0:
-                    return x if x[0] >= 0 and x[1] < y[0] else (0, y[0] - 1)
-                case "max":
-                    return max(x[0], y[0]), max(x[1], y[1])
-                case "min":
-                    return min(x[0], y[0]), min(x[1], y[1])
-                case "bitand":
-                    return _of_common_bits(x, y)
-                case "bitor":  # not (not x and not y)
-                    return _complement(_of_common_bits(_complement(x), _complement(y)))
-                case "bitxor":
-                    width = max(end.bit_length() for end in (*_complement(x), *_complement(y), *x, *y))
-                    return (0 if x[0] >= 0 and y[0] >= 0 else -(2**width)), 2**width - 1
-                case "shl" if 0 <= y[0] <= y[1] < 64:
-                    corners = [p << q for p in x for q in y]
-                    return min(corners), max(corners)
-                case "shr" if y[0] >= 0:
-                    corners = [p >> q for p in x for q in y]
-                    return min(corners), max(corners)
+
+class _Bounds:
+    """Bounds of expressions over the same loops.
+
+    Each distinct part is bounded once. The bounds of a choice depend on its condition and on both sides, and each of
+    these may be a choice again: without the dictionaries, the work is exponential in how deep choices are nested.
+    """
+
+    def __init__(self, extents: Mapping[str, int]) -> None:
+        self.extents = extents
+        self._found: dict[Expr, tuple[int, int] | None] = {}
+        self._without_conversions: dict[Expr, Expr] = {}
+
+    def of(self, expr: Expr) -> tuple[int, int] | None:
+        """Least and greatest value; None if unknown."""
+        if isinstance(expr, Var):
+            return (0, self.extents[expr.name] - 1) if expr.name in self.extents else None
+        if isinstance(expr, Const):
+            return (int(expr.value), int(expr.value)) if isinstance(expr.value, int) else None
+        if expr not in self._found:
+            self._found[expr] = self._bounded(expr)
+        return self._found[expr]
+
+    def _bounded(self, expr: Expr) -> tuple[int, int] | None:
+        match expr:
+            case Op("neg", (a,)):
+                x = self.of(a)
+                return None if x is None else (-x[1], -x[0])
+            case Op("abs", (a,)):
+                x = self.of(a)
+                return None if x is None else (max(0, x[0], -x[1]), max(-x[0], x[1]))
+            case Op("select", (condition, a, b)):
+                sides = [self.where(condition, a), self.where(Op("not", (condition,)), b)]
+                taken = [x for x in sides if x is None or x[0] <= x[1]]
+                if None in taken:
+                    return None
+                known = [x for x in taken if x is not None]
+                return (min(x[0] for x in known), max(x[1] for x in known)) if known else self.of(a)
+            case Cast(dtype, arg):
+                from neptune_lab.loop_ir.float_range import converted_bounds  # which reads bounds of integers here
+
+                return converted_bounds(dtype, arg, self.of)
+            case Op(name, (a, b)):
+                x, y = self.of(a), self.of(b)
+                return None if x is None or y is None else _of_operation(name, x, y)
+        return None
+
+    def where(self, condition: Expr, expr: Expr) -> tuple[int, int] | None:
+        """The bounds of `expr` if `condition` holds; (1, 0) if it never does.  If j < 0, j + 8 is at most 7."""
+        limits = self.of(expr)
+        expr, condition = self._unconverted(expr), self._unconverted(condition)
+        match condition:
+            case Op("not", (Op("not", (whole,)),)):
+                return self.where(whole, expr)
+            case Op("not", (Op(name, args),)) if name in NEGATION:
+                condition = Op(NEGATION[name], args)
+            case Op("and", (a, b)):
+                return _both(self.where(a, expr), self.where(b, expr))
+            case Op("not", (Op("and", (a, b)),)):
+                return _either(*(self.where(Op("not", (part,)), expr) for part in (a, b)))
+        match condition:
+            case Op(name, (a, b)) if limits is not None and name in _SIGNS:
+                difference = Op("sub", (a, b))
+                own, form, around = as_sum(expr), as_sum(difference), self.of(difference)
+                least, greatest = _SIGNS[name]
+                other = self.of(b)
+                if expr == a and other is not None:
+                    low = limits[0] if least is None else max(limits[0], other[0] + least)
+                    high = limits[1] if greatest is None else min(limits[1], other[1] + greatest)
+                    return (low, high) if low <= high else (1, 0)
+                if own is None or form is None or around is None:
+                    return limits
+                low = around[0] if least is None else max(around[0], least)
+                high = around[1] if greatest is None else min(around[1], greatest)
+                if low > high:
+                    return (1, 0)
+                for sign in (1, -1):
+                    rest = own.plus(form, -sign)
+                    if not rest.terms:
+                        ends = sorted((sign * low + rest.constant, sign * high + rest.constant))
+                        return max(limits[0], ends[0]), min(limits[1], ends[1])
+        return limits
+
+    def _unconverted(self, expr: Expr) -> Expr:
+        """The expression without conversions of integers to dtypes that hold them."""
+        if expr not in self._without_conversions:
+            operands = children(expr)
+            plain = rebuild(expr, tuple([self._unconverted(c) for c in operands])) if operands else expr
+            if isinstance(plain, Cast) and (own := self.of(plain.arg)) is not None and own == self.of(plain):
+                plain = plain.arg
+            self._without_conversions[expr] = plain
+        return self._without_conversions[expr]
+
+    def decided(self, condition: Expr) -> bool | None:
+        """Whether a comparison of integers, or several, always or never hold; None if neither is shown."""
+        match condition:
+            case Op("and", (a, b)):
+                parts = {self.decided(part) for part in (a, b)}
+                return False if False in parts else None if None in parts else True
+            case Op(name, (a, b)) if name in _SIGNS:
+                around = self.of(Op("sub", (a, b)))
+                least, greatest = _SIGNS[name]
+                if around is None:
+                    return None
+                if (least is None or least <= around[0]) and (greatest is None or around[1] <= greatest):
+                    return True
+                if (least is not None and around[1] < least) or (greatest is not None and greatest < around[0]):
+                    return False
+        return None
+
+
+def _of_operation(name: str, x: tuple[int, int], y: tuple[int, int]) -> tuple[int, int] | None:
+    """The bounds of an operation on two integers within x and y; None if unknown."""
+    match name:
+        case "add":
+            return x[0] + y[0], x[1] + y[1]
+        case "sub":
+            return x[0] - y[1], x[1] - y[0]
+        case "mul":
+            corners = [p * q for p in x for q in y]
+            return min(corners), max(corners)
+        case "floordiv" if y[0] == y[1] and y[0] > 0:
+            return x[0] // y[0], x[1] // y[0]
+        case "floormod" if y[0] == y[1] and y[0] > 0:
+            return x if x[0] >= 0 and x[1] < y[0] else (0, y[0] - 1)
+        case "max":
+            return max(x[0], y[0]), max(x[1], y[1])
+        case "min":
+            return min(x[0], y[0]), min(x[1], y[1])
+        case "bitand":
+            return _of_common_bits(x, y)
+        case "bitor":  # not (not x and not y)
+            return _complement(_of_common_bits(_complement(x), _complement(y)))
+        case "bitxor":
+            width = max(end.bit_length() for end in (*_complement(x), *_complement(y), *x, *y))
+            return (0 if x[0] >= 0 and y[0] >= 0 else -(2**width)), 2**width - 1
+        case "shl" if 0 <= y[0] <= y[1] < 64:
+            corners = [p << q for p in x for q in y]
+            return min(corners), max(corners)
+        case "shr" if y[0] >= 0:
+            corners = [p >> q for p in x for q in y]
+            return min(corners), max(corners)
     return None
 
 
@@ -100,43 +189,6 @@ def _of_common_bits(x: tuple[int, int], y: tuple[int, int]) -> tuple[int, int]:
     high = max(x[1], y[1]) if x[0] < 0 and y[0] < 0 else min(side[1] for side in (x, y) if side[0] >= 0)
     low = 0 if x[0] >= 0 or y[0] >= 0 else -(2 ** max((-x[0] - 1).bit_length(), (-y[0] - 1).bit_length()))
     return low, high
-
-
-def _where(condition: Expr, expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
-    """`bounds` of `expr` if `condition` holds; (1, 0) if it never does.  If j < 0, j + 8 is at most 7."""
-    limits = bounds(expr, extents)
-    expr, condition = (transform(e, lambda part: _unconverted(part, extents)) for e in (expr, condition))
-    match condition:
-        case Op("not", (Op("not", (whole,)),)):
-            return _where(whole, expr, extents)
-        case Op("not", (Op(name, args),)) if name in NEGATION:
-            condition = Op(NEGATION[name], args)
-        case Op("and", (a, b)):
-            return _both(_where(a, expr, extents), _where(b, expr, extents))
-        case Op("not", (Op("and", (a, b)),)):
-            return _either(*(_where(Op("not", (part,)), expr, extents) for part in (a, b)))
-    match condition:
-        case Op(name, (a, b)) if limits is not None and name in _SIGNS:
-            difference = Op("sub", (a, b))
-            own, form, around = as_sum(expr), as_sum(difference), bounds(difference, extents)
-            least, greatest = _SIGNS[name]
-            other = bounds(b, extents)
-            if expr == a and other is not None:
-                low = limits[0] if least is None else max(limits[0], other[0] + least)
-                high = limits[1] if greatest is None else min(limits[1], other[1] + greatest)
-                return (low, high) if low <= high else (1, 0)
-            if own is None or form is None or around is None:
-                return limits
-            low = around[0] if least is None else max(around[0], least)
-            high = around[1] if greatest is None else min(around[1], greatest)
-            if low > high:
-                return (1, 0)
-            for sign in (1, -1):
-                rest = own.plus(form, -sign)
-                if not rest.terms:
-                    ends = sorted((sign * low + rest.constant, sign * high + rest.constant))
-                    return max(limits[0], ends[0]), min(limits[1], ends[1])
-    return limits
 
 
 def _both(x: tuple[int, int] | None, y: tuple[int, int] | None) -> tuple[int, int] | None:
@@ -155,32 +207,6 @@ def _either(x: tuple[int, int] | None, y: tuple[int, int] | None) -> tuple[int, 
     return (min(low for low, _ in known), max(high for _, high in known)) if known else (1, 0)
 
 
-def _unconverted(expr: Expr, extents: Mapping[str, int]) -> Expr:
-    """What a conversion of an integer to a dtype that holds it converts; any other expression as it is."""
-    match expr:
-        case Cast(_, arg) if (own := bounds(arg, extents)) is not None and own == bounds(expr, extents):
-            return arg
-    return expr
-
-
-def _decided(condition: Expr, extents: Mapping[str, int]) -> bool | None:
-    """Whether a comparison of integers, or several, always or never hold; None if neither is shown."""
-    match condition:
-        case Op("and", (a, b)):
-            parts = {_decided(part, extents) for part in (a, b)}
-            return False if False in parts else None if None in parts else True
-        case Op(name, (a, b)) if name in _SIGNS:
-            around = bounds(Op("sub", (a, b)), extents)
-            least, greatest = _SIGNS[name]
-            if around is None:
-                return None
-            if (least is None or least <= around[0]) and (greatest is None or around[1] <= greatest):
-                return True
-            if (least is not None and around[1] < least) or (greatest is not None and greatest < around[0]):
-                return False
-    return None
-
-
 def without_choices(expr: Expr, extents: Mapping[str, int]) -> Expr:
     """The expression without selects of integers whose condition always or never holds; else the same object.
 
@@ -189,9 +215,11 @@ def without_choices(expr: Expr, extents: Mapping[str, int]) -> Expr:
     (Var(name='i'), True)
     """
 
+    known = _Bounds(extents)
+
     def chosen(part: Expr) -> Expr:
         match part:
-            case Op("select", (condition, yes, no)) if (decided := _decided(condition, extents)) is not None:
+            case Op("select", (condition, yes, no)) if (decided := known.decided(condition)) is not None:
                 return yes if decided else no
         return part
 
@@ -210,7 +238,8 @@ def in_int32(expr: Expr, extents: Mapping[str, int]) -> Expr:
     if not any(isinstance(part, Cast) for part in walk(expr)):
         return expr
     plain = transform(expr, without)
-    ranges = [bounds(part, extents) for part in walk(plain)]
+    known = _Bounds(extents)
+    ranges = [known.of(part) for part in walk(plain)]
     return plain if all(f is not None and -(2**31) <= f[0] <= f[1] < 2**31 for f in ranges) else expr
 
 
@@ -234,12 +263,13 @@ def exceeds_int32(program: Program, sizes: Mapping[int, int] = MappingProxyType(
 
     for block in blocks(program):
         extents = {**{it.name: sizes.get(it.extent, it.extent) for it in block.iters}, "read": 2 * _READ}
+        known = _Bounds(extents)
         value = block.body.value
         # Definitions repeat their parts: one of each is enough.
         for part in dict.fromkeys(part for whole in (value, transform(value, small)) for part in walk(whole)):
             if not isinstance(part, Op) or dtype_of(part, program) == "int64":
                 continue
-            limits = bounds(part, extents)
+            limits = known.of(part)
             unbounded = part.name == "shl" and limits is None
             if unbounded and not any(isinstance(inner, Load) for inner in walk(part)):
                 return True

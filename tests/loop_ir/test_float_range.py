@@ -7,7 +7,6 @@ import random
 import numpy as np
 import pytest
 
-from neptune_lab.loop_ir.float_range import converted_bounds
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op, Var
 from neptune_lab.loop_ir.simplify import bounds
 from neptune_lab.loop_to_repair.evaluate import compute
@@ -51,7 +50,7 @@ def test_random_floats_stay_within_their_range(seed: int):
     known = 0
     for _ in range(30):
         value = drawn(rng, rng.randrange(1, 5))
-        limits = converted_bounds("int32", value, EXTENTS)
+        limits = bounds(Cast("int32", value), EXTENTS)
         if limits is None:
             continue
         known += 1
@@ -65,7 +64,7 @@ def test_random_floats_stay_within_their_range(seed: int):
 def test_sums_that_lose_digits_are_not_taken_for_exact():
     """23 + 1e8 is a multiple of 8 in float32, so the difference may be 24."""
     value = Op("sub", (Op("add", (Cast("float32", Var("i")), number(1e8))), number(1e8)))
-    limits = converted_bounds("int32", value, {"i": 24})
+    limits = bounds(Cast("int32", value), {"i": 24})
     assert limits is not None
     assert limits[0] < 0
     assert limits[1] > 24
@@ -85,7 +84,7 @@ def test_sums_that_lose_digits_are_not_taken_for_exact():
     ],
 )
 def test_what_is_known(value: Expr, limits: tuple[int, int] | None):
-    assert converted_bounds("int32", value, EXTENTS) == limits
+    assert bounds(Cast("int32", value), EXTENTS) == limits
 
 
 def test_a_choice_is_bounded_by_its_condition_behind_a_conversion():

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, walk
-from neptune_lab.loop_ir.simplify import bounds, simplify, without_choices
+from neptune_lab.loop_ir.simplify import _Bounds, bounds, simplify, without_choices
 from neptune_lab.loop_schedule.affine import affine_terms
 
 PYTHON = {
@@ -141,6 +142,19 @@ def test_bounds_of_a_choice_between_limits():
     )
     assert bounds(half, {"i": 8, "j": 2}) == (3, 7)
     assert bounds(half, {"i": 8, "j": 8}) == (3, 7)
+
+
+@pytest.mark.parametrize("converted", [False, True])
+def test_nested_choices_are_bounded_once(monkeypatch: pytest.MonkeyPatch, converted: bool):
+    """Each choice asks for the bounds of the one inside it in its conditions and in its value."""
+    index: Expr = Var("i")
+    for n in range(20):
+        within = Op("and", (Op("le", (Const(-100 - n), index)), Op("le", (index, Const(100 + n)))))
+        index = Op("select", (within, Cast("int64", index) if converted else index, Const(n)))
+    calls, bounded = [], _Bounds._bounded
+    monkeypatch.setattr(_Bounds, "_bounded", lambda self, expr: calls.append(expr) or bounded(self, expr))
+    assert bounds(index, {"i": 300}) == (0, 100)
+    assert len(calls) == len(set(calls)) < 300
 
 
 def test_bounds_of_an_index_from_the_end():
