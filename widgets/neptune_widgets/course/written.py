@@ -13,6 +13,7 @@ import sysconfig
 import traceback
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -100,7 +101,7 @@ def result_of(function: Callable[..., Any], *arguments: Any, lines: int, slow: s
         NotYet: it executes more lines, or raises; the message names the error and the line.
         StillOpen: it raises NotImplementedError, as the cell does before it is filled in.
     """
-    before, budget = sys.gettrace(), lines
+    budget = lines
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal budget
@@ -112,12 +113,12 @@ def result_of(function: Callable[..., Any], *arguments: Any, lines: int, slow: s
         return trace
 
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), _untraced():
             sys.settrace(trace)
             try:
                 return function(*arguments)
             finally:
-                sys.settrace(before)
+                sys.settrace(None)
     except _TooManyLines:
         raise NotYet(slow) from None
     except NotYet:
@@ -128,6 +129,19 @@ def result_of(function: Callable[..., Any], *arguments: Any, lines: int, slow: s
         raise NotYet(_raised(error)) from None
 
 
+@contextmanager
+def _untraced() -> Iterator[None]:
+    """Sets aside a tracer or profiler that runs already: what it allocates is not the student's."""
+    before = sys.gettrace(), sys.getprofile()
+    sys.setprofile(None)
+    sys.settrace(None)
+    try:
+        yield
+    finally:
+        sys.settrace(before[0])
+        sys.setprofile(before[1])
+
+
 def peak_of(call: Callable[[], Any]) -> int:
     """Bytes that are allocated at once during a call, at most, beyond those allocated before."""
     running = tracemalloc.is_tracing()
@@ -135,10 +149,11 @@ def peak_of(call: Callable[[], Any]) -> int:
     if not running:
         tracemalloc.start()
     try:
-        tracemalloc.reset_peak()
-        before = tracemalloc.get_traced_memory()[0]
-        call()
-        return tracemalloc.get_traced_memory()[1] - before
+        with _untraced():
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            call()
+            return tracemalloc.get_traced_memory()[1] - before
     finally:
         if not running:
             tracemalloc.stop()
