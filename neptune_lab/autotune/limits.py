@@ -133,6 +133,17 @@ def own_descriptors(nests: tuple[NestChain, ...], candidate: Choice, target: Tar
     return None
 
 
+def one_launch(nests: tuple[NestChain, ...], candidate: Choice, target: Target) -> str | None:
+    """The last program combines what was stored through pointers, and there are splits to combine."""
+    if candidate.code.combine == "kernel":
+        return None
+    if candidate.code.loads != "pointers" or candidate.code.dependent_launch:
+        return "combine='last_program' is for loads through pointers, by a kernel that starts when the last one ended"
+    if all((splits_of(candidate, n) or 1) == 1 for n in range(len(nests))):
+        return "combine='last_program' without splits"
+    return None
+
+
 def rings(nests: tuple[NestChain, ...], candidate: Choice, target: Target) -> str | None:
     """The rule of warp-specialised kernels: there is a loop, and its pipelined buffers fit in shared memory."""
     if _trips(nests[0], candidate, 0) < 2:
@@ -167,6 +178,7 @@ RULES: tuple[Rule, ...] = (
     halves,
     descriptors,
     own_descriptors,
+    one_launch,
     useful_tiles,
     registers,
     shared_memory,

@@ -14,6 +14,7 @@ from neptune_lab.autotune import limits
 from neptune_lab.autotune.nests import NestChain, Nests
 from neptune_lab.autotune.shared_memory import GROUP_ROWS
 from neptune_lab.errors import TuneError
+from neptune_lab.htile_to_triton.options import COMBINE
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Op, walk
 from neptune_lab.pipeline import Choice, TileConfig
@@ -229,12 +230,14 @@ def space(operator: Operator, target: Target) -> Space:
     splits = [Knob("splits", _split_counts(nest, target), n) for n, nest in enumerate(nests.plain)]
     # A kernel can start before the previous one has ended.
     early = [Knob("dependent_launch", (False, True))] if target.dependent_launch else []
+    # One launch instead of two, on GPUs whose order of memory is known.
+    once = [] if target.kind == "hip" else [Knob("combine", COMBINE)]
     subspaces = []
     if any(_rolls(nest, target) for nest in nests.plain):
         follows = early if len(nests.plain) > 1 else []
         subspaces.append(Subspace("rolling_update", (*knobs, *shared, *follows)))
     if any(_splits(nest, target) for nest in nests.plain):
-        subspaces.append(Subspace("split_k_update", (*knobs, *splits, *shared, *early)))
+        subspaces.append(Subspace("split_k_update", (*knobs, *splits, *shared, *early, *once)))
     if gluon := _gluon_knobs(operator, nests, target):
         subspaces.append(Subspace("rolling_update", gluon, (("block_q", 2 * GROUP_ROWS), ("code", "gluon"))))
     return Space(tuple(subspaces), nests, target)

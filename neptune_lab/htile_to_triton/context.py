@@ -108,6 +108,7 @@ class Context:
         self.defined: dict[str, tuple[int, ...]] = {}  # chip tensors that have a value here, with its padded shape
         self.pointers: dict[str, str] = {}  # tensor in global memory -> parameter
         self.sizes: dict[str, str] = {}  # size that is known at the launch -> parameter
+        self.counters = ""  # the parameter of the counters of programs that arrive; "": there are none
         self.variables: dict[str, tuple[str, Draft]] = {}  # grid or loop variable -> (name, the line that binds it)
         self.written = written_tensors(kernel)
         self.policies = policies(kernel)

@@ -25,6 +25,19 @@ ALLOCATOR = '''def _scratch(size, alignment, stream):
     return torch.empty(size, dtype=torch.int8, device="cuda")
 '''
 
+COUNTERS = '''@functools.cache
+def _zeros(device, stream, count):
+    """Counters of one stream, whose launches follow each other; each launch leaves them at 0."""
+    return torch.zeros(count, dtype=torch.int32, device=device)
+
+
+def _counters(device, count):
+    """Zeros that count the programs of each group; each graph has its own."""
+    if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+        return torch.zeros(count, dtype=torch.int32, device=device)
+    return _zeros(device, torch.cuda.current_stream(device).cuda_stream, count)
+'''
+
 _WAIT = '''@triton.jit
 def _wait():
     """Until the kernel before this one has written its results."""

@@ -12,12 +12,13 @@ from neptune_lab.errors import EmitError, TileError
 from neptune_lab.htile.bounds import interval, loop_interval
 from neptune_lab.htile.nodes import Access, Cast, Dot, For, Kernel, Name, Permute, Program, Stmt, Store, TileExpr
 from neptune_lab.htile.shapes import shape_of_access
-from neptune_lab.htile.walk import stores, subexpressions
-from neptune_lab.htile_to_triton.context import Context
+from neptune_lab.htile.walk import stores, subexpressions, written_tensors
+from neptune_lab.htile_to_triton.context import ADD, Context
 from neptune_lab.htile_to_triton.conversions import converted
 from neptune_lab.htile_to_triton.expression_text import ExpressionText, with_dtype
 from neptune_lab.htile_to_triton.expressions import emit, whole_tile
 from neptune_lab.htile_to_triton.folds import rejected_reductions
+from neptune_lab.htile_to_triton.last_program import Joined
 from neptune_lab.htile_to_triton.memory import Condition, barrier, load, load_once, store
 from neptune_lab.htile_to_triton.options import EmitOptions
 from neptune_lab.htile_to_triton.program_order import at_place, heads_together, place_of
@@ -28,7 +29,12 @@ MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
 def emit_kernel(
-    program: Program, kernel: Kernel, helpers: dict[str, dict[str, None]], taken: set[str], options: EmitOptions
+    program: Program,
+    kernel: Kernel,
+    helpers: dict[str, dict[str, None]],
+    taken: set[str],
+    options: EmitOptions,
+    last: Joined | None = None,
 ) -> Context:
     """Emit `kernel`.
 
@@ -36,6 +42,7 @@ def emit_kernel(
         helpers: module-level helpers in use so far, with the nodes that use them; extended.
         taken: names of the module's functions.
         options: the emitter's choices.
+        last: `kernel` as the first of two in one launch.
 
     Returns:
         A context with the kernel's statements (`root`) and parameters (`pointers`, `host_descriptors`).
@@ -46,7 +53,7 @@ def emit_kernel(
     for n, axis in enumerate(kernel.grid):
         if axis.extent > MAX_GRID[n]:
             _refuse_grid(kernel, axis.var, axis.extent, n)
-    ctx = Context(program, kernel, helpers, UniqueNames(taken), options)
+    ctx = Context(program, kernel if last is None else last.whole, helpers, UniqueNames(taken), options)
     used = ctx.name_pointers()
     for n, axis in enumerate(kernel.grid):
         most = ctx.interval(Name(axis.var)).hi + 1
@@ -66,7 +73,33 @@ def emit_kernel(
         if kernel is not program.kernels[-1]:
             ctx.line(f"{ctx.helper('_launch_dependents')}()")
     _body(ctx, kernel.body)
+    if last is not None:
+        _last_program(ctx, last)
     return ctx
+
+
+def _last_program(ctx: Context, last: Joined) -> None:
+    """The arrival of a program at its group's counter, and what the last of the group does.
+
+    A barrier comes before the arrival, so that every thread has stored when the counter says so, and one after it, so
+    that no thread reads before that.  The last program sets the counter back for the next launch.
+    """
+    ctx.node, ctx.origin = last.second.node_id, last.second.name
+    ctx.counters = ctx.names.fresh("counters_ptr")
+    counter = f"{ctx.counters} + {ctx.index(last.group, ADD + 1)}"
+    arrived = ctx.names.fresh("arrived")
+    ctx.line(f"# the last of {last.arriving} programs does what {last.second.name} would", comment=True)
+    ctx.line("tl.debug_barrier()")
+    ctx.line(f'{arrived} = tl.atomic_add({counter}, 1, sem="acq_rel", scope="gpu")')
+    ctx.line("tl.debug_barrier()")
+    scope = Scope(ctx.scope, frozenset())
+    scope.header = Draft([f"if {arrived} == {last.arriving - 1}:"], last.second.name)
+    scope.header.used_by(last.second.node_id)
+    with ctx.inside(scope):
+        ctx.line(f"tl.store({counter}, 0)")
+        # What the group has stored is not stored again: it is loaded once.
+        ctx.written = written_tensors(last.second)
+        _body(ctx, last.body)
 
 
 def _bind_grid(ctx: Context) -> None:

@@ -15,8 +15,9 @@ from neptune_lab.htile.substitute import substitute_index
 from neptune_lab.htile.verify import verify
 from neptune_lab.htile.walk import stores, subexpressions
 from neptune_lab.htile_to_triton.context import Context, HostDescriptor, sizes_of
-from neptune_lab.htile_to_triton.helpers import ALLOCATOR, ASK, HELPERS, INTERPRETED
+from neptune_lab.htile_to_triton.helpers import ALLOCATOR, ASK, COUNTERS, HELPERS, INTERPRETED
 from neptune_lab.htile_to_triton.kernel import emit_kernel
+from neptune_lab.htile_to_triton.last_program import Joined, joined
 from neptune_lab.htile_to_triton.options import EmitOptions
 from neptune_lab.htile_to_triton.scope import UniqueNames
 from neptune_lab.htile_to_triton.source import EmittedModule, KernelSource, SourceLine
@@ -72,12 +73,17 @@ def emit(program: Program, options: EmitOptions | None = None) -> EmittedModule:
     names = UniqueNames(HELPERS)
     entry = names.fresh(program.name)
     functions = [names.fresh(f"{k.name}_kernel" if k.name == program.name else k.name) for k in program.kernels]
-    taken = {entry, *functions, *HELPERS, "_scratch"}
+    taken = {entry, *functions, *HELPERS, "_scratch", "_zeros", "_counters"}
     helpers: dict[str, dict[str, None]] = {}
-    contexts = [emit_kernel(program, kernel, helpers, taken, options) for kernel in program.kernels]
+    launches = _launches(program, options)
+    functions = [functions[program.kernels.index(kernel)] for kernel, _ in launches]
+    contexts = [emit_kernel(program, kernel, helpers, taken, options, last) for kernel, last in launches]
 
     out = Writer()
-    out.plain(*docstring(program, entry), "import torch", "import triton", "import triton.language as tl")
+    out.plain(*docstring(program, entry))
+    if any(ctx.counters for ctx in contexts):
+        out.plain("import functools", "")
+    out.plain("import torch", "import triton", "import triton.language as tl")
     if any(ctx.host_descriptors for ctx in contexts):
         out.plain("from triton.tools.tensor_descriptor import TensorDescriptor")
     if ASK & helpers.keys():
@@ -85,17 +91,48 @@ def emit(program: Program, options: EmitOptions | None = None) -> EmittedModule:
     for helper, users in sorted(helpers.items()):
         out.plain("", "")
         write_helper(out, helper, users, functions, contexts)
-    sources = [
-        write_kernel(out, f, kernel, ctx) for f, kernel, ctx in zip(functions, program.kernels, contexts, strict=True)
-    ]
+    sources = []
+    for function, (kernel, last), ctx in zip(functions, launches, contexts, strict=True):
+        made = write_kernel(out, function, kernel, ctx)
+        if last is not None:
+            made = replace(made, counters=last.groups, fused=made.fused and not rounds_to_eights(last.second))
+        sources.append(made)
     out.plain("", "")
+    if any(source.counters for source in sources):
+        out.plain(*COUNTERS.rstrip("\n").split("\n"), "", "")
     scratch = any(ctx.uses_descriptors for ctx in contexts)
     if scratch:
         out.plain(*ALLOCATOR.rstrip("\n").split("\n"), "", "")
-    _write_launcher(out, program, entry, sources, scratch, options.dependent_launch)
+    _write_launcher(out, program, entry, list(zip(launches, sources, strict=True)), scratch, options.dependent_launch)
     text = "\n".join(out.text) + "\n"
     check_emitted(text, EmitError)
     return EmittedModule(program.name, entry, text, tuple(sources), tuple(out.lines))
+
+
+def _launches(program: Program, options: EmitOptions) -> list[tuple[Kernel, Joined | None]]:
+    """The kernels that are launched, some with the next one in their last programs.
+
+    Raises:
+        EmitError: the options ask for that, and no kernel can be joined with the next.
+    """
+    if options.combine != "last_program":
+        return [(kernel, None) for kernel in program.kernels]
+    made: list[tuple[Kernel, Joined | None]] = []
+    waiting, reasons = list(program.kernels), list[str]()
+    while waiting:
+        first = waiting.pop(0)
+        both = joined(program, first, waiting[0]) if waiting else None
+        if isinstance(both, str):
+            reasons.append(f"{first.name} and {waiting[0].name} {both}")
+        together = both if isinstance(both, Joined) else None
+        made.append((first, together))
+        waiting = waiting[1:] if together else waiting
+    if len(made) == len(program.kernels):
+        raise EmitError(
+            f"combine='last_program' finds no two kernels for one launch: {'; '.join(reasons) or 'there is one kernel'}",
+            help="leave combine out, or split the columns with template='split_k_update'",
+        )
+    return made
 
 
 def _check_dtypes(program: Program, options: EmitOptions) -> None:
@@ -153,7 +190,8 @@ def write_kernel(out: Writer, function: str, kernel: Kernel, ctx: Context) -> Ke
     once = f"(do_not_specialize=[{', '.join(map(repr_of, sizes.values()))}])" if sizes else ""
     out.plain(f"@triton.jit{once}")
     descriptors = tuple(ctx.host_descriptors.values())
-    parameters = [*pointers.values(), *(d.parameter for d in descriptors), *sizes.values()]
+    counters = [ctx.counters] if ctx.counters else []
+    parameters = [*pointers.values(), *counters, *(d.parameter for d in descriptors), *sizes.values()]
     out.linked(function, f"def {function}({', '.join(parameters)}):", (kernel.node_id,), kernel.name)
     for indent, draft in drafts:
         for line in draft.lines:
@@ -186,9 +224,14 @@ def repr_of(name: str) -> str:
 
 
 def _write_launcher(
-    out: Writer, program: Program, entry: str, sources: list[KernelSource], scratch: bool, dependent: bool
+    out: Writer,
+    program: Program,
+    entry: str,
+    launches: list[tuple[tuple[Kernel, Joined | None], KernelSource]],
+    scratch: bool,
+    dependent: bool,
 ) -> None:
-    names = UniqueNames({entry, *(source.name for source in sources)})
+    names = UniqueNames({entry, *(source.name for _, source in launches)})
     arguments = {name: names.fresh(name) for name in program.inputs}
     out.plain(f"def {entry}({', '.join(arguments.values())}):", *signature(program))
     sizes = {size.name: ir.Name(names.fresh(size.name)) for size in program.sizes}
@@ -197,13 +240,17 @@ def _write_launcher(
         out.plain(f"    {variable.name} = {arguments[tensor]}.shape[{dimension}]")
     if scratch:
         out.plain("    triton.set_allocator(_scratch)")
-    for kernel, source in zip(program.kernels, sources, strict=True):
+    for number, ((kernel, _), source) in enumerate(launches):
         write_allocations(out, program, kernel, source, arguments, names, sizes)
         args = [arguments[name] for name in source.arguments]
+        if source.counters:
+            args.append(names.fresh("counters"))
+            line = f"    {args[-1]} = _counters({arguments[program.inputs[0]]}.device, {source.counters})"
+            out.linked(source.name, line, (kernel.node_id,), kernel.name)
         args += [descriptor_text(d, arguments[d.tensor]) for d in source.descriptors]
         args += [sizes[name].name for name in source.sizes]
         args += launch_hints(source)
-        args += ["launch_pdl=True"] if dependent and source is not sources[0] else []
+        args += ["launch_pdl=True"] if dependent and number else []
         launch = f"    {source.name}[({grid_text(source.grid, kernel, sizes)})]({', '.join(args)})"
         out.linked(source.name, launch, (kernel.node_id,), kernel.name)
     out.plain(f"    return {', '.join(arguments[name] for name in program.outputs)}")

@@ -13,6 +13,7 @@ from neptune_lab.target import ANY, Target, as_target
 MOST_STAGES = 16
 LOADS = ("pointers", "descriptors", "host_descriptors")
 TANH = ("exp2", "hardware")
+COMBINE = ("kernel", "last_program")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class EmitOptions:
         loop_stages: software pipeline stages of loops without a product; None: Triton's default, no pipeline.
         dependent_launch: a kernel starts while the previous one ends, and waits on the GPU for its results. On an H200
             this saves about 1 µs of a decode kernel's 9 to 40 µs; large kernels take longer with it (a performer 10%).
+        combine: what combines the parts of a split reduction. "kernel": a second kernel. "last_program": the program
+            that finishes last among those of a row, so that there is one launch; not measured. Only for NVIDIA's GPUs.
         target: the GPU to emit for, or its name.
 
     Raises:
@@ -41,8 +44,10 @@ class EmitOptions:
     loop_stages: int | None = None
     dependent_launch: bool = False
     target: Target = ANY
+    combine: Lit["kernel", "last_program"] = "kernel"
 
     def __post_init__(self) -> None:
+        check_choice("combine", self.combine, COMBINE, EmitError)
         check_choice("loads", self.loads, LOADS, EmitError)
         check_choice("tanh", self.tanh, TANH, EmitError)
         check_integer("loop_stages", self.loop_stages, 1, MOST_STAGES, EmitError, optional=True)
@@ -52,6 +57,7 @@ class EmitOptions:
             f"loads={self.loads!r}": self.loads != "pointers" and not self.target.descriptors,
             "dependent_launch=True": self.dependent_launch and not self.target.dependent_launch,
             "tanh='hardware'": self.tanh == "hardware" and not self.target.hardware_tanh,
+            "combine='last_program'": self.combine == "last_program" and self.target.kind == "hip",
         }
         for what, missing in requires.items():
             if missing:
@@ -65,3 +71,14 @@ class EmitOptions:
                 "dependent_launch=True overwrites the descriptors that a kernel made with loads='descriptors'",
                 help="take loads='host_descriptors' or 'pointers'",
             )
+        for name, value, usual in (
+            ("loads", self.loads, "pointers"),
+            ("dependent_launch", self.dependent_launch, False),
+        ):
+            # Copies by the copy engine are not ordered with the arrival at a counter; and a kernel that starts early
+            # has no kernel to wait for.
+            if self.combine == "last_program" and value != usual:
+                raise EmitError(
+                    f"combine='last_program' with {name}={value!r}: expected {name}={usual!r}",
+                    help=f"leave {name} out, or take combine='kernel'",
+                )

@@ -41,6 +41,8 @@ class KernelSource:
         fused: whether a product and a sum may become one instruction, which rounds once.
         sizes: sizes that are known at the launch, in the order in which the launcher passes them, after the rest;
             `grid` is that of the program's sample.
+        counters: groups of programs whose last one does the work of the next HTile kernel (`last_program`); their
+            counters are passed after the tensors.  0: the kernel is one HTile kernel.
     """
 
     name: str
@@ -53,6 +55,7 @@ class KernelSource:
     language: str = "triton"
     fused: bool = True
     sizes: tuple[str, ...] = ()
+    counters: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,8 +91,11 @@ class Kernel:
     @property
     def outline(self) -> str:
         """A summary of `htile`: loops, what each loads, multiplies, masks and stores, and lines of code per kernel."""
-        emitted = zip(self.htile.kernels, self.triton.kernels, strict=True)
-        said = {tiles.name: f"{len(k.text.splitlines())} lines of {k.language.capitalize()}" for tiles, k in emitted}
+        tiles, said = iter(self.htile.kernels), dict[str, str]()
+        for k in self.triton.kernels:
+            said[next(tiles).name] = f"{len(k.text.splitlines())} lines of {k.language.capitalize()}"
+            if k.counters:
+                said[next(tiles).name] = f"in the last programs of {k.name}"
         return outline.outline(self._at_hint, said)
 
     @property

@@ -11,7 +11,7 @@ from neptune_lab.htile_to_gluon import GluonOptions
 from neptune_lab.htile_to_gluon.options import MOST_HEADS
 from neptune_lab.htile_to_gluon.options import MOST_STAGES as MOST_RING_STAGES
 from neptune_lab.htile_to_triton import EmitOptions
-from neptune_lab.htile_to_triton.options import LOADS, MOST_STAGES, TANH
+from neptune_lab.htile_to_triton.options import COMBINE, LOADS, MOST_STAGES, TANH
 from neptune_lab.loop_ir.tree import nearest
 from neptune_lab.loop_schedule.arguments import closed_fields
 from neptune_lab.strict.console import printable, shown
@@ -27,7 +27,7 @@ class CodeOptions:
     """Choices of code generation.
 
     Args:
-        loads, tanh, loop_stages, dependent_launch: as in `EmitOptions`.
+        loads, tanh, loop_stages, dependent_launch, combine: as in `EmitOptions`.
         interleave: independent parts that the rows of a program are cut into, 1 or 2. With 2, the softmax of one half
             runs during the product of the other.
         disable_passes: names of HTile passes to leave out, to measure their effect.
@@ -44,6 +44,7 @@ class CodeOptions:
     tanh: Literal["exp2", "hardware"] = "exp2"
     loop_stages: int | None = None
     dependent_launch: bool = False
+    combine: Literal["kernel", "last_program"] = "kernel"
     interleave: Literal[1, 2] = 1
     disable_passes: tuple[str, ...] = ()
     code: Literal["triton", "gluon"] = "triton"
@@ -55,7 +56,7 @@ class CodeOptions:
     heads_together: int | None = None
 
     def __post_init__(self) -> None:
-        for name, known in (("loads", LOADS), ("tanh", TANH)):
+        for name, known in (("loads", LOADS), ("tanh", TANH), ("combine", COMBINE)):
             check_choice(name, getattr(self, name), known, EmitError)
         for name in ("dependent_launch", "ping_pong", "tie", "persistent", "ahead"):
             check_switch(name, getattr(self, name), EmitError)
@@ -68,6 +69,11 @@ class CodeOptions:
             raise ScheduleError(
                 f"disable_passes={shown(self.disable_passes)}: expected a tuple of names of passes",
                 help='for example disable_passes=("longest_first",)',
+            )
+        if self.combine == "last_program" and self.code == "gluon":
+            raise EmitError(
+                "combine='last_program' with code='gluon': its kernels are not joined",
+                help="leave code out, or take combine='kernel'",
             )
         for name in self.disable_passes:
             if not isinstance(name, str) or name not in PASSES:
@@ -85,6 +91,7 @@ class CodeOptions:
             self.loop_stages,
             self.dependent_launch,
             target or (ANY if plain else Target.current()),
+            self.combine,
         )
 
     def gluon(self, target: Target | None) -> GluonOptions:

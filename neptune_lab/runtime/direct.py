@@ -39,12 +39,14 @@ from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
 from typing import Any
 
+from neptune_lab.runtime.kept_descriptors import Descriptors
+
 # Bytes that each part of the allocation for intermediate tensors is a multiple of.
 _PART = 256
 # Names that only the written launcher has.
 _PREFIX = "_nl_"
-# Descriptors of a tensor that are kept, by address.
-_MOST_DESCRIPTORS = 256
+# The function of a module that gives the counters of programs that arrive (`htile_to_triton.helpers.COUNTERS`).
+_COUNTERS = "_counters"
 
 
 class _Unknown(Exception):
@@ -186,6 +188,11 @@ class _Rewrite:
                             self.names[node.id] = getattr(self.module, node.id)
                 case ast.Assign(targets=[ast.Name()], value=ast.Subscript(value=ast.Attribute(attr="shape"))):
                     sizes.append(ast.unparse(statement))
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(ast.Name(id=maker), [_, count])) if (
+                    maker == _COUNTERS
+                ):
+                    before.append(f"{name} = {maker}({_PREFIX}device, {ast.unparse(count)})")
+                    before.append(f"{_PREFIX}p_{name} = {name}.data_ptr()")
                 case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
                     allocations[name] = self._allocation(call)
                 case ast.Return(value=ast.Name() as one):
@@ -317,7 +324,7 @@ class _Rewrite:
                 number = sum(name.startswith(f"{prefix}descriptor_") for name in self.names)
                 text = ast.unparse(ast.Tuple([*rest], ast.Load()))
                 described = eval(text, vars(self.module))  # literals, and names of the module
-                kept = _Descriptors(getattr(self.module, maker), described, metas, number)
+                kept = Descriptors(getattr(self.module, maker), described, metas, number)
                 self.names[f"{prefix}descriptor_{number}"] = kept
                 flat = "*" if metas is not None else ""
                 return f"{flat}{prefix}descriptor_{number}({tensor}, {_PREFIX}p_{tensor})"
@@ -367,49 +374,6 @@ def _launch_function(run: Any) -> tuple[Any, str, list[Any] | None]:
             return run, "run", None
         own, metas = held["launcher"], list(held["tensordesc_meta"])
     return own, "arguments last" if version == (3, 7) else "arguments in place", metas
-
-
-class _Address:
-    """What a kept descriptor has in place of a tensor, which it would keep alive."""
-
-    __slots__ = ("address", "dtype")
-
-    def __init__(self, tensor: Any) -> None:
-        self.address, self.dtype = tensor.data_ptr(), tensor.dtype
-
-    def data_ptr(self) -> int:
-        return self.address
-
-
-class _Descriptors:
-    """Descriptors of one tensor of a launcher, by address: they depend on nothing else.
-
-    Args:
-        maker: makes a descriptor of a tensor and `described`.
-        metas: of the kernel's descriptors; None: Triton makes its arguments of a descriptor at each launch.
-        number: of this descriptor.
-    """
-
-    __slots__ = ("_described", "_kept", "_maker", "_meta", "_ready")
-
-    def __init__(self, maker: Any, described: tuple[Any, ...], metas: list[Any] | None, number: int) -> None:
-        self._maker, self._described, self._kept = maker, described, dict[int, Any]()
-        self._ready = metas is not None
-        self._meta = metas[number] if metas is not None else None
-
-    def __call__(self, tensor: Any, address: int) -> Any:
-        found = self._kept.get(address)
-        if found is None:
-            found = self._maker(tensor, *self._described)
-            found.base = _Address(tensor)
-            if self._ready:
-                from triton.backends.nvidia.driver import make_tensordesc_arg
-
-                found = make_tensordesc_arg(found, self._meta)
-            if len(self._kept) >= _MOST_DESCRIPTORS:
-                self._kept.clear()
-            self._kept[address] = found
-        return found
 
 
 __all__ = ["Compiled", "direct"]

@@ -31,13 +31,26 @@ _CHAINS = frozenset(
         "tl.PropagateNan.ALL",
         "triton.knobs.runtime.interpret",
         "torch.cuda.get_device_properties",
+        "torch.cuda.is_current_stream_capturing",
+        "torch.cuda.current_stream",
         "gl.NVMMASharedLayout.get_default_for",
     }
     | {f"tl.extra.cuda.gdc_{what}" for what in ("wait", "launch_dependents")}
 )
 # The names that emitted modules use of torch and Triton, which can do far more than compute.
 _TORCH = frozenset(
-    {"empty", "empty_strided", "bool", "float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32", "float64"}
+    {
+        "empty",
+        "empty_strided",
+        "zeros",
+        "bool",
+        "float8_e4m3fn",
+        "float8_e5m2",
+        "float16",
+        "bfloat16",
+        "float32",
+        "float64",
+    }
     | {f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64)}
 )
 _TRITON = frozenset({"jit", "set_allocator"})

@@ -72,6 +72,35 @@ def written(world, text=TWO, **kernels):
     return direct(text, "entry", ModuleType("module"), kernels, torch.device("cpu"), slow)
 
 
+COUNTED = """
+import torch
+
+def entry(q):
+    \"\"\"Contiguous tensors on one device.\"\"\"
+    out = torch.empty((3,), dtype=torch.float32, device=q.device)
+    counters = _counters(q.device, 6)
+    first[(4,)](q, out, counters)
+    return out
+"""
+
+
+def test_counters_are_those_of_the_module(world):
+    """They are asked for at each call: the stream may be another one, and a graph may be captured."""
+    counters, asked = torch.zeros(6, dtype=torch.int32), []
+    module = ModuleType("module")
+    module._counters = lambda device, count: asked.append((device, count)) or counters
+    launch = direct(COUNTED, "entry", module, {"first": kernel(world, "first")}, torch.device("cpu"), lambda *_: "slow")
+    assert launch is not None
+    q = torch.zeros(4)
+    for _ in range(2):
+        out = launch(q)
+    (name, arguments), _ = world.seen
+    assert name == "first"
+    assert arguments[-3:] == (q.data_ptr(), world.seen[0][1][-2], counters.data_ptr())
+    assert world.seen[1][1][-2] == out.data_ptr()
+    assert asked == [(torch.device("cpu"), 6)] * 2
+
+
 def test_grids_arguments_and_memory(world):
     launch = written(world)
     q, k = torch.zeros(4, dtype=torch.float16), torch.zeros(2, 6, dtype=torch.float16)

@@ -183,6 +183,13 @@ def _store(pointer: Any, value: Any, mask: Any = None, **_: Any) -> None:
     memory.flat[every[keep], offsets[keep]] = np.broadcast_to(values, shape)[keep]
 
 
+def _atomic_add(pointer: Any, value: int, **_: Any) -> Tile:
+    """Adds to one element, and returns what it was."""
+    before = _tile(np.array(_load(pointer)))
+    _store(pointer, before + value)
+    return before
+
+
 def _check(offsets: np.ndarray, memory: _Memory, what: str) -> None:
     low, high = np.minimum.reduce, np.maximum.reduce  # `min` and `max` of arrays go through several layers of Python
     size = memory.flat.shape[1]
@@ -298,6 +305,7 @@ class _Language:
         self.broadcast_to, self.reshape = _broadcast_to, _reshape
         self.expand_dims = lambda value, axis: _tile(np.expand_dims(np.asarray(value), _axis(axis)))
         self.debug_barrier = lambda: None
+        self.atomic_add = _atomic_add
         self.range = lambda *bounds, **_: range(*(int(b) for b in bounds))
         self.arange = lambda start, stop: _tile(np.arange(start, stop, dtype=np.int32)[None])
 
@@ -404,6 +412,7 @@ def run_sets(
     scope: dict[str, Any] = {
         "__name__": source.name,
         "torch": SimpleNamespace(empty=empty, empty_strided=empty_strided, **kinds),
+        "functools": SimpleNamespace(cache=lambda function: function),
         "triton": SimpleNamespace(
             jit=jit,
             set_allocator=lambda f: None,
@@ -413,6 +422,7 @@ def run_sets(
         "pow": np.power,
     }
     exec(_code(source.text, f"<{source.name}>"), scope)  # the emitter's own text
+    scope["_counters"] = lambda device, count: _Memory(np.zeros((len(sets), count), np.int32), kinds["int32"])
     memories = []
     for name in order:
         dtype = kinds[dtypes[name]]
