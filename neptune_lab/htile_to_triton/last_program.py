@@ -197,7 +197,7 @@ def _body(program: Program, first: Kernel, second: Kernel, ranges: Mapping[str, 
     for var, own in ranges.items():
         if own.only:
             body = substitute(body, names[var], own.start)
-    for var, own in reversed(ranges.items()):
+    for var, own in reversed([*ranges.items()]):
         if not own.only:
             body = (For(second.node_id, names[var], own.start, own.stop, body, second.name),)
     return body

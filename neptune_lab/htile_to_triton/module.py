@@ -128,8 +128,9 @@ def _launches(program: Program, options: EmitOptions) -> list[tuple[Kernel, Join
         made.append((first, together))
         waiting = waiting[1:] if together else waiting
     if len(made) == len(program.kernels):
+        why = "; ".join(reasons) or "there is one kernel"
         raise EmitError(
-            f"combine='last_program' finds no two kernels for one launch: {'; '.join(reasons) or 'there is one kernel'}",
+            f"combine='last_program' finds no two kernels for one launch: {why}",
             help="leave combine out, or split the columns with template='split_k_update'",
         )
     return made

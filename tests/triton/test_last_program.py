@@ -183,7 +183,8 @@ OTHERS = {
     "a row too few": ("grid (js: 8, h: 4)", "grid (js: 8, h: 3)", "grids that do not match"),
     "parts that two rows store": ("part[h, js] =", "part[h//2, js] =", "two groups store one element|do not match"),
     "what is read is stored": ("    out[h] =", "    part[h, 0] = 0.0\n    out[h] =", "both use part"),
-    "nothing is passed on": ("reduce(sum, part[h, 0:8], dim=0)", "reduce(sum, x[h, 0:8, 0], dim=0)", "pass no tensor on"),
+    "nothing is passed on": ("reduce(sum, part[h, 0:8], dim=0)", "reduce(sum, x[h, 0:8, 0], dim=0)",
+                             "pass no tensor on"),
     "nothing is split": ("grid (js: 8, h: 4)\n    part[h, js] = reduce(sum, x[h, js, 0:16], dim=0)",
                          "grid (h: 4)\n    part[h, 0:8] = reduce(sum, x[h, 0:8, 0:16], dim=1)", "nothing is split"),
 }  # fmt: skip
@@ -214,8 +215,8 @@ def test_random_decoding(seed: int, monkeypatch: pytest.MonkeyPatch):
     rng = random.Random(seed)
     kv_heads = rng.choice([1, 2, 3])
     op = attention.gqa(
-        batch=rng.choice([1, 3]), heads=kv_heads * rng.choice([1, 2, 5]), kv_heads=kv_heads, q_len=rng.choice([1, 1, 20]),
-        kv_len=rng.choice([130, 200, 333]), head_dim=16, causal=False,
+        batch=rng.choice([1, 3]), heads=kv_heads * rng.choice([1, 2, 5]), kv_heads=kv_heads,
+        q_len=rng.choice([1, 1, 20]), kv_len=rng.choice([130, 200, 333]), head_dim=16, causal=False,
     )  # fmt: skip
     splits = rng.choice([2, 3])
     one, two = compiled(op, splits), compiled(op, splits, nl.CodeOptions())
