@@ -226,6 +226,10 @@ def check_user_repair(
         raise
 
 
+# The partial result in h. No loop can have this name: h may hold loop variables beside it.
+_CARRIED = Var("carried value")
+
+
 def _falls(program: Program, producer: str) -> bool:
     block = writer_of(program, producer)
     return block is not None and reducer_of(block) == "min"
@@ -245,7 +249,7 @@ def lowered_problem(
     def now(buffer: str, _: tuple[Expr, ...]) -> Expr:
         return Var(f"{buffer} now")
 
-    carried = Var("t")
+    carried = _CARRIED
     h = apply_repair_term(consumer, carried, repair, TagReads(before, now), program)
     places = [ProducerNodes(read, before(buffer, ()), now(buffer, ())) for read, buffer in asked.named.items()]
     held: list[Expr] = [read for value in repair.constants.values() for read in loads(value)]
@@ -254,7 +258,7 @@ def lowered_problem(
 
 def with_ranges(program: Program, consumer: Block, asked: ReducePattern, repair: Repair) -> RepairTerm:
     """The term with the reasons why it is right in float32 (`float_range`); RepairError, step "range", if it is not."""
-    carried = Var("t")
+    carried = _CARRIED
     places = {p: (Var(f"{p} before"), Var(f"{p} now")) for p in repair.reads}
     moment = TagReads(lambda p, _: places[p][0], lambda p, _: places[p][1], starts=True)
     h = apply_repair_term(consumer, carried, repair, moment, program)

@@ -105,7 +105,7 @@ def _in_range(program: Program, consumer: Block, repair: FamilyRepair) -> str:
     )
     if term.by_difference:
         values[term.step] = reference_step(term, repair.reference, values, dtype)
-    carried = [Var(f"t{row}") for row in range(term.size)]
+    carried = [Var(f"carried value {row}") for row in range(term.size)]
     terms = [match_reduction(consumer).term]
     terms += [lower(term.companion(k), repair.values, dtype) for k in range(1, term.size)]
     moved = [moved_sum(row, carried, term, values, dtype) for row in range(term.size)]

@@ -214,7 +214,7 @@ def fold(
     axes = _order_of_reads(term, spatial, reduced) if reduced else spatial
     tile = convert.tile(term, axes)
     start = identity(reducer, dtype)
-    for mask in masks:
+    for mask in (*masks, *_repetitions(convert, reducer, (term, *masks), reduced)):
         tile = Elementwise("where", (convert.tile(mask, axes), tile, Literal(start.value, dtype)), dtype)
     # On truth values, max is `or` and min is `and`, so HTile needs no reducers for these.
     reducer = {"any": "max", "all": "min"}.get(reducer, reducer)
@@ -222,6 +222,18 @@ def fold(
         if axes[dim] in reduced:
             tile = Reduce(reducer, tile, dim)  # type: ignore[arg-type]
     return tile
+
+
+def _repetitions(convert: Converter, reducer: str, parts: tuple[Expr, ...], reduced: tuple[str, ...]) -> list[Expr]:
+    """Conditions that always hold, one per folded loop that nothing depends on: they give the tile that loop's extent.
+
+    Without them, the tile has one element along the loop, and a sum of n equal terms would be one term.  Folding equal
+    terms with max, min, any and all gives that term anyway.
+    """
+    if reducer not in ("sum", "prod"):
+        return []
+    used = set().union(*(_variables(part, convert.nest) for part in parts))
+    return [Op("lt", (Var(v), Const(convert.nest.inner[v], "int32"))) for v in reduced if v not in used]
 
 
 def _order_of_reads(term: Expr, spatial: tuple[str, ...], reduced: tuple[str, ...]) -> tuple[str, ...]:

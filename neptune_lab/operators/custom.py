@@ -71,7 +71,8 @@ def custom(
             empty, or hold something else than tensors; names that are not identifiers, or that two tensors share;
             placeholders that are not listed, or not used; shapes that are not static, or of more than 2**40 elements;
             other dtypes; `te.scan`, `te.extern`, and stages with several results; reductions with a condition or a
-            start value, or with an unknown reducer; reads outside a tensor that no condition guards.
+            start value, with an unknown reducer or one that starts from something else than its identity, or over an
+            axis without elements; reads outside a tensor that no condition guards.
     """
     in_tensors, out_tensors = _tensors("inputs", inputs), _tensors("outputs", outputs)
     _check_name("operator", name)
@@ -216,6 +217,7 @@ def _check_operation(op: Any) -> None:
         return
     body = op.body[0]
     if isinstance(body, tirx.Reduce):
+        _check_axes(name, body.axis)
         if not (isinstance(body.condition, tirx.IntImm) and int(body.condition)):
             raise DefinitionError(
                 f"stage {name!r} reduces under the condition {body.condition}",
@@ -227,19 +229,52 @@ def _check_operation(op: Any) -> None:
             )
 
 
+def _check_axes(stage: str, axes: Sequence[Any]) -> None:
+    """Every reduction axis has a static start and end, and at least one element."""
+    from tvm import tirx
+
+    for axis in axes:
+        name, start, extent = axis.var.name, axis.dom.min, axis.dom.extent
+        if not all(isinstance(size, int | tirx.IntImm) for size in (start, extent)):
+            raise DefinitionError(
+                f"stage {stage!r} reduces over {name!r}, which has {extent} elements from {start}",
+                node=stage,
+                help="sizes are static: make the operator once for each size",
+            )
+        if int(extent) < 1:
+            raise DefinitionError(
+                f"stage {stage!r} reduces over {name!r} from {start} to {int(start) + int(extent)}, "
+                "which has no element",
+                node=stage,
+                help="give te.reduce_axis((start, end)) an end above its start",
+            )
+
+
 def _check_reducers(program: Program) -> None:
-    """Every reduction has a reducer that the compiler knows."""
-    from neptune_lab.loop_ir.reduction import match_reduction
+    """Every reduction has a reducer that the compiler knows, and starts from that reducer's identity.
+
+    Formal statement: x (f) init is x for every x; partial results of tiles and splits each begin with it.
+    """
+    from neptune_lab.loop_ir.reduction import identity, match_reduction
     from neptune_lab.loop_ir.tree import blocks
 
     for block in blocks(program):
         if block.is_reduction:
             try:
-                match_reduction(block)
+                reduction = match_reduction(block)
             except ScheduleError as error:
                 raise DefinitionError(
                     f"stage {block.name!r}: {error.reason}", node=block.name, help=error.help
                 ) from error
+            neutral = identity(reduction.reducer, program.buffer(block.writes).dtype)
+            if reduction.identity.value != neutral.value:
+                raise DefinitionError(
+                    f"stage {block.name!r} starts its {reduction.reducer} from {reduction.identity.value}, which is "
+                    f"not the identity, {neutral.value}",
+                    node=block.name,
+                    help=f"give te.comm_reducer the identity {neutral.value}, and combine the start value in a later "
+                    "stage",
+                )
 
 
 def _check_reach(program: Program) -> None:

@@ -19,6 +19,7 @@ from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates import TEMPLATES
 from neptune_lab.pipeline import record
+from neptune_lab.pipeline.captured_inputs import CapturedInputs
 from neptune_lab.pipeline.exceptions import exceptions_met
 from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.pipeline.schedule_traffic import schedule_traffic
@@ -180,9 +181,7 @@ class Kernel:
         """
         if self.other_sizes is not None and not self._fits(tensors):
             return self.other_sizes.kernel(tensors)(*tensors)
-        if len(tensors) == self._not_captured:
-            tensors = (*tensors, *self._captured_on(getattr(tensors[0], "device", "cpu")))
-        return self._loaded(*tensors)
+        return self._loaded(*self._captured.appended(tensors))
 
     def _fits(self, tensors: Sequence[Any]) -> bool:
         """Whether the first tensors have sizes of this kernel, or are for its own checks to refuse."""
@@ -203,22 +202,8 @@ class Kernel:
         return tuple(tensor.shape for tensor in self.spec.inputs)
 
     @cached_property
-    def _not_captured(self) -> int | None:
-        """The number of inputs that no mod captured; None if no input was captured, or all were."""
-        captured = len(self.operator.captured)
-        return len(self.operator.inputs) - captured or None if captured else None
-
-    def _captured_on(self, device: Any) -> tuple[Any, ...]:
-        """The captured tensors on `device`."""
-        from neptune_lab.runtime import to_tensor
-
-        if device not in self._captured:
-            self._captured[device] = tuple(to_tensor(a, device) for a in self.operator.captured.values())
-        return self._captured[device]
-
-    @cached_property
-    def _captured(self) -> dict[Any, tuple[Any, ...]]:
-        return {}
+    def _captured(self) -> CapturedInputs:
+        return CapturedInputs(self.operator)
 
     def export(self, path: str | Path) -> Path:
         """Saves the module to a file that needs only torch and Triton. Without a GPU, and without Triton's interpreter,
@@ -320,8 +305,8 @@ class Kernel:
         """The kernel's operator as a function of torch tensors that gives gradients, also under torch.compile.
 
         Returns:
-            A function from the operator's inputs, including those that a mod captured, to its output or a tuple of its
-            outputs.  Its forward kernel also gives what the backward kernels read, so it is another one than this.
+            A function from the operator's inputs to its output or a tuple of its outputs; inputs that a mod captured
+            may be omitted.  Its forward kernel also gives what the backward kernels read, so it is not this one.
 
         Raises:
             DefinitionError: the operator has no float input, or no derivative.

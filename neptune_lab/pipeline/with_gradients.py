@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from neptune_lab.errors import DefinitionError
+from neptune_lab.errors import DefinitionError, LaunchError
+from neptune_lab.pipeline.captured_inputs import CapturedInputs
 from neptune_lab.runtime import LoadedKernel, load
 
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ def with_gradients(op: Operator) -> Callable[..., Any]:
         op: any operator whose sizes are numbers.
 
     Returns:
-        A function from the operator's inputs, captured ones included, to its outputs: a tensor, or a tuple.  Float
-        inputs get gradients; their backward kernels are compiled when the first backward pass needs them.
+        A function from the operator's inputs, of which captured ones may be omitted, to its outputs: a tensor, or a
+        tuple.  Float inputs get gradients; their backward kernels are compiled when the first backward pass needs them.
 
     Raises:
         DefinitionError: the operator has no float input, or no derivative.
@@ -61,9 +62,18 @@ def with_gradients(op: Operator) -> Callable[..., Any]:
 
     kernel = differentiable(op, _kernel, _kernel)
     torch_op = kernel.op
+    captured, expected = CapturedInputs(op), len(op.inputs)
 
     def call(*tensors: Any) -> Any:
         refuse_transforms(*tensors)
+        if len(tensors) != expected:
+            tensors = captured.appended(tensors)
+        if len(tensors) != expected:
+            raise LaunchError(
+                f"{op.name} got {len(tensors)} arguments, expected {expected - len(op.captured)}: "
+                + ", ".join(t.name for t in op.inputs if t.name not in op.captured),
+                help="give the operator's inputs in this order",
+            )
         return kernel.outputs(torch_op(*tensors))
 
     call.__name__ = op.name

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from definitions import assert_defined_as_referenced
 from tvm import te, tirx
 
-from neptune_lab import Schedule
+from neptune_lab import Schedule, compile
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators import custom
 
@@ -130,6 +131,20 @@ def started() -> Any:
     return fold(te.sum, init=tirx.const(1.0, "float32"))
 
 
+def folded_from(identity: float, fold_of: Any = lambda a, b: a + b) -> Any:
+    return fold(te.comm_reducer(fold_of, lambda t: tirx.const(identity, t), name="folded"))
+
+
+def larger(a: Any, b: Any) -> Any:
+    return tirx.max(a, b)
+
+
+def over(start: Any, end: Any) -> Any:
+    x = matrix()
+    j = te.reduce_axis((start, end), name="j")
+    return [x], [compute((3,), lambda i: te.sum(x[i, j], axis=j), name="s")]
+
+
 def scan() -> Any:
     x, state = matrix("x"), matrix("state")
     first = compute((1, 5), lambda _, j: x[0, j], name="first")
@@ -167,6 +182,14 @@ def unknown_call() -> Any:
         (argmax, r"stage 'best' has 2 results(.|\n)*a stage of its own"),
         (conditional, r"stage 's' reduces under the condition(.|\n)*select the reducer's identity"),
         (started, r"stage 's' reduces from a start value of its own"),
+        (lambda: folded_from(1.0), r"'s' starts its sum from 1.0, which is not the identity, 0.0(.|\n)*a later stage"),
+        (lambda: folded_from(0.0, larger), r"'s' starts its max from 0.0, which is not the identity, -inf"),
+        (lambda: folded_from(-1e30, larger), r"'s' starts its max from -1e\+30, which is not the identity, -inf"),
+        (lambda: folded_from(0.0, lambda a, b: a * b), r"'s' starts its prod from 0.0, which is not the identity, 1.0"),
+        (lambda: over(0, 0), r"stage 's' reduces over 'j' from 0 to 0, which has no element"),
+        (lambda: over(4, 2), r"stage 's' reduces over 'j' from 4 to 2, which has no element"),
+        (lambda: over(0, tirx.Var("n", "int32")), r"stage 's' reduces over 'j', which has n elements from 0"),
+        (lambda: over(2, 6), r"'s' reads 'x' outside: index j \+ 2 of axis 1 runs from 2 to 5, and the axis has 5"),
         (scan, r"stage 'running' is a te.scan"),
         (outside, r"'s' reads 'x' outside: index i \+ 1 of axis 0 runs from 1 to 3, and the axis has 3(.|\n)*guard"),
         (before, r"'o' reads 'x' outside: index j - 1 of axis 1 runs from -1 to 3"),
@@ -203,3 +226,90 @@ def test_names_and_lists_are_checked() -> None:
         custom("f", [x, x], out)
     with pytest.raises(DefinitionError, match="output 's' is listed twice"):
         custom("f", [x], out * 2)
+
+
+def part_of_a_row() -> Any:
+    x = matrix(shape=(3, 24))
+    j, k = te.reduce_axis((2, 20), name="j"), te.reduce_axis((3, 19), name="k")
+    r = compute((3,), lambda i: te.max(x[i, j], axis=j), name="r")
+    s = compute((3,), lambda i: te.sum(te.if_then_else(k > 4, te.exp(x[i, k] - r[i]), 0.0), axis=k), name="s")
+    return [x], [s], lambda x: np.exp(x[:, 5:19] - x[:, 2:20].max(1, keepdims=True)).sum(1)
+
+
+def strided_part() -> Any:
+    x = matrix(shape=(3, 24))
+    j, k = te.reduce_axis((2, 20), name="j"), te.reduce_axis((-1, 8), name="k")
+    r = compute((3,), lambda i: te.max(x[i, j - 2] + j.var.astype("float32"), axis=j), name="r")
+    s = compute((3,), lambda i: te.sum(te.exp(x[i, 2 * k + 2] - r[i]), axis=k), name="s")
+    return [x], [s], lambda x: np.exp(x[:, :18:2] - (x[:, :18] + np.arange(2, 20)).max(1, keepdims=True)).sum(1)
+
+
+def repeated_sum() -> Any:
+    x = matrix(shape=(3, 24))
+    j, k = te.reduce_axis((0, 24), name="j"), te.reduce_axis((0, 24), name="k")
+    a = compute((3,), lambda i: te.sum(x[i, 0], axis=j), name="a")
+    return (
+        [x],
+        [compute((3,), lambda i: te.sum(x[i, k] + a[i], axis=k), name="s")],
+        (lambda x: (x + 24 * x[:, :1]).sum(1)),
+    )
+
+
+def repeated_product() -> Any:
+    x = matrix(shape=(3, 6))
+    j = te.reduce_axis((0, 5), name="j")
+    product = te.comm_reducer(lambda a, b: a * b, lambda t: tirx.const(1, t), name="product")
+    return [x], [compute((3, 6), lambda i, t: product(x[i, t], axis=j), name="s")], lambda x: x**5
+
+
+def repeated_in_one_of_two() -> Any:
+    x = matrix(shape=(3, 24))
+    j, k = te.reduce_axis((0, 7), name="j"), te.reduce_axis((0, 24), name="k")
+    return [x], [compute((3,), lambda i: te.sum(x[i, k], axis=[j, k]), name="s")], lambda x: 7 * x.sum(1)
+
+
+def loop_called_t() -> Any:
+    x = matrix(shape=(3, 12))
+    j, k = te.reduce_axis((0, 12), name="j"), te.reduce_axis((0, 12), name="t0")
+    low = tirx.const(float("-inf"), "float32")
+    r = compute((3, 12), lambda i, t: te.max(te.if_then_else(j <= t, x[i, j], low), axis=j), name="r")
+    return (
+        [x],
+        [
+            compute(
+                (3, 12), lambda i, t: te.sum(te.if_then_else(k <= t, te.exp(x[i, k] - r[i, t]), 0.0), axis=k), name="s"
+            )
+        ],
+        lambda x: np.exp(np.logaddexp.accumulate(x, 1) - np.maximum.accumulate(x, 1)),
+    )
+
+
+DEFINED = [
+    part_of_a_row,
+    strided_part,
+    repeated_sum,
+    repeated_product,
+    repeated_in_one_of_two,
+    loop_called_t,
+]
+
+
+@pytest.mark.parametrize("block_kv", [None, 4])
+@pytest.mark.parametrize("definition", DEFINED, ids=lambda d: d.__name__)
+def test_kernels_compute_what_the_tensor_expressions_say(definition, block_kv: int | None) -> None:
+    """Compared with NumPy: the reference that `custom` derives comes from the same conversion as the kernel."""
+    inputs, outputs, wanted = definition()
+    kernel = compile(custom("defined", inputs, outputs), block_kv=block_kv)
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(tuple(map(int, inputs[0].shape)))
+    found = kernel(torch.tensor(x, dtype=torch.float32)).double().numpy()
+    np.testing.assert_allclose(found, wanted(x), rtol=2e-5, atol=1e-5)
+
+
+def test_a_maximum_of_bfloat16_begins_at_minus_infinity() -> None:
+    x = matrix(dtype="bfloat16", shape=(3, 8))
+    j = te.reduce_axis((0, 8), name="j")
+    kernel = compile(custom("top", [x], [compute((3,), lambda i: te.max(x[i, j], axis=j), name="top")]))
+    values = torch.randn(3, 8).bfloat16()
+    values[1] = -torch.inf
+    torch.testing.assert_close(kernel(values), values.amax(1))

@@ -112,3 +112,26 @@ def test_the_gradient_of_a_gradient_is_refused():
     (first,) = torch.autograd.grad(function(x).square().sum(), x, create_graph=True)
     with pytest.raises(LaunchError, match=r"gradient of a gradient(.|\n)*torch's own operations"):
         torch.autograd.grad(first.sum(), x)
+
+
+def test_captured_tensors_may_be_omitted_and_a_wrong_number_of_arguments_is_named():
+    scale = torch.tensor([[0.5], [1.0], [-2.0]], device=DEVICE)
+
+    def scaled(x, y):
+        return torch.logsumexp(x * scale + y, -1)
+
+    x, y = drawn((3, 9), (3, 9))
+    function = nl.compile(nl.from_torch(scaled, x.detach(), y.detach())).with_gradients()
+    check(function, lambda x, y: torch.logsumexp(x * scale.double() + y, -1), (x, y))
+    with pytest.raises(LaunchError, match=r"scaled got 1 arguments, expected 2: x, y"):
+        function(x)
+
+
+def test_a_gradient_that_is_the_same_for_many_elements_counts_each():
+    """A cotangent that does not depend on the loop that it is summed over, here the columns of x for each row of y."""
+
+    def pairs(x, y):
+        return torch.logsumexp((x[:, :, None] + y[:, None, :]).sum(1), -1)
+
+    x, y = drawn((3, 7), (3, 9))
+    check(nl.compile(nl.from_torch(pairs, x.detach(), y.detach())).with_gradients(), pairs, (x, y))

@@ -30,7 +30,11 @@ from neptune_lab.loop_ir.nodes import (
     Stmt,
     Store,
     Var,
+    add,
     conjuncts,
+    const,
+    map_store,
+    transform,
 )
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.simplify import simplify
@@ -48,6 +52,7 @@ def _loop_name(name: str) -> str:
 
 
 _NODES = node_names()
+_LARGEST_BFLOAT16 = (2 - 2.0**-7) * 2.0**127
 
 
 class _In:
@@ -115,7 +120,9 @@ class _In:
         return Op("select", (c, a, b))
 
     def store(self, s: Any, env: dict[Any, Expr]) -> Store:
-        return Store(self.buffer(s.buffer), tuple(self.expr(i, env) for i in s.indices), self.expr(s.value, env))
+        store = Store(self.buffer(s.buffer), tuple(self.expr(i, env) for i in s.indices), self.expr(s.value, env))
+        shifted = any(isinstance(variable, Op) for variable in env.values())
+        return map_store(store, lambda e: transform(e, _added)) if shifted else store
 
     def block(self, realize: Any, env: dict[Any, Expr]) -> Block:
         b = realize.block
@@ -131,9 +138,11 @@ class _In:
         for iv, value in zip(b.iter_vars, realize.iter_values, strict=True):
             iter_name = unique(str(iv.var.name).removeprefix("v_"), taken, "_")
             taken.add(iter_name)
-            inner[iv.var] = Var(iter_name)
+            start = int(iv.dom.min)  # here every iteration variable counts from 0
+            inner[iv.var] = add(Var(iter_name), const(start))
             kind = "reduce" if int(iv.iter_type) == IterVar.CommReduce else "spatial"
-            iters.append(Iter(iter_name, int(iv.dom.extent), kind, simplify(self.expr(value, env), {})))
+            bound = _added(Op("sub", (self.expr(value, env), const(start)))) if start else self.expr(value, env)
+            iters.append(Iter(iter_name, int(iv.dom.extent), kind, simplify(bound, {})))
         init = None if b.init is None else self.store(b.init, inner)
         if init is not None and isinstance(init.value, Const):
             init = replace(init, value=_infinite(init.value))
@@ -165,7 +174,7 @@ class _In:
                 name = unique(_loop_name(name), taken | self.loops, "_")
             name = unique(name, taken, "_")
             extent = int(s.extent)
-            body = self.stmt(s.body, {**env, s.loop_var: Var(name)}, taken | {name})
+            body = self.stmt(s.body, {**env, s.loop_var: add(Var(name), const(int(s.min)))}, taken | {name})
             loop = Loop(name, extent, body, _kind(s), _notes(s))
             return (loop,)
         raise DefinitionError(
@@ -180,6 +189,14 @@ def _operator(name: str, *args: Expr) -> Expr:
         case "mul", (x, Const(-1, dtype)) if "float" in dtype:
             return Op("neg", (x,))
     return Op(name, args)
+
+
+def _added(expr: Expr) -> Expr:
+    """(x + 2) - 2 as x: reads of an axis that starts at 2 have the form that they have for an axis that starts at 0."""
+    match expr:
+        case Op("add" | "sub" as sign, (Op("add", (x, Const(p, "int32"))), Const(q, "int32"))):
+            return add(x, const(p + q if sign == "add" else p - q))
+    return expr
 
 
 def _is_guarded(x: Expr) -> bool:
@@ -197,9 +214,12 @@ def _notes(loop: Any) -> tuple[tuple[str, str | int], ...]:
 
 
 def _infinite(value: Const) -> Const:
-    """The constant, with the largest finite number replaced by infinity: TVM starts max from the lowest finite number,
-    but a fully masked row needs -inf."""
-    if value.dtype.startswith("float") and abs(float(value.value)) == float(np.finfo(value.dtype).max):
+    """The constant, with the largest finite number replaced by infinity: TVM starts max from the lowest finite number
+    (of a bfloat16 from that of a float32), but a fully masked row needs -inf."""
+    if "float" not in value.dtype:
+        return value
+    largest = _LARGEST_BFLOAT16 if value.dtype == "bfloat16" else float(np.finfo(value.dtype).max)
+    if abs(float(value.value)) >= largest:
         return Const(float("inf") if value.value > 0 else float("-inf"), value.dtype)
     return value
 
