@@ -8,7 +8,7 @@ in the result.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, assert_never
 
 import numpy as np
@@ -123,12 +123,22 @@ class _Machine:
                 case _:
                     assert_never(stmt)
 
-    def iterations(self, loop: ir.For) -> range:
+    def iterations(self, loop: ir.For) -> Iterator[int]:
         start, stop = self.index(loop.start), self.index(loop.stop)
+        if loop.listed is not None:
+            entry, count = loop.listed
+            place = ir.place_in_list(loop.var)
+            for n in range(int(self.eval(count))):
+                self.env[place] = n
+                value = int(self.eval(entry))
+                assert start <= value < stop, f"{loop.var} = {value} is listed, and is not in range({start}, {stop})"
+                yield value
+            self.env.pop(place, None)
+            return
         if loop.within is not None:
             first, last = (int(self.eval(bound)) for bound in loop.within)
             start, stop = max(start, first), min(stop, last)
-        return range(start, stop)
+        yield from range(start, stop)
 
     def store(self, store: ir.Store) -> None:
         target = self.program.tensor(store.target.tensor)

@@ -248,7 +248,9 @@ class For(Hashed):
 
     `part` says which part of a partitioned loop this is; a part is not partitioned again.  `within`, if there is one,
     are two int32 elements in global memory that an earlier kernel stored: iterations before the first, and from the
-    second on, are left out.
+    second on, are left out.  `listed`, if there is one, are two such elements too: an entry of a list, whose last index
+    is `place_in_list(var)`, and the number of entries.  The variable then takes the values of the entries, in their
+    order; each is one that it takes without a list.  A loop has one of the two at most.
     """
 
     node_id: str
@@ -259,9 +261,15 @@ class For(Hashed):
     origin: str
     part: Part = ""
     within: tuple[Access, Access] | None = None
+    listed: tuple[Access, Access] | None = None
 
 
 Stmt: TypeAlias = Store | For
+
+
+def place_in_list(var: str) -> str:
+    """The name of the place in its list of a loop's variable."""
+    return f"{var}_place"
 
 
 @hash_once

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.bounds import Env, grid_env, interval, loop_interval
-from neptune_lab.htile.printer import expr_doc, flat_access, index_text
+from neptune_lab.htile.printer import bounded_by, expr_doc, flat_access, index_text
 from neptune_lab.htile.walk import gathered_tensors, reads, region, subexpressions
 from neptune_lab.wrapping import lines
 
@@ -63,8 +63,7 @@ def _body(program: ir.Program, body: tuple[ir.Stmt, ...], env: Env, indent: str,
         bounds = index_text(stmt.stop)
         if (start := index_text(stmt.start)) != "0":
             bounds = f"{start}, {bounds}"
-        within = "" if stmt.within is None else f" within {', '.join(map(flat_access, stmt.within))}"
-        yield f"{indent}for {stmt.var} in range({bounds}){within}:{part}"
+        yield f"{indent}for {stmt.var} in range({bounds}){bounded_by(stmt)}:{part}"
         inner = {**env, stmt.var: loop_interval(stmt, env)}
         yield from _body(program, stmt.body, inner, indent + "  ", in_loop=True)
     yield from _summary(program, run, env, indent)

@@ -170,17 +170,18 @@ class _Program:
         if reader.accept(","):
             bounds.append(self._expressions.scalar(reader.expression()))
         reader.expect(")")
-        within = self._within(reader) if reader.accept("within") else None
+        within = self._elements(reader) if reader.accept("within") else None
+        listed = self._elements(reader) if reader.accept("listed") else None
         reader.expect(":")
         label = reader.label()
         part = _PARTS.get(reader.comment(), "")
         reader.end()
         start, stop = (Int(0), *bounds) if len(bounds) == 1 else bounds
-        loop = For("", var, start, stop, (), "", part, within)
+        loop = For("", var, start, stop, (), "", part, within, listed)
         return _Parsed(loop, label, first.line, self._body(indent, loops + 1))
 
-    def _within(self, reader: Reader) -> tuple[Access, Access]:
-        """The two elements that bound a loop."""
+    def _elements(self, reader: Reader) -> tuple[Access, Access]:
+        """The two elements that bound a loop, or list the values of its variable."""
         first = self._access(reader)
         reader.expect(",")
         return first, self._access(reader)

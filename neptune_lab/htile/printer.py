@@ -116,8 +116,7 @@ def _body(body: tuple[ir.Stmt, ...], indent: str, known: Callable[[ir.Store], De
                 start, stop = _index_text(stmt.start)[0], _index_text(stmt.stop)[0]
                 bounds = stop if start == "0" else f"{start}, {stop}"
                 part = f"  # {stmt.part}" if stmt.part else ""
-                within = "" if stmt.within is None else f" within {', '.join(map(flat_access, stmt.within))}"
-                line = f"{indent}for {var} in range({bounds}){within}:{part}"
+                line = f"{indent}for {var} in range({bounds}){bounded_by(stmt)}:{part}"
                 out.append(PrintedLine(stmt.node_id, line, stmt.origin))
                 out += _body(stmt.body, indent + "    ", known)
             case ir.Store():
@@ -126,6 +125,12 @@ def _body(body: tuple[ir.Stmt, ...], indent: str, known: Callable[[ir.Store], De
             case _:
                 assert_never(stmt)
     return out
+
+
+def bounded_by(loop: ir.For) -> str:
+    """The elements that bound a loop or list the values of its variable, as text behind its range."""
+    words = (("within", loop.within), ("listed", loop.listed))
+    return "".join(f" {word} {', '.join(map(flat_access, two))}" for word, two in words if two is not None)
 
 
 # Most passes change few stores, and the record prints the program after each pass.

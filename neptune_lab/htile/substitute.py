@@ -54,6 +54,10 @@ def substitute(body: tuple[ir.Stmt, ...], var: str, value: ir.IndexExpr) -> tupl
             out.append(replace(rewrite_store(stmt, visit), target=_placed(stmt.target)))
         else:
             inner = substitute(stmt.body, var, value)
-            within = None if stmt.within is None else (_placed(stmt.within[0]), _placed(stmt.within[1]))
-            out.append(replace(stmt, start=at(stmt.start), stop=at(stmt.stop), body=inner, within=within))
+            within, listed = (
+                None if two is None else (_placed(two[0]), _placed(two[1])) for two in (stmt.within, stmt.listed)
+            )
+            out.append(
+                replace(stmt, start=at(stmt.start), stop=at(stmt.stop), body=inner, within=within, listed=listed)
+            )
     return tuple(out)

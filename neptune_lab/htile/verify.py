@@ -241,6 +241,8 @@ class _Kernel:
             raise TileError(f"loop variable {loop.var} is bound already; expected a new name")
         for bound in loop.within or ():
             self._bound(bound, around)
+        if loop.listed is not None:
+            self._list(loop, loop.listed, around)
         inner = (*env, (loop.var, loop_interval(loop, around)))
         before = dict(self.tiles)
         # Twice: the second time, each tile holds what the previous iteration left.
@@ -260,6 +262,24 @@ class _Kernel:
         if tensor.space != "global" or tensor.name not in self.available - self.stored:
             raise TileError(f"the loop's bound {flat_access(bound)} is not stored by an earlier kernel")
         _check_index(bound.index, env)
+
+    def _list(self, loop: ir.For, listed: tuple[ir.Access, ir.Access], around: dict[str, Interval]) -> None:
+        """Formal statement: the variable takes values of its range, each at most once: another kernel stores the list
+        and the number of its entries, which has room for as many as the loop has iterations."""
+        entry, count = listed
+        place = ir.place_in_list(loop.var)
+        if loop.within is not None:
+            raise TileError(f"loop {loop.var} has bounds and a list; expected one of them")
+        if entry.index[-1:] != (ir.Name(place),) or place in around:
+            raise TileError(f"the list {flat_access(entry)} of loop {loop.var} is not read at {place}")
+        span = loop_interval(loop, around)
+        self._bound(entry, {**around, place: Interval(0, span.hi - span.lo)})
+        self._bound(count, around)
+        room = find_tensor(self.program, entry.tensor).shape[-1]
+        if room < span.hi - span.lo + 1:
+            raise TileError(
+                f"the list {entry.tensor} has room for {room} values; loop {loop.var} has {span.hi - span.lo + 1}"
+            )
 
     def _store(self, store: ir.Store, env: EnvItems) -> None:
         reads = _checked_reads(store, self.program.tensors)

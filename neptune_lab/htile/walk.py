@@ -110,10 +110,11 @@ def stores(body: Iterable[ir.Stmt]) -> Iterator[ir.Store]:
 
 
 def loop_bounds(body: Iterable[ir.Stmt]) -> Iterator[ir.Access]:
-    """Every element of a tensor that bounds a loop of `body`."""
+    """Every element of a tensor that bounds a loop of `body`, or lists what its variable is."""
     for stmt in body:
         if isinstance(stmt, ir.For):
             yield from stmt.within or ()
+            yield from stmt.listed or ()
             yield from loop_bounds(stmt.body)
 
 

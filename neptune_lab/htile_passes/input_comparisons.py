@@ -63,7 +63,7 @@ def maskings(program: ir.Program, kernel: ir.Kernel, loop: ir.For, env: Env) -> 
     """The comparisons of inputs that mask elements in a loop of enough tiles; `env` bounds the variables around it."""
     if any(isinstance(s, ir.For) for s in loop.body) or trips(loop, env) < FEWEST_TILES:
         return
-    for condition in _conditions(loop):
+    for condition in conditions(loop):
         for part in conjuncts(condition):
             found = _compared(program, kernel, loop, part)
             if found is not None:
@@ -138,7 +138,8 @@ def _vector(program: ir.Program, kernel: ir.Kernel, expr: ir.TileExpr) -> Vector
     return Vector(access, conversions[0] if conversions else tensor.dtype)
 
 
-def _conditions(loop: ir.For) -> Iterator[ir.TileExpr]:
+def conditions(loop: ir.For) -> Iterator[ir.TileExpr]:
+    """The conditions of `where` in the statements of a loop."""
     for store in stores(loop.body):
         for expr in subexpressions(store.value):
             if isinstance(expr, ir.Elementwise) and expr.op == "where":
@@ -325,6 +326,7 @@ WORDS = {"eq": "equal", "lt": "below", "le": "at most", "gt": "above", "ge": "at
 
 
 __all__ = [
+    "FEWEST_TILES",
     "WORDS",
     "BoundsKernel",
     "Comparison",
@@ -333,6 +335,7 @@ __all__ = [
     "Vector",
     "both",
     "compare",
+    "conditions",
     "few_elements",
     "int_of",
     "literal",

@@ -92,7 +92,9 @@ class _Skipper:
         env, prover = grid_env(kernel), NoOpProver(self.program, kernel)
         body: list[ir.Stmt] = []
         for stmt in kernel.body:
-            found = self.comparison(kernel, stmt, env, prover) if isinstance(stmt, ir.For) else None
+            found = None
+            if isinstance(stmt, ir.For):
+                found = hiding_comparison(self.program, kernel, stmt, env, prover, many=self.many)
             if found is None:
                 body.append(stmt)
                 continue
@@ -105,21 +107,6 @@ class _Skipper:
             self.notes += _explained(kernel, stmt, bounds, comparison, proof)
         same = all(a is b for a, b in zip(body, kernel.body, strict=True))
         yield kernel if same else replace(kernel, body=tuple(body))
-
-    def comparison(
-        self, kernel: ir.Kernel, loop: ir.For, env: Env, prover: NoOpProver
-    ) -> tuple[Comparison, NoOpProof] | None:
-        """A comparison that hides tiles of the loop, and the proof that they may be left out; None if there is none."""
-        if loop.within is not None:
-            return None
-        for found in maskings(self.program, kernel, loop, env):
-            fits = moves_alone(found.comparison, loop) and trips(loop, env) <= MOST_TILES
-            if not (fits if self.many else few_elements(found.comparison, loop, env)):
-                continue
-            proof = prover(loop, lambda mask, false=found.condition: mask == false)
-            if proof.proven:
-                return found.comparison, proof
-        return None
 
     def bounds(
         self, kernel: ir.Kernel, loop: ir.For, found: Comparison, env: Env
@@ -160,6 +147,26 @@ class _Skipper:
         return name
 
 
+def hiding_comparison(
+    program: ir.Program, kernel: ir.Kernel, loop: ir.For, env: Env, prover: NoOpProver, *, many: bool
+) -> tuple[Comparison, NoOpProof] | None:
+    """A comparison that hides tiles of a loop, and the proof that they may be left out; None if there is none.
+
+    Args:
+        many: in the form of `skip_any_tiles_by_data`.
+    """
+    if loop.within is not None or loop.listed is not None:
+        return None
+    for found in maskings(program, kernel, loop, env):
+        fits = moves_alone(found.comparison, loop) and trips(loop, env) <= MOST_TILES
+        if not (fits if many else few_elements(found.comparison, loop, env)):
+            continue
+        proof = prover(loop, lambda mask, false=found.condition: mask == false)
+        if proof.proven:
+            return found.comparison, proof
+    return None
+
+
 def _may_hold(op: str, at: Intervals) -> ir.TileExpr:
     """Whether `rows op columns` may hold somewhere in a tile."""
     match op:
@@ -184,4 +191,4 @@ def _explained(
     yield from (f"  assumed: {line}" for line in proof.assumptions)
 
 
-__all__ = ["MOST_TILES", "skip_any_tiles_by_data", "skip_tiles_by_data"]
+__all__ = ["MOST_TILES", "hiding_comparison", "skip_any_tiles_by_data", "skip_tiles_by_data"]

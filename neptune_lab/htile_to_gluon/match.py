@@ -121,7 +121,7 @@ def _parts(
     for loop in loops:
         if any(isinstance(stmt, ir.For) for stmt in loop.body):
             raise UnsupportedKernel(f"its loop over {loop.var} contains a loop")
-        if loop.within is not None:
+        if loop.within is not None or loop.listed is not None:
             raise UnsupportedKernel(f"the values of an input bound its loop over {loop.var}")
     signature = [s.target.tensor for s in loops[0].body if isinstance(s, ir.Store)]
     before: list[ir.Store] = []

@@ -19,6 +19,7 @@ from neptune_lab.htile_to_triton.expression_text import ExpressionText, with_dty
 from neptune_lab.htile_to_triton.expressions import emit, whole_tile
 from neptune_lab.htile_to_triton.folds import rejected_reductions
 from neptune_lab.htile_to_triton.last_program import Joined
+from neptune_lab.htile_to_triton.lists import entry_of_list
 from neptune_lab.htile_to_triton.memory import Condition, barrier, load, load_once, store
 from neptune_lab.htile_to_triton.options import EmitOptions
 from neptune_lab.htile_to_triton.program_order import at_place, heads_together, place_of
@@ -168,7 +169,13 @@ def _loop(ctx: Context, loop: For) -> None:
     scope = Scope(ctx.scope, frozenset((loop.var,)))
     name = ctx.name_for(("loop", loop.var), loop.var, scope)
     part = f"  # {loop.part}" if loop.part else ""
-    scope.header = Draft([f"for {name} in {_range(ctx, loop, start, stop)}:{part}"], loop.origin)
+    if loop.listed is None:
+        head = [f"for {name} in {_range(ctx, loop, start, stop)}:{part}"]
+    else:
+        place, entry = entry_of_list(ctx, loop.var, loop.listed[0], scope)
+        count = load_once(ctx, loop.listed[1], ())
+        head = [f"for {place} in {_range(ctx, loop, '0', count)}:{part}", f"    {name} = {entry}"]
+    scope.header = Draft(head, loop.origin)
     scope.header.used_by(loop.node_id)
     with ctx.inside(scope):
         _bound(ctx, loop)

@@ -72,8 +72,10 @@ def passed(
     """The HTile program after each pass, verified if `each`."""
     passes = []
     chosen = code_passes(code)
-    if any_size and "skip_tiles_by_data" in chosen:
-        chosen["skip_tiles_by_data"] = htile_passes.ALL_PASSES["skip_any_tiles_by_data"]
+    if any_size:
+        chosen |= {name: htile_passes.ALL_PASSES[_ANY_SIZE[name]] for name in _ANY_SIZE if name in chosen}
+        if code.hidden_tiles == "auto":  # (where a list can pay depends on the sizes)
+            chosen.pop("skip_tiles_by_list", None)
     for name, rewrite in chosen.items():
         done = htile_passes.apply(rewrite, tiles)
         tiles = done.program if done.program is tiles or not each else verify_and_return(done.program)
@@ -81,6 +83,8 @@ def passed(
     return tuple(passes)
 
 
+# The forms of passes that are the same for every number of tiles.
+_ANY_SIZE = {"skip_tiles_by_data": "skip_any_tiles_by_data", "skip_tiles_by_list": "skip_any_tiles_by_list"}
 # The help for a program of tiles that the verifier refuses.
 _HELP = "take steps back with Schedule.undo() until it compiles: the last one makes tiles that do not fit"
 
@@ -126,8 +130,12 @@ def code_passes(code: CodeOptions) -> dict[str, htile_passes.Pass]:
 
     Gluon kernels visit every tile: their producer and consumers count the tiles of a loop, each on its own.
     """
-    left_out = {*code.disable_passes, *(("skip_tiles_by_data",) if code.code == "gluon" else ())}
+    by_data = {"skip_tiles_by_data", "skip_tiles_by_list"} if code.code == "gluon" else set[str]()
+    by_list = {"skip_tiles_by_list"} if code.hidden_tiles == "bounds" else set[str]()
+    left_out = {*code.disable_passes, *by_data, *by_list}
     chosen = {name: rewrite for name, rewrite in htile_passes.PASSES.items() if name not in left_out}
+    if code.hidden_tiles == "list" and "skip_tiles_by_list" in chosen:
+        chosen["skip_tiles_by_list"] = htile_passes.ALL_PASSES["skip_every_tile_by_list"]
     if code.interleave > 1:
         chosen["interleave_rows"] = htile_passes.ALL_PASSES["interleave_rows"]
     return chosen

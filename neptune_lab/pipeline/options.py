@@ -30,6 +30,11 @@ class CodeOptions:
         loads, tanh, loop_stages, dependent_launch, combine: as in `EmitOptions`.
         interleave: independent parts that the rows of a program are cut into, 1 or 2. With 2, the softmax of one half
             runs during the product of the other.
+        hidden_tiles: how a loop finds the tiles that the values of inputs hide. "bounds": by the first and the last
+            tile that a comparison of inputs shows, which skips most if they are sorted (`skip_tiles_by_data`). "list":
+            by a list of the tiles in which the mask shows an element, made on the device at each call, which skips all,
+            in whatever order the values are (`skip_tiles_by_list`). "auto": by bounds, and by a list where there are
+            none and the list can pay.  Kernels in Gluon visit all tiles.
         disable_passes: names of HTile passes to leave out, to measure their effect.
         code: "triton", or "gluon": kernels of the right form are written in Gluon, for Hopper only. On an H200, prefill
             attention from 512 positions on takes 10 to 33% less time than the best form in Triton.
@@ -46,6 +51,7 @@ class CodeOptions:
     dependent_launch: bool = False
     combine: Literal["kernel", "last_program"] = "kernel"
     interleave: Literal[1, 2] = 1
+    hidden_tiles: Literal["auto", "bounds", "list"] = "auto"
     disable_passes: tuple[str, ...] = ()
     code: Literal["triton", "gluon"] = "triton"
     ring_stages: int = 2
@@ -65,6 +71,12 @@ class CodeOptions:
         check_integer("heads_together", self.heads_together, 1, MOST_HEADS, EmitError, optional=True)
         check_choice("interleave", self.interleave, (1, 2), ScheduleError)
         check_choice("code", self.code, CODES, ScheduleError)
+        check_choice("hidden_tiles", self.hidden_tiles, ("auto", "bounds", "list"), ScheduleError)
+        if self.code == "gluon" and self.hidden_tiles != "auto":
+            raise ScheduleError(
+                f"hidden_tiles={shown(self.hidden_tiles)} with code='gluon': kernels in Gluon visit all tiles",
+                help="leave code out, or hidden_tiles",
+            )
         if not isinstance(self.disable_passes, tuple):
             raise ScheduleError(
                 f"disable_passes={shown(self.disable_passes)}: expected a tuple of names of passes",

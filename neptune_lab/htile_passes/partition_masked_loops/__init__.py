@@ -86,7 +86,7 @@ class _Partitioner:
         return body if unchanged(out, body) else tuple(out)
 
     def loop(self, loop: For, env: Env, kernel: Kernel, prover: NoOpProver) -> tuple[For, ...]:
-        if loop.part:
+        if loop.part or loop.listed is not None:  # (a list has no tile that positions hide, and no order of parts)
             return (loop,)
         span = Span.of(loop, env)
         masks = find_masks(loop, span, self.program)
