@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from neptune_lab.htile_passes import ALL_PASSES, PASSES, apply
 from neptune_lab.operators import attention
 
 FORMS = "skip_every_tile_by_list", "skip_any_tiles_by_list"
-Mod = Callable[..., object]
+Mod = Callable[..., Any]
 Q_BLOCKS, KV_BLOCKS = -(-ROWS // 4), -(-COLUMNS // 4)
 
 
@@ -105,7 +106,7 @@ def visits_of(program: Program, arrays: dict[str, np.ndarray]) -> tuple[np.ndarr
         if isinstance(s, For) and s.listed is not None
     }
 
-    def count(store: Store, env: dict[str, int], positions: tuple[np.ndarray, ...], _: object) -> None:
+    def count(store: Store, _env: object, positions: tuple[np.ndarray, ...], _values: object) -> None:
         if store.node_id in inside:
             b, h, i, j = (int(p.min()) for p in positions)
             assert (b, h, i, j) not in seen, "a tile is visited twice"
@@ -193,13 +194,13 @@ LARGE = {"heads": 8, "q_len": 16, "kv_len": 16 * 16}
     ],
 )
 def test_which_loops_have_a_list(sizes: dict[str, int], mask: str, hidden_tiles: str, lists: bool):
-    sizes = LARGE | sizes
+    own: Any = LARGE | sizes
     table, ids = np.zeros((1, 16), bool), np.zeros(256, "int32")
     mod = {
         "table": lambda b, h, q, kv: table[q // 16, kv // 16],
         "documents": lambda b, h, q, kv: ids[q] == ids[kv],
     }[mask]
-    operator = attention.general(1, **sizes, head_dim=16, mask_mod=mod, dtype="float16")
+    operator = attention.general(1, **own, head_dim=16, mask_mod=mod, dtype="float16")
     code = nl.CodeOptions(hidden_tiles=hidden_tiles)  # pyright: ignore[reportArgumentType]
     kernel = nl.compile(operator, "rolling_update", block_q=16, block_kv=16, code=code, validate="none")
     every = [s for k in kernel.htile.kernels for s in k.body if isinstance(s, For)]
