@@ -56,9 +56,10 @@ def payloads(path: Path) -> dict[str, str]:
 
 KINDS = tuple(payloads(Path()))
 OPTIONS = (
-    "loads", "tanh", "loop_stages", "dependent_launch", "combine", "interleave", "disable_passes", "code",
-    "ring_stages", "ping_pong", "tie", "persistent", "ahead", "heads_together", "block_q", "block_kv", "block_out", "splits",
-    "num_warps", "num_stages", "pad_rows", "multiprocessors", "target", "tuned", "op", "template", "x\nimport os",
+    "loads", "tanh", "loop_stages", "dependent_launch", "combine", "interleave", "hidden_tiles", "disable_passes",
+    "code", "ring_stages", "ping_pong", "tie", "persistent", "ahead", "heads_together", "block_q", "block_kv",
+    "block_out", "splits", "num_warps", "num_stages", "pad_rows", "multiprocessors", "target", "tuned", "op",
+    "template", "x\nimport os",
 )  # fmt: skip
 
 
