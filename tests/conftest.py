@@ -109,7 +109,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden texts instead of comparing")
 
 
+def _leave_to_the_night(items: list[pytest.Item]) -> None:
+    """Marks `nightly` what tests marked `one_in(n)` leave out by day: all but one in n, drawn by the test's name."""
+    sweeps: dict[tuple[pytest.Item | pytest.Collector | None, str], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("one_in") and not item.get_closest_marker("nightly"):
+            sweeps.setdefault((item.parent, getattr(item, "originalname", item.name)), []).append(item)
+    for (_, name), sweep in sweeps.items():
+        (every,) = sweep[0].get_closest_marker("one_in").args  # pyright: ignore[reportOptionalMemberAccess]
+        by_day = random.Random(name).sample(range(len(sweep)), -(-len(sweep) // every))
+        for place, item in enumerate(sweep):
+            if place not in by_day:
+                item.add_marker(pytest.mark.nightly)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    _leave_to_the_night(items)
     items.sort(key=_turn)
     if HAS_GPU:
         return

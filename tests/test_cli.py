@@ -33,6 +33,7 @@ def call(monkeypatch, capsys):
     return run
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("emit", "expected"),
     [

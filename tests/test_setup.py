@@ -238,6 +238,26 @@ def test_what_runs_at_night_is_named_with_what_the_day_keeps():
     )
 
 
+def test_one_in_n_of_a_test_s_parameters_is_in_every_run(tmp_path, monkeypatch):
+    (tmp_path / "test_sweep.py").write_text(
+        "import pytest\n@pytest.mark.one_in(3)\n@pytest.mark.parametrize('n', range(10))\ndef test_it(n): pass\n"
+        "@pytest.mark.one_in(3)\n@pytest.mark.parametrize('n', range(2))\ndef test_few(n): pass\n"
+    )
+    (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text(encoding="utf-8"))
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  nightly\n  one_in\n")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
+
+    def picked(mark: str) -> list[str]:
+        command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-m", mark]
+        listed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        return [line for line in listed.stdout.splitlines() if "::" in line]
+
+    day, night = picked("not nightly"), picked("nightly")
+    assert [sum("test_it" in name for name in names) for names in (day, night)] == [4, 6]
+    assert [sum("test_few" in name for name in names) for names in (day, night)] == [1, 1]
+    assert picked("not nightly") == day
+
+
 def test_browser_tests_are_one_unit_of_work_and_every_other_file_is_one(request: pytest.FixtureRequest):
     plugins = request.config.pluginmanager.get_plugins()
     (conftest,) = [p for p in plugins if getattr(p, "__file__", None) == str(ROOT / "tests" / "conftest.py")]

@@ -111,6 +111,7 @@ def test_a_bundle_there_and_back(written, small, biased, tmp_path):
     assert log.read_text().split() == [str(fake_runner.SLOW)]
 
 
+@pytest.mark.nightly
 def test_ctrl_c_keeps_what_was_measured(tmp_path, small, with_warps):
     folder = write_bundle({small: [with_warps(fake_runner.FAST), with_warps(fake_runner.HANGS)]}, tmp_path / "bundle")
     process = start(folder)

@@ -88,6 +88,7 @@ def test_shared_loops(order: int):
     assert "deviation starts a loop of its own" in verdict.text
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("groups", "reason"),
     [

@@ -56,6 +56,7 @@ def test_right_gates(function: Any):
     assert "right for the gates -1, 0, 0.5, 2" in verdict.text
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("function", "why"),
     [
@@ -127,6 +128,7 @@ def test_right_masks(function: Any):
     assert "loads q, k and v, and no mask" in verdict.text
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("function", "why"),
     [

@@ -144,6 +144,7 @@ class TestMaskedTiles:
 
 
 class TestTileMap:
+    @pytest.mark.one_in(3)
     @pytest.mark.parametrize("window", [None, 192, 100, 300])
     @pytest.mark.parametrize("tiles", [(64, 64), (128, 64), (64, 128)])
     def test_agrees_with_the_mask(self, window, tiles):

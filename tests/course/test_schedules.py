@@ -189,6 +189,7 @@ def in_another_order(sch: nl.Schedule) -> None:
     sch.fuse_under("out", "qk.i0")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("steps", [mended, in_another_order, fused, lambda s: fused(s, 32, 128)])
 def test_a_schedule_is_mended(steps: Steps):
     verdict = exercises.mended(steps)
@@ -263,6 +264,7 @@ def test_when_is_it_refused():
     assert exercises.when(dict(reversed(RIGHT.items())))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("change", "why"),
     [

@@ -90,6 +90,7 @@ def test_right_online(function: Any):
     assert exercises.online(function), exercises.online(function)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("function", "why"),
     [
@@ -253,6 +254,7 @@ def test_right_flash():
     assert "one loop over 32 tiles" in verdict.text
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("function", "why"),
     [

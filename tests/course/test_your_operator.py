@@ -208,6 +208,7 @@ def test_right_sinks():
     assert exercises.sinks(lambda b, h, q, kv: ~((kv > q) | ((kv + 8 <= q) & (kv >= 2))))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("mask_mod", "why"),
     [

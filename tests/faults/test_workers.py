@@ -160,6 +160,7 @@ def killed_while_it_measures(gpu_worker, log, times):
     return thread
 
 
+@pytest.mark.nightly
 def test_a_measuring_process_that_is_killed_gets_one_more_try(task, spec, tmp_path, monkeypatch):
     log = tmp_path / "log"
     monkeypatch.setenv("FAKE_RUNNER_LOG", str(log))

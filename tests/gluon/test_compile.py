@@ -86,6 +86,7 @@ def compiled_by_night(tmp_path_factory):
     return facts_of({n: k for n, k in KERNELS.items() if n not in BY_DAY}, tmp_path_factory.mktemp("gluon"))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("when", "name"),
     [

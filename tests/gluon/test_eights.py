@@ -99,6 +99,7 @@ OPERATORS = {
 UNSCALED = {*OPERATORS} - {"softcap", "bias", "no scales"}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_attention(name: str):
     source = check(OPERATORS[name]())
@@ -134,6 +135,7 @@ def test_keys_are_in_halves_only_if_tiles_start_at_four_rows(start: int):
     assert error(out.double().numpy(), wanted(operator, inputs)[0]) < TOLERANCE
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "options",
     [

@@ -32,11 +32,13 @@ OPERATORS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("name", "persistent"), in_turn(OPERATORS, [False, True], every=2))
 def test_widths(name: str, persistent: bool):
     assert simulate(OPERATORS[name](), persistent=persistent) < 2e-3
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_a_widened_program_computes_the_same(name: str):
     operator = OPERATORS[name]()
@@ -50,6 +52,7 @@ def test_a_widened_program_computes_the_same(name: str):
         np.testing.assert_allclose(after[output], before[output], rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts(layout: str):
     """The columns past a head's last one are those of the next head, of a gap, or of another part of a projection."""

@@ -76,6 +76,7 @@ TAKEN: dict[str, Callable[[], Operator]] = {
 }
 
 
+@pytest.mark.one_in(3)
 @BOTH
 @pytest.mark.parametrize("name", TAKEN)
 def test_the_constant_needs_no_loop_of_its_own(name: str, template: str):

@@ -27,6 +27,7 @@ def remarks(sch: Schedule) -> list[str]:
     return [str(dict(s.arguments)["text"]) for s in sch.steps if s.primitive == "remark"]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("name", "way"), in_turn(CHAINS, WAYS, every=2))
 def test_chains(name: str, way: tuple[str, dict]):
     """Rows and columns that divide nothing; the last split of two is shorter, and has tiles past the end."""
@@ -40,6 +41,7 @@ def test_chains(name: str, way: tuple[str, dict]):
         np.testing.assert_allclose(found[output], want[output], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("splits", [1, 2, 3, 5, 7, 100])
 def test_split_counts_need_not_divide(splits: int):
     op = attention.causal(batch=1, heads=1, q_len=3, kv_len=101, head_dim=8)

@@ -131,6 +131,7 @@ def seen_by_none(b, h, q, kv):
 MASKS = {"none": None, "window": window, "late_keys": late_keys, "seen_by_none": seen_by_none}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize(("q_len", "kv_len"), [(4, 8), (5, 7)])

@@ -108,6 +108,7 @@ def test_grouped_heads_follow_one_another() -> None:
 
 
 # By day gqa in every dtype, and each other name in one of them, in turn; all at night.
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("dtype", "name"),
     [
@@ -169,6 +170,7 @@ def test_lse_of_a_fully_masked_row_is_minus_infinity() -> None:
 # -- kernels ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("q_len", "kv_len"), [pytest.param(32, 32, marks=pytest.mark.nightly), (21, 35)])
 @pytest.mark.parametrize(("name", "template"), in_turn(*((name,) for name in FAMILY)))
 def test_kernels_equal_their_references(name: str, template: str, q_len: int, kv_len: int) -> None:
@@ -181,6 +183,7 @@ def test_kernels_equal_their_references(name: str, template: str, q_len: int, kv
     assert nl.compile(op, template, block_q=16, block_kv=16).relative_error() < TOLERANCE["float16"]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("q_len", "kv_len", "template"), in_turn((32, 32), (35, 21), (21, 35), (1, 40)))
 def test_kernels_give_the_lse(q_len: int, kv_len: int, template: str) -> None:
     """With more queries than keys, some rows are -inf in the kernel's lse too."""

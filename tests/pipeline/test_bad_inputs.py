@@ -60,6 +60,7 @@ def poisoned(op: Operator, name: str, where: tuple[int, int], value: float) -> I
     return inputs
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("row", "name", "value", "template"), in_turn([0, 3, 5], ["q", "k", "v"], [NAN, INF, -INF], TEMPLATES, every=3)
 )
@@ -145,6 +146,7 @@ def test_rows(template: str, name: str):
     assert_same(op, template, row_inputs(op, tried))
 
 
+@pytest.mark.one_in(3)
 @EACH
 @pytest.mark.parametrize("name", ["log_sum_exp", "l2_norm", "layer_norm"])
 def test_sums_that_overflow_float16(template: str, name: str):
@@ -156,6 +158,7 @@ def test_sums_that_overflow_float16(template: str, name: str):
         assert np.isinf(inputs[op.inputs[0].name].sum(axis=1, dtype=np.float16)[0])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("template", TEMPLATES)
 @pytest.mark.parametrize("mask", ["causal", "window"])
 def test_first_tiles_that_are_masked_are_repaired(template: str, mask: str):

@@ -58,6 +58,7 @@ def kernel_of(name: str) -> Kernel:
     return nl.compile(EVERY[name][0]())
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", EVERY)
 def test_one_kernel_is_right_at_every_size(name: str):
     make, samples = EVERY[name]
@@ -79,6 +80,7 @@ def test_names_stand_in_shapes_programs_and_code():
     assert kernel.operator.params["q_len"] == 4096
 
 
+@pytest.mark.nightly
 def test_the_hint_chooses_the_template():
     few = nl.compile(attention.causal(1, 2, q_len=1, kv_len=few_n, head_dim=32))
     assert len(kernel_of("decoding").triton.kernels) == 2  # (splits, and what combines them)
@@ -97,6 +99,7 @@ def test_what_a_kernel_offers_works_with_names(tmp_path):
     assert kernel.outline
 
 
+@pytest.mark.nightly
 def test_a_prefix_says_from_which_length_on():
     """Below the prefix, the kernel would read keys that are not there."""
     op = attention.prefix(1, 1, n, 32, prefix=200)
@@ -116,6 +119,7 @@ def cubes(b, h, q, kv):
     return kv * kv * kv % 7 < 3
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("make", "kind", "why"),
     [

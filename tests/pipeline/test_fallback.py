@@ -62,6 +62,7 @@ def cuts(kernel: Kernel) -> list[str]:
     return [str(dict(s.arguments)["block"]) for s in kernel.schedule.steps if s.primitive == "cut"]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", ODD)
 def test_numbers(name: str, seed: int):

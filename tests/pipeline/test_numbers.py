@@ -22,6 +22,7 @@ WIDTHS_AND_LENGTHS = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])
 @pytest.mark.parametrize(("head_dim", "q_len", "kv_len"), WIDTHS_AND_LENGTHS)
 def test_causal_attention(template, head_dim, q_len, kv_len):
@@ -37,6 +38,7 @@ def test_global_attention_on_sizes_that_do_not_divide(template, head_dim):
     assert max(kernel.relative_error(seed) for seed in range(3)) < TOLERANCE
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kv_len", [1, 64, 200, 1000])
 def test_decode(kv_len):
     kernel = nl.compile(attention.causal(heads=3, q_len=1, kv_len=kv_len, head_dim=64), "split_k_update")

@@ -49,6 +49,7 @@ def test_a_fusion_has_its_phases_and_algebra(kernel):
     assert all(s.ok and s.mathml.startswith("<math") for s in derivation.steps)
 
 
+@pytest.mark.one_in(2)
 def test_it_opens_without_the_compiler(kernel, tmp_path):
     save(kernel.trace, tmp_path / "trace.json")
     script = f"""

@@ -168,6 +168,7 @@ def test_own_operators_on_special_values(name: str):
     hold(op, matrix_of(op), nl.compile(op), but=but)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("options", [{}, {"template": "split_k_update"}], ids=["default", "split_k"])
 @pytest.mark.parametrize("bias", [-INF, LEAST, -1e30, -65504.0])
 def test_a_bias_may_mask(bias: float, options: dict[str, Any]):

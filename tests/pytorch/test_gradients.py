@@ -71,12 +71,14 @@ PARAMETERS: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_what_a_mod_captures_gets_its_gradient(name):
     make, parameter = PARAMETERS[name]
     check(tensors((1, 2, 20, 8)), lambda *given: (make(*given), causal), (parameter,))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("q", "kv"), [((2, 2, 20, 8), None), ((1, 4, 19, 8), (1, 2, 19, 8)), ((1, 2, 7, 8), (1, 2, 33, 8))]
 )
@@ -278,6 +280,7 @@ def test_backward_kernels_are_found_on_disk(monkeypatch):
     assert not compiled
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["Llama", "T5"] if "Llama" in MODELS else list(MODELS)[:2])
 def test_models_of_transformers_have_eager_s_gradients(name):
     nl.register_attention()
@@ -389,6 +392,7 @@ class Biased(torch.nn.Module):
         return nl.attention(q, k, v, score_mod, cu_seqlens_q=offsets) * 2
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_compiled_module_trains_the_parameters_that_its_mods_read(packed: bool):
     model = Biased().to(DEVICE)

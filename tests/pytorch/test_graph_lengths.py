@@ -37,6 +37,7 @@ def kernels():
     return len({id(known.kernel) for known in flex_attention._kernels.values()})
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_one_graph_and_one_kernel_for_all_lengths(graphs, dynamic):
     whole: Any = torch.compile(
@@ -48,6 +49,7 @@ def test_one_graph_and_one_kernel_for_all_lengths(graphs, dynamic):
     assert (graphs.frame_count, kernels()) == ((2, 1) if dynamic is None else (1, 1))
 
 
+@pytest.mark.nightly
 def test_captured_tensors_and_numbers_that_vary_with_both_lengths(graphs):
     def function(q, k, v, bias):
         ahead = k.shape[2] - q.shape[2]

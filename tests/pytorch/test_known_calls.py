@@ -182,6 +182,7 @@ def test_new_lengths_are_known(only_known):
         assert close(nl.attention(q, k, v, mask_mod=causal, dynamic=True), wanted(q, k, v, mask)), n
 
 
+@pytest.mark.nightly
 def test_tensors_that_vary_with_the_lengths_are_compared(monkeypatch):
     long_way = []
     attend = flex_attention._attend

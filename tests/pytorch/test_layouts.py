@@ -77,6 +77,7 @@ def launched(monkeypatch):
         yield places
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("call", "layout"), in_turn(CALLS, LAYOUTS, every=2))
 def test_layouts(call: str, layout: str, launched):
     options = CALLS[call][3]
@@ -199,6 +200,7 @@ def compile_whole():
     torch._dynamo.reset()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("layout", "backend"), in_turn(LAYOUTS, ["aot_eager", "inductor"], every=2, first=1))
 def test_torch_compile(layout: str, backend: str, compile_whole, monkeypatch):
     """Tensors that the graph takes and makes; the output's strides are those of a call outside."""
@@ -234,6 +236,7 @@ def test_a_shared_batch_of_keys_is_not_repeated_inside_a_graph(compile_whole, la
     assert (out - wanted(q, k, v, {"mask_mod": causal})).abs().max() < 1e-5
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_kernel_as_an_operator(layout: str, compile_whole):
     q, k, v = (LAYOUTS[layout](t) for t in drawn("causal"))

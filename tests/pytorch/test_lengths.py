@@ -74,6 +74,7 @@ def test_the_second_length_gets_a_kernel_for_all(splits):
     check_the_second_length(causal)
 
 
+@pytest.mark.nightly
 def test_the_second_length_of_a_window_gets_a_kernel_for_all():
     check_the_second_length(window)
 
@@ -85,6 +86,7 @@ def test_a_growing_cache_has_two_kernels(splits):
     assert kernels() == 2
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("masked", [False, True])
 def test_the_token_after_a_prompt_gets_the_kernel_for_all(masked: bool):
     q, k, v = drawn(20, 20)
@@ -146,6 +148,7 @@ def test_strides_that_vary_with_the_length_have_a_kernel_for_all(how: str, monke
     assert len(long_way) == 2  # lengths that the kernel takes are known calls
 
 
+@pytest.mark.nightly
 def test_negated_views_are_copied_with_the_strides_of_their_length():
     for n in (40, 41, 66):
         q, k, v = seen_through(n, 2, "packed")
@@ -162,6 +165,7 @@ def check_both_lengths(mod):
     assert kernels() <= 3  # a single query is a family of its own
 
 
+@pytest.mark.nightly
 def test_both_lengths_vary(splits):
     check_both_lengths(None)
 
@@ -170,6 +174,7 @@ def test_both_lengths_vary_under_a_mask():
     check_both_lengths(causal)
 
 
+@pytest.mark.nightly
 def test_a_mask_tensor_varies_with_the_lengths():
     for m, n in ((20, 50), (33, 70), (64, 200)):
         q, k, v = drawn(m, n)
@@ -198,6 +203,7 @@ def prefix_of_three_tiles(b, h, q, kv):
     return (q >= kv) | (kv < 200)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "mod", [three_tiles, pytest.param(prefix_of_three_tiles, marks=pytest.mark.nightly)], ids=["window", "prefix"]
 )
@@ -209,6 +215,7 @@ def test_a_window_of_more_than_two_tiles_has_a_kernel_for_all(mod):
     assert kernels() == 2
 
 
+@pytest.mark.nightly
 def test_options_of_the_kernel_hold_for_all_lengths():
     for n in (40, 57, 100, 33):
         q, k, v = drawn(n, n)
@@ -232,6 +239,7 @@ def wide_window(b, h, q, kv):
     return (q >= kv) & (q - kv < 700)
 
 
+@pytest.mark.nightly
 def test_a_window_wider_than_the_samples_has_kernels_of_its_own():
     """The programs at lengths below its width do not have its edge."""
     for n in (40, 41, 800):
@@ -304,6 +312,7 @@ def test_every_known_field_is_one():
     assert lengths._is_known(Later(*SIZES, "float16", None, Extras(dynamic=True)))
 
 
+@pytest.mark.nightly
 def test_caches_of_8_bits_have_a_kernel_for_all():
     for n in (16, 17, 18, 40):
         q, k, v = drawn(1, n)
@@ -364,6 +373,7 @@ def test_dynamic_is_a_switch():
         nl.attention(*drawn(8, 8), enable_gqa=True, dynamic=1)
 
 
+@pytest.mark.nightly
 def test_return_lse_at_all_lengths():
     for n in (40, 41, 90):
         q, k, v = drawn(n, n)
@@ -374,6 +384,7 @@ def test_return_lse_at_all_lengths():
     assert made_for_all() == 1
 
 
+@pytest.mark.nightly
 def test_a_nan_stays_a_nan():
     for n in (40, 41):
         q, k, v = drawn(n, n)

@@ -30,6 +30,7 @@ def test_the_reference_is_the_same_without_a_graph():
     assert torch.equal(found, expected)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "mask_mod",
     [
@@ -50,6 +51,7 @@ def test_masks(mask_mod):
     assert (nl.attention(q, k, v, mask_mod=mask_mod) - flex(q, k, v, None, mask_mod)).abs().max() < 2e-5
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "score_mod",
     [

@@ -38,6 +38,7 @@ def before(mask: BlockMask, mask_mod, score_mod, paged) -> None:
     assert (alone - found).abs().max() < 1e-5
 
 
+@pytest.mark.nightly
 def test_causal(paged):
     mask = create_block_mask(causal, BATCH, None, LENGTH, LENGTH, device=DEVICE, BLOCK_SIZE=PAGE)
     before(mask, causal, None, paged)

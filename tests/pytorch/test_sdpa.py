@@ -102,12 +102,14 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("case", CASES)
 def test_numbers_and_shapes_are_torchs(case):
     shapes, mask, options = CASES[case]
     check(*draw(*shapes), mask, **options)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("mask", ["bool", "float32", "own"])
 def test_masks_beside_16_bits(dtype, mask):
@@ -242,6 +244,7 @@ def random_case(seed: int) -> tuple[list[Any], dict[str, Any]]:
     return draw(*shapes, dtype=rng.choice([torch.float32, torch.float32, torch.float16]), seed=seed), options
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", [*range(12), *(pytest.param(n, marks=pytest.mark.nightly) for n in range(12, 300))])
 @pytest.mark.filterwarnings("ignore:attention copies")
 def test_random_calls(seed):

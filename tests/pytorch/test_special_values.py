@@ -52,6 +52,7 @@ def test_masks_made_of_quotients(mask_mod):
 BY_NIGHT = (3, 4, 6, 2.0, -5)  # beside others of their kind
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "exponent",
     [
@@ -162,6 +163,7 @@ CONDITIONS = (
 
 
 # By day each condition at half of the pairs of lengths, in turn, and at 5 by 7.
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("mask_mod", "q_len", "kv_len"),
     [
@@ -175,6 +177,7 @@ def test_conditions_of_floats_with_and_without_axes_combine(mask_mod, q_len, kv_
     same(nl.attention(q, k, v, mask_mod=mask_mod), flex(q, k, v, None, mask_mod))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "score_mod",
     [

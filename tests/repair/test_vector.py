@@ -41,6 +41,7 @@ FAMILIES = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("g", FAMILIES)
 def test_the_family_is_the_expected_one(g: str):
     term = solve_vector("sum", g, "r")
@@ -85,6 +86,7 @@ TERMS: dict[str, tuple[dict[str, list[str]], Callable[..., np.ndarray]]] = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("g", TERMS)
 def test_rolling_with_plain_numbers(g: str):
     """T := A(r_prev, r) T + G(r, c) over 40 tags, in NumPy alone, ends as the sum of g at the last r."""

@@ -198,6 +198,7 @@ GRADIENTS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], list[li
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_forward_and_backward_graphs_have_regions(name: str):
     function, inputs, wanted = GRADIENTS[name]

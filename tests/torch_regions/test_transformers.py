@@ -13,6 +13,7 @@ from neptune_lab.torch_regions.backend import backend, recorded_partitions
 _CASES = [pytest.param(n, marks=() if n in IN_EVERY_RUN else pytest.mark.nightly) for n in MODELS]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", _CASES)
 def test_logits_are_eagers_and_every_chain_is_compiled(name: str):
     torch._dynamo.reset()

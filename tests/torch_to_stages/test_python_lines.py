@@ -51,6 +51,7 @@ def test_a_line_without_a_stage_of_its_own_is_linked_to_those_that_compute_it():
     assert stages(operator, "torch.matmul") == ({"matmul"}, {"scores"})
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", sorted(ATTENTION))
 def test_every_stage_of_every_pattern_is_of_a_line_that_is_shown(name: str):
     operator = attention(name)

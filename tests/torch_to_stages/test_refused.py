@@ -19,6 +19,7 @@ def refusal(function) -> DefinitionError:
     return caught.value
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("function", refused.FUNCTIONS, ids=lambda f: f.__name__)
 def test_an_error_names_the_line_and_a_fix(function):
     error = refusal(function)

@@ -58,6 +58,7 @@ OPERATORS = {
 }
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("name", "layout", "loads"),
     in_turn(OPERATORS, LAYOUTS, ["pointers", "descriptors", "host_descriptors"], every=2, first=1),
@@ -74,6 +75,7 @@ def test_numbers(name: str, layout: str, loads: str):
     assert kernel.relative_error() < 2e-3
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_full_validation_runs_every_form(layout: str):
     operator, _ = laid_out(OPERATORS["causal"][0](), layout)
@@ -95,6 +97,7 @@ def test_tiles_and_rows_of_a_packed_tensor_in_a_descriptor():
     assert "[b * 32 + i0 * 16, h * 16]" in source
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("stride", "described"), [(16, True), (24, True), (20, False), (8, False), (0, False)])
 def test_rows_that_the_copy_engine_cannot_address_are_read_through_pointers(stride: int, described: bool):
     operator = attention.full(seq=32, **SMALL).with_strides(k=(196608, 24576, stride, 1))
@@ -316,6 +319,7 @@ def test_a_workload_is_measured_on_tensors_of_its_layout():
         Task.from_json(data, {})
 
 
+@pytest.mark.nightly
 def test_a_wrong_address_is_found_and_its_script_repeats_it(monkeypatch, tmp_path, capsys):
     """Validation at small sizes keeps the layout, so it sees a stride that only this layout has."""
     monkeypatch.setenv("NEPTUNE_LAB_CACHE", str(tmp_path))

@@ -39,6 +39,7 @@ LARGE = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", LARGE)
 def test_a_scheduled_program_is_resized_to_what_its_steps_make_of_the_small_definition(name: str):
     sch = LARGE[name]()
