@@ -76,125 +76,116 @@ def mask_of(document: torch.Tensor, ordered: bool) -> Callable[..., Any]:
 
 def document_masks(rng: random.Random, small: bool, count: int) -> Iterator[Case]:
     """Masks of documents."""
-    sizes = ([(4, 256, 64)] if small else [(16, 4096, 1024), (32, 8192, 2048), (32, 16384, 2048), (16, 32768, 8192)])[
-        :count
-    ]
-    attend: Any = flex_attention if small else torch.compile(flex_attention, dynamic=False)
-    listed: Any = create_block_mask if small else torch.compile(create_block_mask, dynamic=False)
-    for heads, length, longest in sizes:
+    sizes = [(4, 256, 64)] if small else [(16, 4096, 1024), (32, 8192, 2048), (32, 16384, 2048), (16, 32768, 8192)]
+    for heads, length, longest in sizes[:count]:
         cuts = cut(length, longest, rng)
         lengths = torch.tensor([b - a for a, b in pairwise(cuts)], device=DEVICE)
         document = torch.repeat_interleave(torch.arange(len(lengths), dtype=torch.int32, device=DEVICE), lengths)
-        q, k, v = tensors([(1, heads, length, WIDTH)] * 3)
+        inputs = tensors([(1, heads, length, WIDTH)] * 3)
         for ordered in (True, False):
-            same = mask_of(document, ordered)
-            torch.compiler.reset()  # a graph that was compiled for another mask is not the one of this mask
-            made = listed(same, None, None, length, length, device=DEVICE)
+            what = f"documents {heads}x{length}x{WIDTH}, {len(lengths)} of them, {_kind(ordered)}"
+            yield _documents(what, inputs, document, ordered, small)
 
-            def ours(q: Any = q, k: Any = k, v: Any = v, same: Any = same) -> Any:
-                return nl.attention(q, k, v, mask_mod=same, dynamic=False)
 
-            def for_all(q: Any = q, k: Any = k, v: Any = v, same: Any = same) -> Any:
-                return nl.attention(q, k, v, mask_mod=same, dynamic=True)
+def _documents(what: str, inputs: list[torch.Tensor], document: torch.Tensor, ordered: bool, interpreted: bool) -> Case:
+    attend: Any = flex_attention if interpreted else torch.compile(flex_attention, dynamic=False)
+    listed: Any = create_block_mask if interpreted else torch.compile(create_block_mask, dynamic=False)
+    same, length = mask_of(document, ordered), len(document)
+    torch.compiler.reset()  # a graph that was compiled for another mask is not the one of this mask
 
-            def theirs(q: Any = q, k: Any = k, v: Any = v, made: Any = made) -> Any:
-                return attend(q, k, v, block_mask=made)
+    def lists() -> Any:
+        return listed(same, None, None, length, length, device=DEVICE)
 
-            def both(q: Any = q, k: Any = k, v: Any = v, same: Any = same, length: int = length) -> Any:
-                return attend(q, k, v, block_mask=listed(same, None, None, length, length, device=DEVICE))
-
-            calls = {"ours": ours, "ours, all lengths": for_all, "lists made": theirs, "lists at each call": both}
-            kind = "causal" if ordered else "plain"
-            yield Case(
-                f"documents {heads}x{length}x{WIDTH}, {len(lengths)} of them, {kind}",
-                calls,
-                lambda out, q=q, k=k, v=v, o=ordered, d=document: wrong(out, q, k, v, o, d),
-            )
+    made = lists()
+    calls = {
+        "ours": lambda: nl.attention(*inputs, mask_mod=same, dynamic=False),
+        "ours, all lengths": lambda: nl.attention(*inputs, mask_mod=same, dynamic=True),
+        "lists made": lambda: attend(*inputs, block_mask=made),
+        "lists at each call": lambda: attend(*inputs, block_mask=lists()),
+    }
+    return Case(what, calls, lambda out: wrong(out, *inputs, ordered, document))
 
 
 def views(rng: random.Random, small: bool, count: int) -> Iterator[Case]:
     """Tensors as projections give them."""
-    sizes = ([(1, 4, 192)] if small else [(2, 16, 2048), (2, 16, 4096), (1, 32, 8192), (2, 16, 3001)])[:count]
-    for batch, heads, length in sizes:
+    sizes = [(1, 4, 192)] if small else [(2, 16, 2048), (2, 16, 4096), (1, 32, 8192), (2, 16, 3001)]
+    for batch, heads, length in sizes[:count]:
         packed = tensors([(batch, length, 3, heads, WIDTH)])[0]
-        parts = tuple(packed[:, :, n].transpose(1, 2) for n in range(3))
-        apart = tuple(packed[:, :, n].contiguous().transpose(1, 2) for n in range(3))
-        whole = tuple(t.contiguous() for t in apart)
+        parts = [packed[:, :, n].transpose(1, 2) for n in range(3)]
+        apart = [packed[:, :, n].contiguous().transpose(1, 2) for n in range(3)]
+        given = {"contiguous": [t.contiguous() for t in apart], "transposed": apart, "packed qkv": parts}
         for ordered in (True, False):
-            mask = causal if ordered else None
             for name, dynamic in (("per length", False), ("for all lengths", True)):
+                what = f"views {batch}x{heads}x{length}x{WIDTH}, {_kind(ordered)}, kernel {name}"
+                yield _views(what, given, ordered, dynamic)
 
-                def calling(given: Any, mask: Any = mask, dynamic: bool = dynamic) -> Callable[[], Any]:
-                    return lambda: nl.attention(*given, mask_mod=mask, dynamic=dynamic)
 
-                kind = "causal" if ordered else "plain"
-                yield Case(
-                    f"views {batch}x{heads}x{length}x{WIDTH}, {kind}, kernel {name}",
-                    {"contiguous": calling(whole), "transposed": calling(apart), "packed qkv": calling(parts)},
-                    lambda out, whole=whole, o=ordered: wrong(out, *whole, ordered=o),
-                )
+def _views(what: str, given: dict[str, list[torch.Tensor]], ordered: bool, dynamic: bool) -> Case:
+    mask = causal if ordered else None
+
+    def calling(inputs: list[torch.Tensor]) -> Callable[[], Any]:
+        return lambda: nl.attention(*inputs, mask_mod=mask, dynamic=dynamic)
+
+    calls = {name: calling(inputs) for name, inputs in given.items()}
+    return Case(what, calls, lambda out: wrong(out, *given["contiguous"], ordered))
 
 
 def packed_sequences(rng: random.Random, small: bool, count: int) -> Iterator[Case]:
     """Sequences one after another."""
-    sizes = ([(4, 256, 64)] if small else [(32, 8192, 2048), (32, 16384, 4096), (32, 16384, 1024), (16, 32768, 8192)])[
-        :count
-    ]
-    for heads, total, longest in sizes:
+    sizes = [(4, 256, 64)] if small else [(32, 8192, 2048), (32, 16384, 4096), (32, 16384, 1024), (16, 32768, 8192)]
+    for heads, total, longest in sizes[:count]:
         cuts = cut(total, longest, rng)
-        offsets = torch.tensor(cuts, dtype=torch.int32, device=DEVICE)
-        most = max(b - a for a, b in pairwise(cuts))
-        document = torch.searchsorted(offsets[1:], torch.arange(total, device=DEVICE), right=True)
-        rows = tuple(tensors([(total, heads, WIDTH)] * 3))
-        q, k, v = (t.transpose(0, 1)[None] for t in rows)
+        rows = tensors([(total, heads, WIDTH)] * 3)
         for ordered in (True, False):
-            mask = causal if ordered else None
+            what = f"packed {heads}x{total}x{WIDTH}, {len(cuts) - 1} sequences, {_kind(ordered)}"
+            yield _packed(what, rows, cuts, ordered)
 
-            def ours(dynamic: bool, q: Any = q, k: Any = k, v: Any = v, o: Any = offsets, mask: Any = mask) -> Any:
-                return nl.attention(q, k, v, cu_seqlens_q=o, mask_mod=mask, dynamic=dynamic)
 
-            def flash(rows: Any = rows, o: Any = offsets, most: int = most, ordered: bool = ordered) -> Any:
-                out = torch.ops.aten._flash_attention_forward(*rows, o, o, most, most, 0.0, ordered, False)[0]
-                return out.transpose(0, 1)[None]
+def _packed(what: str, rows: list[torch.Tensor], cuts: list[int], ordered: bool) -> Case:
+    offsets = torch.tensor(cuts, dtype=torch.int32, device=DEVICE)
+    document = torch.searchsorted(offsets[1:], torch.arange(cuts[-1], device=DEVICE), right=True)
+    inputs = [t.transpose(0, 1)[None] for t in rows]
+    mask = causal if ordered else None
 
-            calls: dict[str, Callable[[], Any]] = {
-                "ours": lambda ours=ours: ours(False),
-                "ours, all totals": lambda ours=ours: ours(True),
-            }
-            if DEVICE == "cuda":
-                calls["flash"] = flash
-            kind = "causal" if ordered else "plain"
-            yield Case(
-                f"packed {heads}x{total}x{WIDTH}, {len(cuts) - 1} sequences, {kind}",
-                calls,
-                lambda out, q=q, k=k, v=v, o=ordered, d=document: wrong(out, q, k, v, o, d),
-            )
+    def flash() -> Any:
+        longest = max(b - a for a, b in pairwise(cuts))
+        more = offsets, offsets, longest, longest, 0.0, ordered, False
+        return torch.ops.aten._flash_attention_forward(*rows, *more)[0].transpose(0, 1)[None]
+
+    calls: dict[str, Callable[[], Any]] = {
+        "ours": lambda: nl.attention(*inputs, cu_seqlens_q=offsets, mask_mod=mask, dynamic=False),
+        "ours, all totals": lambda: nl.attention(*inputs, cu_seqlens_q=offsets, mask_mod=mask, dynamic=True),
+    }
+    if DEVICE == "cuda":
+        calls["flash"] = flash
+    return Case(what, calls, lambda out: wrong(out, *inputs, ordered, document))
 
 
 def paged(rng: random.Random, small: bool, count: int) -> Iterator[Case]:
     """Decoding from a cache of pages."""
-    sizes = ([(2, 256, 16)] if small else [(32, 8192, 16), (32, 8192, 64), (64, 4096, 16), (8, 32768, 64)])[:count]
-    for batch, longest, page in sizes:
-        heads, kv_heads = (4, 2) if small else (32, 8)
+    sizes = [(2, 256, 16)] if small else [(32, 8192, 16), (32, 8192, 64), (64, 4096, 16), (8, 32768, 64)]
+    for batch, longest, page in sizes[:count]:
         lengths = [rng.randint(longest // 2, longest) for _ in range(batch)]
-        pages = -(-longest // page)
-        order = torch.randperm(batch * pages, device=DEVICE).int().reshape(batch, pages)
-        k_cache, v_cache = tensors([(batch * pages, page, kv_heads, WIDTH)] * 2)
-        q = tensors([(batch, heads, 1, WIDTH)])[0]
-        known = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
+        yield _paged(lengths, longest, page, *((4, 2) if small else (32, 8)))
 
-        def ours(q: Any = q, k: Any = k_cache, v: Any = v_cache, order: Any = order, known: Any = known) -> Any:
-            return nl.paged_attention(q, k, v, order, known)
 
-        keys, values = (
-            c[order[0].long()].flatten(0, 1)[: lengths[0]].transpose(0, 1)[None] for c in (k_cache, v_cache)
-        )
-        yield Case(
-            f"paged {batch}x{heads}/{kv_heads}x{longest}x{WIDTH}, pages of {page}",
-            {"ours": ours},
-            lambda out, q=q, keys=keys, values=values: wrong(out[:1], q[:1], keys, values, ordered=False),
-            read=2 * sum(lengths) * kv_heads * WIDTH * 2,
-        )
+def _paged(lengths: list[int], longest: int, page: int, heads: int, kv_heads: int) -> Case:
+    batch, pages = len(lengths), -(-longest // page)
+    order = torch.randperm(batch * pages, device=DEVICE).int().reshape(batch, pages)
+    caches = tensors([(batch * pages, page, kv_heads, WIDTH)] * 2)
+    q = tensors([(batch, heads, 1, WIDTH)])[0]
+    known = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
+    keys, values = (c[order[0].long()].flatten(0, 1)[: lengths[0]].transpose(0, 1)[None] for c in caches)
+    return Case(
+        f"paged {batch}x{heads}/{kv_heads}x{longest}x{WIDTH}, pages of {page}",
+        {"ours": lambda: nl.paged_attention(q, *caches, order, known)},
+        lambda out: wrong(out[:1], q[:1], keys, values, ordered=False),
+        read=2 * sum(lengths) * kv_heads * WIDTH * 2,
+    )
+
+
+def _kind(ordered: bool) -> str:
+    return "causal" if ordered else "plain"
 
 
 KINDS = {"documents": document_masks, "views": views, "packed": packed_sequences, "paged": paged}

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, TypeAlias
 
 import torch
@@ -26,6 +27,7 @@ import torch.nn.functional as F
 from speed_checks import DEVICE
 
 import neptune_lab as nl
+from neptune_lab.bench.clock import GpuTimer
 from neptune_lab.files import write_text
 
 LIMITS = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 1e-5}
@@ -128,24 +130,6 @@ def error_of(what: str, found: Sequence[torch.Tensor], tensors: Sequence[torch.T
     return max(float((a.double() - b).norm() / b.norm()) for a, b in zip(found, wanted, strict=True))
 
 
-def graph_us(call: Callable[[], Any], stream: Any) -> float:
-    """Microseconds of a call, from replays of its CUDA graph."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        call()
-    times = []
-    for _ in range(5):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        graph.replay()
-        start.record()
-        for _ in range(20):
-            graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end) * 50)
-    return sorted(times)[2]
-
-
 def measured(what: str, size: str, name: str, make: Callable[[], Function], tensors: Any) -> Measured:
     """The contestant, checked, then timed."""
     given = torch.randn(tensors[0].shape if what != "cross_entropy" else tensors[0].shape[:1], device=DEVICE)
@@ -156,26 +140,31 @@ def measured(what: str, size: str, name: str, make: Callable[[], Function], tens
             out = function(*tensors)
             result = out[0] if isinstance(out, tuple) else out
             given = given.to(result.dtype)
-            found = gradients(out, tensors, given)
-        error = error_of(what, found, tensors, given)
+            first = gradients(out, tensors, given)
+        error = error_of(what, first, tensors, given)
         if not error <= LIMITS[tensors[0].dtype]:
             return Measured(what, size, name, error, note="WRONG")
         if DEVICE == "cpu":
             return Measured(what, size, name, error, note="right; no times on a CPU")
-        del found
+        del first
         torch.cuda.synchronize()
         with torch.cuda.stream(stream):
             for _ in range(2):
                 gradients(function(*tensors), tensors, given)
             out = function(*tensors)
             torch.cuda.synchronize()
-            backward = graph_us(lambda: gradients(out, tensors, given), stream)
-            step = graph_us(lambda: gradients(function(*tensors), tensors, given), stream)
+            calls = {
+                "backward": lambda: gradients(out, tensors, given),
+                "step": lambda: gradients(function(*tensors), tensors, given),
+            }
+            found = GpuTimer(seconds=0.3, most=30, stream=stream).times(calls, cold=False)
     except Exception as refused:  # noqa: BLE001  # peers fail in ways of their own
         return Measured(
             what, size, name, float("nan"), note=f"{type(refused).__name__}: {refused}".splitlines()[0][:150]
         )
-    return Measured(what, size, name, error, step, backward)
+    us = {call: median(samples.us) for call, samples in found.items() if samples.us}
+    note = next((samples.note for samples in found.values() if samples.note), "")
+    return Measured(what, size, name, error, us.get("step"), us.get("backward"), note)
 
 
 def main() -> None:

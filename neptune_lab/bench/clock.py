@@ -49,11 +49,13 @@ class GpuTimer:
     Args:
         seconds: about how long a setup is timed.
         least, most: the numbers of turns.
+        stream: as for `sampler`.
     """
 
     seconds: float = 1.0
     least: int = 7
     most: int = 60
+    stream: Any = None
 
     def quick(self, call: Call) -> float:
         """The median of a few launches without flushing L2."""
@@ -88,7 +90,7 @@ class GpuTimer:
 
     def _sampler(self, call: Call, cold: bool) -> tuple[Callable[[int], list[float]], str]:
         try:
-            return sampler(call, cold=cold), ""
+            return sampler(call, cold=cold, stream=self.stream), ""
         except RuntimeError as error:  # torch refuses to capture what synchronises
             if LOST in str(error) and "captur" not in str(error):
                 raise

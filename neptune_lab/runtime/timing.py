@@ -167,7 +167,7 @@ def _chunk(torch: Any, run: Callable[[], Any], flush: Callable[[], None] | None,
     return [start.elapsed_time(end) for start, end in events]
 
 
-def sampler(run: Callable[[], Any], *, cold: bool) -> Callable[[int], list[float]]:
+def sampler(run: Callable[[], Any], *, cold: bool, stream: Any = None) -> Callable[[int], list[float]]:
     """A function that times `run`, captured in a CUDA graph: from a number of samples to their microseconds per launch.
 
     It is made once and called several times, so that samples of several kernels can be taken in turns.
@@ -176,11 +176,13 @@ def sampler(run: Callable[[], Any], *, cold: bool) -> Callable[[int], list[float
         run: launches on the current stream; it ran before, so nothing is compiled here.
         cold: flush L2 before each launch and time it separately; otherwise several launches are in the graph, and a
             sample is their mean.
+        stream: where the graph is captured, if `run` launches on that one whatever the current stream is, as torch's
+            backward passes do; None: a stream of its own.
     """
     import torch
 
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    side = torch.cuda.Stream()
+    side = stream or torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):  # a graph is captured beside the default stream, after a run there
         run()
@@ -192,7 +194,7 @@ def sampler(run: Callable[[], Any], *, cold: bool) -> Callable[[int], list[float
     once = max(start.elapsed_time(end), 1e-3)
     launches = 1 if cold else max(1, min(_GRAPH_LAUNCHES, int(_GRAPH_MS / once)))
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=stream):
         for _ in range(launches):
             run()
     flush = flusher() if cold else None

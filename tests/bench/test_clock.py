@@ -17,7 +17,7 @@ def played(monkeypatch):
     """Samples are one, two, three and so on, whoever is asked; who was asked stands in the list."""
     asked: list[str] = []
 
-    def sampler(call, *, cold):
+    def sampler(call, *, cold, stream):
         if call() == "never captured":
             raise RuntimeError("operation not permitted when stream is capturing")
 
