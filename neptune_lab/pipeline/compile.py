@@ -20,11 +20,12 @@ from neptune_lab.loop_schedule.templates.row_groups import row_groups
 from neptune_lab.pipeline import options as code_options
 from neptune_lab.pipeline.choice import Choice
 from neptune_lab.pipeline.crowded import with_copy_engine
-from neptune_lab.pipeline.fallback import REFUSALS, schedule_apart, schedule_each_stage, schedule_parts
+from neptune_lab.pipeline.fallback import REFUSALS, parts_of, schedule_apart, schedule_each_stage, schedule_parts
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.lower import lower, passed, translated_and_verified
 from neptune_lab.pipeline.normalise import asks_for_last_tile, kernels, normalised, shared, stored_bytes
 from neptune_lab.pipeline.options import CodeOptions
+from neptune_lab.pipeline.part_configs import configs_of_parts, sizes_per_nest
 from neptune_lab.pipeline.tuned import chooses_by_default, chosen_kernel
 from neptune_lab.pipeline.validate import validate as run_validation
 from neptune_lab.strict.console import shown
@@ -108,10 +109,12 @@ def candidates(operator: Operator, template: str | None, config: TileConfig | No
         ScheduleError, RepairError: the template refuses the definition as it is written, and no other is left.
     """
     if operator.parts:
-        if template is None:
+        if template is None and all(len(sizes) == 1 for sizes in sizes_per_nest(config).values()):
             with suppress(*REFUSALS):  # (it is no such definition)
                 yield row_groups(Schedule(operator), config_of("split_k_update", SplitKConfig, config))
-        yield schedule_parts(operator, partial(_part, template=template, config=config))
+        parts = parts_of(operator)
+        configs = configs_of_parts(parts, config, lambda part, own: next(candidates(part, template, own)))
+        yield schedule_parts(operator, (_part(part, template, own) for part, own in zip(parts, configs, strict=True)))
         return
     refusal: NeptuneError | None = None
     written: Schedule | None = None
@@ -138,11 +141,12 @@ def candidates(operator: Operator, template: str | None, config: TileConfig | No
 
 
 def _part(operator: Operator, template: str | None, config: TileConfig | None) -> Schedule:
-    """The best schedule of one part of an operator; in smaller parts if it is refused and nothing was asked for."""
+    """The best schedule of one part of an operator; in smaller parts if it is refused and neither a template nor sizes
+    of its nests were asked for."""
     try:
         return next(candidates(operator, template, config))
     except REFUSALS as refusal:
-        if template is not None:
+        if template is not None or sizes_per_nest(config):
             raise
         return schedule_apart(operator, refusal, translated_and_verified, config)
 
@@ -246,11 +250,11 @@ def compile(
         asked: dict[str, Any] = {"config": config, "code": code, "tuned": tuned, "validate": validate}
         asked |= {"block_q": block_q, "block_kv": block_kv, "disable_passes": disable_passes}
         own = partial(compile, template=template, target=target, **asked)
-        return with_other_sizes(op, own, template, for_target(sized, target), code and chosen, target)
+        return with_other_sizes(op, own, template, for_target(sized, target), chosen, target)
     if not isinstance(op, Schedule) and getattr(op, "family", None) is not None:
         from neptune_lab.pipeline.for_sizes import compile_family
 
-        return compile_family(op, template, for_target(sized, target), code and chosen, target)
+        return compile_family(op, template, for_target(sized, target), chosen, target)
     if tuned is None:
         tuned = template is None and sized is None and code is None and target is None and chooses_by_default()
     if tuned and not isinstance(op, Schedule):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -47,12 +47,17 @@ def schedule_apart(
     return _together(operator, parts)
 
 
-def schedule_parts(operator: Operator, schedule: Callable[[Operator], Schedule]) -> Schedule:
+def parts_of(operator: Operator) -> list[Operator]:
+    """Each part of an operator that has `parts`, as an operator."""
+    return [_alone(operator, _part_of(operator, stages)) for stages in operator.parts]
+
+
+def schedule_parts(operator: Operator, schedules: Iterable[Schedule]) -> Schedule:
     """A schedule of an operator in its own parts.
 
     Args:
         operator: with `parts`.
-        schedule: schedules one part, as an operator.
+        schedules: of each part (`parts_of`).
 
     Returns:
         The schedules of the parts as one, with a cut between each two.
@@ -64,8 +69,8 @@ def schedule_parts(operator: Operator, schedule: Callable[[Operator], Schedule])
     for stages in operator.parts[1:]:
         whole.cut(stages[0])
         whole.remark(f"A part starts at {stages[0]}, as the definition says.")
-    for stages in operator.parts:
-        whole.adopt(schedule(_alone(operator, _part_of(operator, stages))))
+    for schedule in schedules:
+        whole.adopt(schedule)
     return whole
 
 
@@ -219,4 +224,4 @@ def _why_apart(before: _Part, part: _Part) -> str:
     return f"{what} from {before.stages[-1]}, which is kept in global memory. {means}: {part.refusal.reason}."
 
 
-__all__ = ["REFUSALS", "schedule_apart", "schedule_each_stage", "schedule_parts"]
+__all__ = ["REFUSALS", "parts_of", "schedule_apart", "schedule_each_stage", "schedule_parts"]

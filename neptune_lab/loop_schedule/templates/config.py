@@ -20,7 +20,8 @@ PerNest: TypeAlias = "int | tuple[int | None, ...] | None"
 class TileConfig:
     """Tile sizes and launch hints of a template; None: chosen by shape.
 
-    A size is one number for all nests, or a tuple with one entry per nest.
+    A size is one number for all nests, or a tuple with one entry per nest; of an operator in parts, such as a backward
+    pass, those of its first part first.
 
     Args:
         block_q: rows (queries) per program.

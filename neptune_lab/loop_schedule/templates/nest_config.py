@@ -58,7 +58,7 @@ LONGEST_CONTRACTION = 256
 
 
 # The fields of a config that have one entry per nest; `splits` is in SplitKConfig only.
-_SIZES = ("block_q", "block_kv", "block_out", "splits", "num_warps", "num_stages")
+SIZES = ("block_q", "block_kv", "block_out", "splits", "num_warps", "num_stages")
 
 
 def nest_configs(program: Program, nests: tuple[NestPlan, ...], config: TileConfig) -> tuple[NestConfig, ...]:
@@ -75,7 +75,7 @@ def nest_configs(program: Program, nests: tuple[NestPlan, ...], config: TileConf
     Raises:
         ScheduleError: a tuple in `config` does not have one entry per nest.
     """
-    for name in _SIZES:
+    for name in SIZES:
         value = getattr(config, name, None)
         if isinstance(value, tuple) and len(value) != len(nests):
             firsts = ", ".join(nest.first for nest in nests)
@@ -89,7 +89,7 @@ def nest_configs(program: Program, nests: tuple[NestPlan, ...], config: TileConf
 
 
 def _nest_config(program: Program, nest: NestPlan, n: int, several: bool, config: TileConfig) -> NestConfig:
-    values = {name: getattr(config, name, None) for name in _SIZES}
+    values = {name: getattr(config, name, None) for name in SIZES}
     given = {name: value[n] if isinstance(value, tuple) else value for name, value in values.items()}
     chosen = default_config(program, nest, several=several, multiprocessors=config.multiprocessors)
     chosen = suited(program, nest, chosen, config.matrix_unit)
