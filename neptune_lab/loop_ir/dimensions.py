@@ -6,7 +6,10 @@ the first and the k of the second are the same dimension.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
 from typing import TypeAlias
 
 from networkx.utils import UnionFind
@@ -22,17 +25,20 @@ Dimension: TypeAlias = tuple[str, str, str | int]
 class Dimensions:
     """Equivalence classes of iteration variables and tensor axes; variables of one dimension have the same `of`."""
 
-    classes: UnionFind
+    names: Mapping[Dimension, Dimension]
 
     def of(self, block: Block, name: str) -> Dimension:
         """The dimension of an iteration variable."""
-        return self.classes[("block", block.name, name)]
+        own = ("block", block.name, name)
+        return self.names.get(own, own)
 
     def all_of(self, block: Block, kind: str | None = None) -> dict[Dimension, str]:
         """The block's iteration variables by dimension; `kind` restricts them to "spatial" or "reduce"."""
         return {self.of(block, it.name): it.name for it in block.iters if kind is None or it.kind == kind}
 
 
+# Templates and primitives ask for those of one program once per block, or per variable.
+@lru_cache(maxsize=64)
 def dimensions(program: Program) -> Dimensions:
     """Matches iteration variables through the tensors between blocks, then through inputs that several blocks read.
 
@@ -52,7 +58,7 @@ def dimensions(program: Program) -> Dimensions:
                 for n, index in enumerate(indices):
                     if isinstance(index, Var) and not _merges(classes, block, index.name, ("tensor", buffer, n)):
                         classes.union(("block", block.name, index.name), ("tensor", buffer, n))
-    return Dimensions(classes)
+    return Dimensions(MappingProxyType({one: classes[one] for one in (*classes,)}))
 
 
 def _merges(classes: UnionFind, block: Block, name: str, other: tuple) -> bool:
