@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -55,11 +56,32 @@ _NODES = node_names()
 _LARGEST_BFLOAT16 = (2 - 2.0**-7) * 2.0**127
 
 
+@dataclass(frozen=True, slots=True)
+class _Inner:
+    """A block without its bindings and predicates: the least values that TVM gives to its axes, which count from 0
+    here, and the buffers that it accesses, in order."""
+
+    name: str
+    axes: tuple[tuple[str, int, str], ...]
+    starts: tuple[int, ...]
+    body: Store
+    init: Store | None
+    buffers: tuple[Buffer, ...]
+
+
+# Keyed by TVM's object: a step of TVM's schedule leaves most blocks as they are, and `outward` gives each once.
+@lru_cache(maxsize=2048)
+def _inner(block: Any, tagged: frozenset[str], guards: bool) -> _Inner:
+    return _In(None, tagged, guards).inner(block)
+
+
 class _In:
-    def __init__(self, like: Program | None, tagged: set[str]) -> None:
+    """One conversion. `guards`: a choice in the form that `outward` gives to a guard is one."""
+
+    def __init__(self, like: Program | None, tagged: frozenset[str], guards: bool) -> None:
         self.like = {} if like is None else {b.name: b for b in blocks(like)}
         self.loops = None if like is None else loop_names(*like.body)
-        self.tagged = tagged
+        self.tagged, self.guards = tagged, guards
         self.buffers: dict[str, Buffer] = {}
 
     def buffer(self, buf: Any) -> str:
@@ -113,7 +135,7 @@ class _In:
             ):
                 return Previous(buffer, (tag, *rest), b)
         match c, a:
-            case Op("eq", (x, Const() as point)), _ if eager and self.like and x == b and _is_guarded(x):
+            case Op("eq", (x, Const() as point)), _ if eager and self.guards and x == b and _is_guarded(x):
                 return Op("guard", (x, point, a))
         if eager and _says_not_negative(c, a) and _is_negative_of(b, a):
             return Op("abs", (a,))  # TVM writes the absolute value of an integer as this choice
@@ -124,35 +146,45 @@ class _In:
         shifted = any(isinstance(variable, Op) for variable in env.values())
         return map_store(store, lambda e: transform(e, _added)) if shifted else store
 
-    def block(self, realize: Any, env: dict[Any, Expr]) -> Block:
-        b = realize.block
+    def inner(self, b: Any) -> _Inner:
         name = str(b.name_hint)
         if type(b.body).__name__ != "BufferStore":
             raise DefinitionError(
                 f"block {name} holds more than one store; every stage needs to be one expression",
                 help="give a reducer of several values a stage for each of them",
             )
-        inner: dict[Any, Expr] = {}
-        iters = []
+        env: dict[Any, Expr] = {}
+        axes, starts = [], []
         taken: set[str] = set()
-        for iv, value in zip(b.iter_vars, realize.iter_values, strict=True):
+        for iv in b.iter_vars:
             iter_name = unique(str(iv.var.name).removeprefix("v_"), taken, "_")
             taken.add(iter_name)
-            start = int(iv.dom.min)  # here every iteration variable counts from 0
-            inner[iv.var] = add(Var(iter_name), const(start))
+            starts.append(int(iv.dom.min))  # here every iteration variable counts from 0
+            env[iv.var] = add(Var(iter_name), const(starts[-1]))
             kind = "reduce" if int(iv.iter_type) == IterVar.CommReduce else "spatial"
-            bound = _added(Op("sub", (self.expr(value, env), const(start)))) if start else self.expr(value, env)
-            iters.append(Iter(iter_name, int(iv.dom.extent), kind, simplify(bound, {})))
-        init = None if b.init is None else self.store(b.init, inner)
+            axes.append((iter_name, int(iv.dom.extent), kind))
+        init = None if b.init is None else self.store(b.init, env)
         if init is not None and isinstance(init.value, Const):
             init = replace(init, value=_infinite(init.value))
+        body = self.store(b.body, env)
+        return _Inner(name, tuple(axes), tuple(starts), body, init, tuple(self.buffers.values()))
+
+    def block(self, realize: Any, env: dict[Any, Expr]) -> Block:
+        inner = _inner(realize.block, self.tagged, self.guards)
+        values = [self.expr(value, env) for value in realize.iter_values]
+        iters = [
+            Iter(*axis, simplify(_added(Op("sub", (value, const(start)))) if start else value, {}))
+            for axis, start, value in zip(inner.axes, inner.starts, values, strict=True)
+        ]
         predicate = self.expr(realize.predicate, env)
-        known = self.like.get(name)
+        for buffer in inner.buffers:
+            self.buffers.setdefault(buffer.name, buffer)
+        known = self.like.get(inner.name)
         return Block(
-            name,
+            inner.name,
             tuple(iters),
-            self.store(b.body, inner),
-            init,
+            inner.body,
+            inner.init,
             tuple(c for c in conjuncts(predicate) if not (isinstance(c, Const) and c.value)),
             origin=known.origin if known else "",
             role=known.role if known else Role.DEFINED,
@@ -236,8 +268,8 @@ def from_tvm(func: Any, *, name: str, outputs: tuple[str, ...], like: Program | 
     Raises:
         DefinitionError: the function has something that the loop-scalar IR lacks.
     """
-    tagged = set() if like is None else {b.name for b in like.buffers if b.tagged}
-    reader = _In(like, tagged)
+    tagged = frozenset() if like is None else frozenset(b.name for b in like.buffers if b.tagged)
+    reader = _In(like, tagged, guards=bool(like and blocks(like)))
     params = tuple(reader.buffer(p) for p in func.params)
     root = func.body
     if type(root).__name__ == "SBlockRealize" and str(root.block.name_hint) == "root":

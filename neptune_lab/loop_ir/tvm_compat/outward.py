@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any, TypeAlias
 
 from tvm import tirx
 from tvm.ir import Range
@@ -14,6 +16,7 @@ from tvm.tirx import BufferRegion, BufferStore, For, IterVar, SeqStmt
 
 from neptune_lab.loop_ir.nodes import (
     Block,
+    Buffer,
     Cast,
     Const,
     Expr,
@@ -29,15 +32,39 @@ from neptune_lab.loop_ir.nodes import (
 from neptune_lab.loop_ir.tvm_compat.words import THREAD_BINDING, build
 
 
+# Name, extent and kind of an iteration variable.
+_Axis: TypeAlias = tuple[str, int, str]
+
+
+# TVM's nodes never change, so functions can share buffers and blocks. A step of a schedule changes few of them.
+@lru_cache(maxsize=4096)
+def _buffer(b: Buffer) -> Any:
+    scope = "" if b.scope == "global" else b.scope
+    return tirx.decl_buffer(list(b.shape), b.dtype, name=b.name, scope=scope)
+
+
+@lru_cache(maxsize=2048)
+def _block(name: str, axes: tuple[_Axis, ...], body: Store, init: Store | None, buffers: tuple[Buffer, ...]) -> Any:
+    """A block without its bindings and predicates; `buffers`: those that it accesses."""
+    return _Out(buffers).block(name, axes, body, init)
+
+
+def _accessed(block: Block) -> dict[str, None]:
+    """Names of the buffers that a block accesses, in order."""
+    names: dict[str, None] = {}
+    for store in (block.body, block.init):
+        if store is not None:
+            names[store.buffer] = None
+            names |= dict.fromkeys(r.buffer for e in (*store.indices, store.value) for r in loads(e))
+    return names
+
+
 class _Out:
     """One conversion; holds the TVM buffer of each name."""
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        self.buffers = {
-            b.name: tirx.decl_buffer(list(b.shape), b.dtype, name=b.name, scope="" if b.scope == "global" else b.scope)
-            for b in program.buffers
-        }
+    def __init__(self, buffers: Iterable[Buffer]) -> None:
+        self.known = {b.name: b for b in buffers}
+        self.buffers = {name: _buffer(b) for name, b in self.known.items()}
 
     def expr(self, expr: Expr, env: dict[str, Any]) -> Any:
         match expr:
@@ -73,38 +100,41 @@ class _Out:
             for name, index in dict.fromkeys(indices)
         ]
 
-    def block(self, block: Block, env: dict[str, Any]) -> Any:
-        inner = {it.name: tirx.Var(f"v_{it.name}", "int32") for it in block.iters}
+    def block(self, name: str, axes: tuple[_Axis, ...], body: Store, init: Store | None) -> Any:
+        inner = {axis: tirx.Var(f"v_{axis}", "int32") for axis, _, _ in axes}
         iters = [
             IterVar(
-                Range.from_min_extent(0, it.extent),
-                inner[it.name],
-                IterVar.CommReduce if it.kind == "reduce" else IterVar.DataPar,
+                Range.from_min_extent(0, extent),
+                inner[axis],
+                IterVar.CommReduce if kind == "reduce" else IterVar.DataPar,
                 "",
             )
-            for it in block.iters
+            for axis, extent, kind in axes
         ]
         # A scan block's read of its own previous tag is not declared: TVM would treat it as a loop-carried dependence
         # that forbids every move, but the tag is an index.
-        reads = [
-            (r.buffer, r.indices) for r in loads(block.body.value) if isinstance(r, Load) and r.buffer != block.writes
-        ]
-        body = SBlock(
+        reads = [(r.buffer, r.indices) for r in loads(body.value) if isinstance(r, Load) and r.buffer != body.buffer]
+        return SBlock(
             iters,
             self.regions(reads, inner),
-            self.regions([(block.body.buffer, block.body.indices)], inner),
-            block.name,
-            self.store(block.body, inner),
-            None if block.init is None else self.store(block.init, inner),
+            self.regions([(body.buffer, body.indices)], inner),
+            name,
+            self.store(body, inner),
+            None if init is None else self.store(init, inner),
         )
+
+    def realize(self, block: Block, env: dict[str, Any]) -> Any:
+        axes = tuple([(it.name, it.extent, it.kind) for it in block.iters])
+        accessed = tuple([self.known[name] for name in _accessed(block)])
+        inner = _block(block.name, axes, block.body, block.init, accessed)
         predicate = tirx.const(True, "bool")
         for n, p in enumerate(block.predicates):
             predicate = self.expr(p, env) if n == 0 else tirx.And(predicate, self.expr(p, env))
-        return SBlockRealize([self.expr(it.binding, env) for it in block.iters], predicate, body)
+        return SBlockRealize([self.expr(it.binding, env) for it in block.iters], predicate, inner)
 
     def stmt(self, stmt: Stmt, env: dict[str, Any]) -> Any:
         if isinstance(stmt, Block):
-            return self.block(stmt, env)
+            return self.realize(stmt, env)
         var = tirx.Var(stmt.var, "int32")
         body = self.body(stmt.body, {**env, stmt.var: var})
         kind, thread = tirx.ForKind.SERIAL, None
@@ -121,20 +151,19 @@ class _Out:
         stmts = [self.stmt(s, env) for s in body]
         return stmts[0] if len(stmts) == 1 else SeqStmt(stmts)
 
-    def function(self, *, expose: bool) -> Any:
+    def function(self, program: Program, *, expose: bool) -> Any:
         """`expose`: every buffer is a parameter, so that none is compacted and all values are returned."""
-        inside = () if expose else tuple(b.name for b in self.program.buffers if b.name not in self.program.params)
-        params = [*self.program.params, *(b.name for b in self.program.buffers if b.name not in self.program.params)]
-        if not expose:
-            params = list(self.program.params)
-        root = SBlock([], [], [], "root", self.body(self.program.body, {}), None, [self.buffers[n] for n in inside])
+        inside = tuple(b.name for b in program.buffers if b.name not in program.params)
+        params, allocated = ([*program.params, *inside], ()) if expose else (list(program.params), inside)
+        body = self.body(program.body, {})
+        root = SBlock([], [], [], "root", body, None, [self.buffers[n] for n in allocated])
         func = tirx.PrimFunc([self.buffers[n] for n in params], SBlockRealize([], tirx.const(True, "bool"), root))
         return func.with_attr({"tirx.noalias": True, "global_symbol": "main"})
 
 
 def to_tvm(program: Program, *, expose: bool = False) -> Any:
     """The program as a TensorIR function; with `expose`, every buffer is a parameter (inputs and outputs first)."""
-    return _Out(program).function(expose=expose)
+    return _Out(program.buffers).function(program, expose=expose)
 
 
 def tvmscript(program: Program) -> str:
