@@ -24,6 +24,7 @@ def apply_in_tvm(
     action: Callable[[Any], Any],
     *,
     absent: Collection[str] = (),
+    nest: int | None = None,
     help: str = "print the schedule: names, order and kinds of loops must be as it shows",
 ) -> Program:
     """The program after a step of TVM's schedule.
@@ -33,6 +34,8 @@ def apply_in_tvm(
         primitive: its name, for messages.
         node: the block or loop that it is applied to, for messages.
         action: applies the step to a `tvm.s_tir.Schedule`.
+        nest: the statement of the program that `action` changes, if its legality depends on no other: TVM takes time
+            for each statement. None: any.
         absent: the blocks that are not under the target loop, by name; TVM's message would only number them.
         help: the help of the error if TVM's own check refuses; TVM's message names no block.
 
@@ -43,7 +46,7 @@ def apply_in_tvm(
         ScheduleError: TVM refuses, or a block would read a value before it is written or complete.
     """
     try:
-        result = tree.rename_loops(restore_unit_loops(apply(program, action)), loop_names(*program.body))
+        result = tree.rename_loops(restore_unit_loops(apply(program, action, nest)), loop_names(*program.body))
         known = {b: b for b in tree.blocks(program)}  # an unchanged block stays the same object, for fast comparisons
         result = tree.map_blocks(result, lambda b: known.get(b, b))
     except TvmRefusal as error:

@@ -28,18 +28,27 @@ class TvmRefusal(NeptuneError):
     """TVM's schedule refused a primitive; the message is TVM's reason, shortened."""
 
 
-def apply(program: Program, action: Callable[[Any], None]) -> Program:
+def apply(program: Program, action: Callable[[Any], None], nest: int | None = None) -> Program:
     """The program after `action` on a TVM schedule of it.
+
+    Args:
+        program: the program.
+        action: applies primitives.
+        nest: the statement of the program that `action` changes; TVM sees this one alone. None: it sees all.
 
     Raises:
         TvmRefusal: TVM refused the action.
     """
-    schedule = TvmSchedule(tvm.IRModule({"main": to_tvm(program)}), debug_mask=0, error_render_level="detail")
+    seen = program if nest is None else replace(program, body=(program.body[nest],))
+    schedule = TvmSchedule(tvm.IRModule({"main": to_tvm(seen)}), debug_mask=0, error_render_level="detail")
     try:
         action(schedule)
     except (ScheduleError, RuntimeError, TypeError, ValueError) as error:
         raise TvmRefusal(first_line(error)) from error
-    return from_tvm(schedule.mod["main"], name=program.name, outputs=program.outputs, like=program)
+    made = from_tvm(schedule.mod["main"], name=program.name, outputs=program.outputs, like=program)
+    if nest is None:
+        return made
+    return replace(made, body=(*program.body[:nest], *made.body, *program.body[nest + 1 :]))
 
 
 @lru_cache(maxsize=64)

@@ -31,7 +31,6 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.tvm_compat.words import THREAD_BINDING, build
 
-
 # Name, extent and kind of an iteration variable.
 _Axis: TypeAlias = tuple[str, int, str]
 

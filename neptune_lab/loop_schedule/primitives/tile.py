@@ -60,7 +60,7 @@ def _tiled_at_once(program: Program, block: str, tiles: dict[str, int]) -> tuple
     Raises:
         ScheduleError: TVM refuses, or these tiles need single steps.
     """
-    _, _, around = tree.find_block(program, block)
+    path, _, around = tree.find_block(program, block)
     outer, inner, replaced = [], [], set()
     for var in tiles:
         replaced.add(var)
@@ -75,7 +75,8 @@ def _tiled_at_once(program: Program, block: str, tiles: dict[str, int]) -> tuple
         halves = [schedule.split(loops[var], [None, size]) for var, size in tiles.items()]
         schedule.reorder(*(h[0] for h in halves), *(h[1] for h in halves))
 
-    result = apply_in_tvm(program, "tile", block, action)
+    # Formal statement: TVM's checks of a split and a reorder are about the loops and the blocks under them.
+    result = apply_in_tvm(program, "tile", block, action, nest=path[0])
     wanted = iter([*outer, *inner])
     final = [name for x in around for name in ((next(wanted), next(wanted)) if x.var in tiles else (x.var,))]
     # Temporary names first ("i0@"): TVM's names may be among the final ones, in another order.
