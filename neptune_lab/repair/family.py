@@ -67,10 +67,31 @@ class Family:
         [0,    1,   -s],
         [0,    0,    1]])
         """
-        matrix = sp.Matrix(cast(sp.Matrix, step * self.generator)).exp().applyfunc(_real_form)
+        matrix = exponential(self.generator, step).applyfunc(_real_form)
         if matrix.has(sp.I):
             _refuse(self.components[0], "the exponential of its matrix was not brought to a real form")
         return ImmutableMatrix(matrix)
+
+
+def exponential(matrix: ImmutableMatrix, step: Expr) -> sp.Matrix:
+    """exp(step * matrix).  SymPy finds a Jordan form for it, which takes most of the time of a vector repair; for a
+    triangular matrix with one eigenvalue l, exp(step * l) times the sum of (step * (matrix - l))**k / k! ends.
+
+    >>> s = sp.Symbol("s", real=True)
+    >>> exponential(ImmutableMatrix([[2, 1], [0, 2]]), s)
+    Matrix([
+    [exp(2*s), s*exp(2*s)],
+    [       0,   exp(2*s)]])
+    """
+    size, rate = matrix.rows, matrix[0, 0]
+    if not matrix.is_upper or any(matrix[k, k] != rate for k in range(size)):
+        return sp.Matrix(cast(sp.Matrix, step * matrix)).exp()
+    nilpotent = sp.Matrix(matrix) - rate * sp.eye(size)
+    total = power = sp.eye(size)
+    for k in range(1, size):
+        power = cast(sp.Matrix, power * nilpotent * step / k)
+        total = cast(sp.Matrix, total + power)
+    return cast(sp.Matrix, total * sp.exp(cast(Expr, step * rate)))
 
 
 def find_family(g: Expr, variable: Symbol, inputs: Sequence[Symbol]) -> Family:

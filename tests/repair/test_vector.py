@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neptune_lab.repair import RepairError, VectorRepair, solve, solve_vector, text
+from neptune_lab.repair.family import exponential
 
 NONNEGATIVE = {"r": ["nonnegative"]}
 
@@ -121,6 +122,16 @@ def test_constants_may_stand_in_the_matrix():
     assert term.evaluate(members, r, now, at)[0] == pytest.approx(g(now))
     with pytest.raises(ValueError, match="constants has values for"):
         term.transport(r, now)
+
+
+@pytest.mark.parametrize("rows", [
+    [[0, 3, 1], [0, 0, -2], [0, 0, 0]], [["e", 2], [0, "e"]], [[-1, 1, 0], [0, -1, "e"], [0, 0, -1]], [[0, 1], [0, 1]],
+    [[1, 0], [1, 1]],
+])  # fmt: skip
+def test_the_exponential_is_sympys(rows: list[list[Any]]):
+    step = sp.Symbol("s", real=True)
+    matrix = sp.ImmutableMatrix([[sp.sympify(x) for x in row] for row in rows])
+    assert exponential(matrix, step).applyfunc(sp.expand) == sp.Matrix(step * matrix).exp().applyfunc(sp.expand)
 
 
 def test_a_reference_that_turns_is_not_triangular():
