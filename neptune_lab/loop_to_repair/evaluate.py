@@ -55,7 +55,7 @@ def _compute(expr: Expr, at: Mapping[Expr, Array], precision: str) -> Array:
             return _compute(arg, at, precision).astype(precision if "float" in dtype else dtype)
         case Op(name, args):
             value = NUMPY[name](*(_compute(arg, at, precision) for arg in args))
-            return value.astype(precision) if value.dtype.kind == "f" else value
+            return value.astype(precision, copy=False) if value.dtype.kind == "f" else value
     raise AssertionError(f"no value for {expr}")
 
 

@@ -273,7 +273,7 @@ def counterexample(model: Model, names: SuppliedNames, falls: Sequence[bool]) ->
 
     def drawn(symbol: Symbol) -> Column:
         allowed = [x for x in _SIMPLE if _allows(symbol, x)] or [1.0]
-        return Column(allowed[draw.whole(len(allowed))] for _ in range(_POINTS))
+        return Column([allowed[number] for number in draw.wholes(len(allowed), _POINTS)])
 
     before = {symbol: drawn(symbol) for symbol in model.previous}
     now = {symbol: drawn(symbol) for symbol in model.previous}

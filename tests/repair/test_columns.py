@@ -130,6 +130,9 @@ def test_points_are_those_of_numpys_generator():
         assert [draw.whole(5) for _ in range(7)] == numpys.integers(0, 5, 7).tolist()
     rows = numpys.uniform(0.3, 2.0, (2, 3))
     assert [row.values for row in samples(sp.Symbol("p", positive=True), 2, 3, draw)] == rows.tolist()
+    for count in (1, 700, 2100, 3, 1024):  # across the parts of the stream that are kept
+        assert draw.fractions(count) == numpys.random(count).tolist()
+        assert draw.wholes(7, count) == numpys.integers(0, 7, count).tolist()
 
 
 # The modules that the browser does not have, when the solver runs in a page.
