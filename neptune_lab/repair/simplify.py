@@ -124,4 +124,7 @@ def nicest(expr: Expr) -> Expr:
     >>> nicest(sp.exp(r) * sp.exp(-q)), nicest(q - (q - r))
     (exp(-q + r), r)
     """
-    return min(_forms(expr), key=lambda form: (int(sp.count_ops(form)), len(str(form))))
+    sizes = {form: int(sp.count_ops(form)) for form in dict.fromkeys(_forms(expr))}
+    least = min(sizes.values())
+    shortest = [form for form, size in sizes.items() if size == least]
+    return shortest[0] if len(shortest) == 1 else min(shortest, key=lambda form: len(str(form)))
