@@ -7,7 +7,7 @@ programs; statements off the path are shared with the old one.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -40,27 +40,28 @@ Place: TypeAlias = tuple[Path, Stmt, tuple[Loop, ...]]
 class _Known:
     """A program's statements, its blocks in order, and the first block of each name."""
 
-    program: Program
+    body: tuple[Stmt, ...]
     statements: tuple[Place, ...]
     blocks: tuple[Block, ...]
     by_name: Mapping[str, tuple[Path, Block, tuple[Loop, ...]]]
 
 
-# Keyed by identity, since hashing a program walks all of it. An entry keeps its program alive, so that its id stays
-# unique.
-_programs: dict[int, _Known] = {}
-_MOST_PROGRAMS = 32
+# Keyed by identity of the body, since hashing a program walks all of it; programs that differ in their buffers share
+# it. An entry keeps its body alive, so that its id stays unique.
+_bodies: dict[int, _Known] = {}
+_MOST_BODIES = 64
 
 
 def _known(program: Program) -> _Known:
-    known = _programs.get(id(program))
-    if known is None or known.program is not program:
-        if len(_programs) >= _MOST_PROGRAMS:
-            _programs.clear()
-        places = tuple(_walk(program))
+    body = program.body
+    known = _bodies.get(id(body))
+    if known is None or known.body is not body:
+        if len(_bodies) >= _MOST_BODIES:
+            _bodies.clear()
+        places = tuple(_walk(body))
         found = [(path, stmt, loops) for path, stmt, loops in places if isinstance(stmt, Block)]
         by_name = {block.name: (path, block, loops) for path, block, loops in reversed(found)}
-        known = _programs[id(program)] = _Known(program, places, tuple([block for _, block, _ in found]), by_name)
+        known = _bodies[id(body)] = _Known(body, places, tuple([block for _, block, _ in found]), by_name)
     return known
 
 
@@ -69,15 +70,18 @@ def statements(program: Program) -> tuple[Place, ...]:
     return _known(program).statements
 
 
-def _walk(program: Program) -> Iterator[Place]:
-    def visit(body: tuple[Stmt, ...], path: Path, loops: tuple[Loop, ...]) -> Iterator[Place]:
+def _walk(whole: tuple[Stmt, ...]) -> list[Place]:
+    places: list[Place] = []
+
+    def visit(body: tuple[Stmt, ...], path: Path, loops: tuple[Loop, ...]) -> None:
         for n, stmt in enumerate(body):
             here = (*path, n)
-            yield here, stmt, loops
+            places.append((here, stmt, loops))
             if isinstance(stmt, Loop):
-                yield from visit(stmt.body, here, (*loops, stmt))
+                visit(stmt.body, here, (*loops, stmt))
 
-    yield from visit(program.body, (), ())
+    visit(whole, (), ())
+    return places
 
 
 def nearest(name: str, names: list[str], what: str) -> str:
