@@ -57,9 +57,10 @@ def verify_bounds(program: Program) -> None:
             )
         shapes[buffer.name] = buffer
     seen: set[str] = set()
+    inputs = frozenset(program.inputs)
     for _, stmt, loops in tree.statements(program):
         if isinstance(stmt, Loop):
-            if stmt.var in {loop.var for loop in loops}:
+            if any(loop.var == stmt.var for loop in loops):
                 raise ScheduleError(
                     f"loop {stmt.var!r} is inside another loop {stmt.var!r}", help="give one of them another name"
                 )
@@ -75,7 +76,7 @@ def verify_bounds(program: Program) -> None:
                 node=stmt.name,
                 help="undo the step, and try another order of steps",
             )
-        if stmt.writes in program.inputs:
+        if stmt.writes in inputs:
             raise ScheduleError(
                 f"block {stmt.name!r} writes the input {stmt.writes!r}",
                 node=stmt.name,

@@ -9,6 +9,7 @@ from math import prod
 
 import numpy as np
 
+from neptune_lab.hashed import Hashed, hash_once
 from neptune_lab.loop_ir.iteration_domain import Extents, always, connected, digits_of, in_digits, points
 from neptune_lab.loop_ir.nodes import Const, Expr, Op, Var, add, mul, variables
 from neptune_lab.loop_ir.nodes import substitute as put
@@ -17,8 +18,9 @@ from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.simplify import bounds, simplify
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class Side:
+class Side(Hashed):
     """An access: its indices and predicates over the loops around it."""
 
     indices: tuple[Expr, ...]

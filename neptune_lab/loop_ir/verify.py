@@ -25,6 +25,7 @@ from neptune_lab.loop_ir.inside import reads_of, verify_bounds
 from neptune_lab.loop_ir.iteration_domain import Extents, extents_of, iteration_domain
 from neptune_lab.loop_ir.nodes import (
     Block,
+    Buffer,
     Expr,
     Load,
     Loop,
@@ -55,7 +56,19 @@ def verify(program: Program, definition: Program | None = None) -> None:
     Raises:
         ScheduleError: a rule is broken; `node` is the block.
     """
-    _verified(program, definition)
+    # No rule is about scopes, which many steps change and nothing else.
+    _verified(_in_one_scope(program), definition)
+
+
+def _in_one_scope(program: Program) -> Program:
+    if all(b.scope == "global" for b in program.buffers):
+        return program
+    return replace(program, buffers=tuple([_in_memory(b) for b in program.buffers]))
+
+
+@lru_cache(maxsize=4096)
+def _in_memory(buffer: Buffer) -> Buffer:
+    return replace(buffer, scope="global")
 
 
 @lru_cache(maxsize=512)
@@ -71,7 +84,7 @@ def _verified(program: Program, definition: Program | None) -> None:
     _check_outputs(program, places)
     for block, _ in places.blocks:
         for read, conditions in reads_of(block):
-            _check_read(program, places, block, read, conditions)
+            _check_read(places, block, read, conditions)
 
 
 class _Places:
@@ -81,6 +94,7 @@ class _Places:
         places = [(path, stmt, loops) for path, stmt, loops in tree.statements(program) if isinstance(stmt, Block)]
         self.blocks = [(block, loops) for _, block, loops in places]
         self.order = {block.name: n for n, (block, _) in enumerate(self.blocks)}
+        self.inputs = frozenset(program.inputs)
         self.shapes = {buffer.name: buffer.shape for buffer in program.buffers}
         self.writers: dict[str, list[Block]] = {}
         for block, _ in self.blocks:
@@ -213,12 +227,10 @@ def bounds_of_store(block: Block, loops: Extents) -> tuple[Expr, ...]:
     return tuple(p for p in block.predicates if not variables(p) & folded and not variables(p) <= tiles)
 
 
-def _check_read(
-    program: Program, places: _Places, reader: Block, read: Load | Previous, conditions: tuple[Expr, ...]
-) -> None:
+def _check_read(places: _Places, reader: Block, read: Load | Previous, conditions: tuple[Expr, ...]) -> None:
     """Formal statement: for a read X[p] and the writer X[q] of X, the writer comes first, folds along none of the loops
     around both, and for each value of these loops the positions p are among the positions q."""
-    if read.buffer in program.inputs:
+    if read.buffer in places.inputs:
         return
     writers = places.writers.get(read.buffer, [])
     if not writers:
@@ -231,7 +243,7 @@ def _check_read(
         _check_previous_value(places, reader, read, writers)
         return
     others = [b for b in writers if b.role is not Role.INITIAL and b.name != reader.name]
-    if reader in writers:
+    if any(writer is reader for writer in writers):
         _check_own_read(reader, read)
         return
     for writer in others:

@@ -253,3 +253,14 @@ def test_a_block_of_a_hand_made_program():
     verify(program)
     with pytest.raises(ScheduleError, match="'o' does not write all of the output 'o': index 0 takes 2"):
         verify(replace(program, body=(tree.loop_nest([("i", 2)], block),)))
+
+
+@pytest.mark.parametrize("scope", ["global", "local"])
+def test_a_program_is_refused_whatever_its_scopes(scope: str):
+    program = rows.softmax(rows=6, cols=24).program
+    verify(program)
+    moved = [replace(b, scope=scope) if b.name not in program.params else b for b in program.buffers]
+    small_ones = [replace(b, shape=(5,)) if b.name == "s_max" else b for b in moved]
+    verify(replace(program, buffers=tuple(moved)))
+    with pytest.raises(ScheduleError, match="'s_max' has 5 elements"):
+        verify(replace(program, buffers=tuple(small_ones)))
