@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from tvm import te, tirx
@@ -56,13 +56,17 @@ _NODES = node_names()
 _LARGEST_BFLOAT16 = (2 - 2.0**-7) * 2.0**127
 
 
+# Name, extent and kind of an iteration variable.
+_Axis: TypeAlias = tuple[str, int, Literal["reduce", "spatial"]]
+
+
 @dataclass(frozen=True, slots=True)
 class _Inner:
     """A block without its bindings and predicates: the least values that TVM gives to its axes, which count from 0
     here, and the buffers that it accesses, in order."""
 
     name: str
-    axes: tuple[tuple[str, int, str], ...]
+    axes: tuple[_Axis, ...]
     starts: tuple[int, ...]
     body: Store
     init: Store | None
@@ -154,14 +158,15 @@ class _In:
                 help="give a reducer of several values a stage for each of them",
             )
         env: dict[Any, Expr] = {}
-        axes, starts = [], []
+        axes: list[_Axis] = []
+        starts: list[int] = []
         taken: set[str] = set()
         for iv in b.iter_vars:
             iter_name = unique(str(iv.var.name).removeprefix("v_"), taken, "_")
             taken.add(iter_name)
             starts.append(int(iv.dom.min))  # here every iteration variable counts from 0
             env[iv.var] = add(Var(iter_name), const(starts[-1]))
-            kind = "reduce" if int(iv.iter_type) == IterVar.CommReduce else "spatial"
+            kind: Literal["reduce", "spatial"] = "reduce" if int(iv.iter_type) == IterVar.CommReduce else "spatial"
             axes.append((iter_name, int(iv.dom.extent), kind))
         init = None if b.init is None else self.store(b.init, env)
         if init is not None and isinstance(init.value, Const):
