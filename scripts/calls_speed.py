@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from speed_checks import DEVICE, causal, tensors, times, wrong
@@ -35,6 +35,8 @@ import neptune_lab as nl
 from neptune_lab.runtime.ceilings import measure_ceilings
 
 WIDTH, LIMIT = 128, 5e-3
+# q, k and v.
+Inputs: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -81,13 +83,13 @@ def document_masks(rng: random.Random, small: bool, count: int) -> Iterator[Case
         cuts = cut(length, longest, rng)
         lengths = torch.tensor([b - a for a, b in pairwise(cuts)], device=DEVICE)
         document = torch.repeat_interleave(torch.arange(len(lengths), dtype=torch.int32, device=DEVICE), lengths)
-        inputs = tensors([(1, heads, length, WIDTH)] * 3)
+        q, k, v = tensors([(1, heads, length, WIDTH)] * 3)
         for ordered in (True, False):
             what = f"documents {heads}x{length}x{WIDTH}, {len(lengths)} of them, {_kind(ordered)}"
-            yield _documents(what, inputs, document, ordered, small)
+            yield _documents(what, (q, k, v), document, ordered, small)
 
 
-def _documents(what: str, inputs: list[torch.Tensor], document: torch.Tensor, ordered: bool, interpreted: bool) -> Case:
+def _documents(what: str, inputs: Inputs, document: torch.Tensor, ordered: bool, interpreted: bool) -> Case:
     attend: Any = flex_attention if interpreted else torch.compile(flex_attention, dynamic=False)
     listed: Any = create_block_mask if interpreted else torch.compile(create_block_mask, dynamic=False)
     same, length = mask_of(document, ordered), len(document)
@@ -111,19 +113,27 @@ def views(rng: random.Random, small: bool, count: int) -> Iterator[Case]:
     sizes = [(1, 4, 192)] if small else [(2, 16, 2048), (2, 16, 4096), (1, 32, 8192), (2, 16, 3001)]
     for batch, heads, length in sizes[:count]:
         packed = tensors([(batch, length, 3, heads, WIDTH)])[0]
-        parts = [packed[:, :, n].transpose(1, 2) for n in range(3)]
-        apart = [packed[:, :, n].contiguous().transpose(1, 2) for n in range(3)]
-        given = {"contiguous": [t.contiguous() for t in apart], "transposed": apart, "packed qkv": parts}
+        q, k, v = (packed[:, :, n].transpose(1, 2) for n in range(3))
+        given: dict[str, Inputs] = {
+            "contiguous": (q.contiguous(), k.contiguous(), v.contiguous()),
+            "transposed": (_transposed(q), _transposed(k), _transposed(v)),
+            "packed qkv": (q, k, v),
+        }
         for ordered in (True, False):
             for name, dynamic in (("per length", False), ("for all lengths", True)):
                 what = f"views {batch}x{heads}x{length}x{WIDTH}, {_kind(ordered)}, kernel {name}"
                 yield _views(what, given, ordered, dynamic)
 
 
-def _views(what: str, given: dict[str, list[torch.Tensor]], ordered: bool, dynamic: bool) -> Case:
+def _transposed(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values, contiguous but for a transpose of heads and positions."""
+    return tensor.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def _views(what: str, given: dict[str, Inputs], ordered: bool, dynamic: bool) -> Case:
     mask = causal if ordered else None
 
-    def calling(inputs: list[torch.Tensor]) -> Callable[[], Any]:
+    def calling(inputs: Inputs) -> Callable[[], Any]:
         return lambda: nl.attention(*inputs, mask_mod=mask, dynamic=dynamic)
 
     calls = {name: calling(inputs) for name, inputs in given.items()}
@@ -144,7 +154,7 @@ def packed_sequences(rng: random.Random, small: bool, count: int) -> Iterator[Ca
 def _packed(what: str, rows: list[torch.Tensor], cuts: list[int], ordered: bool) -> Case:
     offsets = torch.tensor(cuts, dtype=torch.int32, device=DEVICE)
     document = torch.searchsorted(offsets[1:], torch.arange(cuts[-1], device=DEVICE), right=True)
-    inputs = [t.transpose(0, 1)[None] for t in rows]
+    q, k, v = (t.transpose(0, 1)[None] for t in rows)
     mask = causal if ordered else None
 
     def flash() -> Any:
@@ -153,12 +163,12 @@ def _packed(what: str, rows: list[torch.Tensor], cuts: list[int], ordered: bool)
         return torch.ops.aten._flash_attention_forward(*rows, *more)[0].transpose(0, 1)[None]
 
     calls: dict[str, Callable[[], Any]] = {
-        "ours": lambda: nl.attention(*inputs, cu_seqlens_q=offsets, mask_mod=mask, dynamic=False),
-        "ours, all totals": lambda: nl.attention(*inputs, cu_seqlens_q=offsets, mask_mod=mask, dynamic=True),
+        "ours": lambda: nl.attention(q, k, v, cu_seqlens_q=offsets, mask_mod=mask, dynamic=False),
+        "ours, all totals": lambda: nl.attention(q, k, v, cu_seqlens_q=offsets, mask_mod=mask, dynamic=True),
     }
     if DEVICE == "cuda":
         calls["flash"] = flash
-    return Case(what, calls, lambda out: wrong(out, *inputs, ordered, document))
+    return Case(what, calls, lambda out: wrong(out, q, k, v, ordered, document))
 
 
 def paged(rng: random.Random, small: bool, count: int) -> Iterator[Case]:
@@ -172,13 +182,13 @@ def paged(rng: random.Random, small: bool, count: int) -> Iterator[Case]:
 def _paged(lengths: list[int], longest: int, page: int, heads: int, kv_heads: int) -> Case:
     batch, pages = len(lengths), -(-longest // page)
     order = torch.randperm(batch * pages, device=DEVICE).int().reshape(batch, pages)
-    caches = tensors([(batch * pages, page, kv_heads, WIDTH)] * 2)
+    k_cache, v_cache = tensors([(batch * pages, page, kv_heads, WIDTH)] * 2)
     q = tensors([(batch, heads, 1, WIDTH)])[0]
     known = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
-    keys, values = (c[order[0].long()].flatten(0, 1)[: lengths[0]].transpose(0, 1)[None] for c in caches)
+    keys, values = (c[order[0].long()].flatten(0, 1)[: lengths[0]].transpose(0, 1)[None] for c in (k_cache, v_cache))
     return Case(
         f"paged {batch}x{heads}/{kv_heads}x{longest}x{WIDTH}, pages of {page}",
-        {"ours": lambda: nl.paged_attention(q, *caches, order, known)},
+        {"ours": lambda: nl.paged_attention(q, k_cache, v_cache, order, known)},
         lambda out: wrong(out[:1], q[:1], keys, values, ordered=False),
         read=2 * sum(lengths) * kv_heads * WIDTH * 2,
     )
