@@ -22,7 +22,7 @@ Size = Annotated[int | None, typer.Option(min=1)]
 # Options of every command that takes an operator: the operator's sizes, then the template's.
 SIZES = (
     "batch", "heads", "kv_heads", "seq", "q_len", "kv_len", "head_dim", "v_head_dim", "window", "prefix",
-    "rows", "cols", "features", "m", "n", "k", "h",
+    "latent", "rope", "nope", "rows", "cols", "features", "m", "n", "k", "h",
 )  # fmt: skip
 OPTIONS: dict[str, Any] = {
     **dict.fromkeys(SIZES, Size),

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from neptune_lab.errors import DefinitionError
-from neptune_lab.operators import attention, gemm_chain, math, norms, performer, rows, softmax
+from neptune_lab.operators import attention, gemm_chain, math, mla, norms, performer, rows, softmax
 from neptune_lab.operators.base import Operator, TensorSpec
 from neptune_lab.operators.custom import custom
 from neptune_lab.operators.presets import PRESETS
@@ -32,6 +32,7 @@ OPERATORS: dict[str, Callable[..., Operator]] = {
     "attention.softcap": attention.softcap,
     "attention.window": attention.window,
     "gemm_chain": gemm_chain.gemm_chain,
+    "mla": mla.mla,
     "norms.l2_norm": norms.l2_norm,
     "norms.layer_norm": norms.layer_norm,
     "norms.layer_norm_statistics": norms.layer_norm_statistics,
@@ -46,7 +47,7 @@ OPERATORS: dict[str, Callable[..., Operator]] = {
 
 __all__ = [
     "OPERATORS", "PRESETS", "Operator", "TensorSpec", "Training", "attention", "backward", "custom", "find",
-    "gemm_chain", "math", "norms", "performer", "rows", "softmax", "training",
+    "gemm_chain", "math", "mla", "norms", "performer", "rows", "softmax", "training",
 ]  # fmt: skip
 
 

@@ -33,6 +33,7 @@ from neptune_lab.strict.values import check_switch
 from neptune_lab.target import Target, as_target
 
 if TYPE_CHECKING:
+    from neptune_lab.htile.nodes import Program as TileProgram
     from neptune_lab.operators import Operator
 
 
@@ -359,8 +360,10 @@ def lower_apart(operator: Operator, refusal: NeptuneError, code: CodeOptions, ta
         ScheduleError, TileError, EmitError: a stage cannot be written as a kernel; its name is in the message.
     """
 
-    def check(scheduled: Schedule) -> None:
-        passed(translated_and_verified(scheduled), code)
+    def check(scheduled: Schedule) -> TileProgram:
+        tiles = translated_and_verified(scheduled)
+        passed(tiles, code)
+        return tiles
 
     apart = schedule_apart(operator, refusal, check, for_target(None, target))
     try:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import prod
 from typing import TYPE_CHECKING
 
 from neptune_lab.errors import EmitError, NeptuneError, RepairError, ScheduleError, TileError
+from neptune_lab.htile.nodes import Program as TileProgram
+from neptune_lab.htile.shapes import shape_of
+from neptune_lab.htile.walk import stores, subexpressions
 from neptune_lab.loop_ir.render import definition
 from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.loop_schedule.primitives.cut import Part, extract
@@ -25,6 +29,9 @@ REFUSALS = (ScheduleError, RepairError, TileError, EmitError)
 # The most stages of a run that is tried (other than all of them), and the most runs that are tried; after that, each
 # stage left is a kernel.  A try takes about 0.05 s.
 LONGEST_RUN, ATTEMPTS = 10, 24
+# The most elements of a tile of a part. A multiprocessor has registers for half as many, and ptxas does not end for
+# eight times as many (ten minutes for the sums of a performer's gradients, in tiles of 2**20).
+LARGEST_TILE = 1 << 17
 
 
 def schedule_apart(
@@ -35,7 +42,7 @@ def schedule_apart(
 
     Args:
         refusal: why the whole could not be fused.
-        check: lowers a schedule as far as it can be refused.
+        check: lowers a schedule as far as it can be refused, perhaps to a program of tiles, whose sizes count then.
         config: of the templates: the GPU that sizes are chosen for.
 
     Raises:
@@ -96,6 +103,20 @@ class _Part:
     alone: NeptuneError | None = None
 
 
+def _check_tiles(made: object) -> None:
+    """Refuses a program of tiles of which one has more than `LARGEST_TILE` elements."""
+    if not isinstance(made, TileProgram):
+        return
+    for store in (store for kernel in made.kernels for store in stores(kernel.body)):
+        size = max(prod(shape_of(part, made)) for part in subexpressions(store.value))
+        if size > LARGEST_TILE:
+            raise TileError(
+                f"a tile has {size} elements; in a part, at most {LARGEST_TILE} are taken",
+                node=store.origin,
+                help="give the operator parts of its own, or a template with smaller tiles",
+            )
+
+
 @dataclass(slots=True)
 class _Search:
     operator: Operator
@@ -147,7 +168,7 @@ class _Search:
                 scheduled = TEMPLATES[name](Schedule(operator), config_of(name, CONFIGS[name], self.config))
             else:
                 scheduled = schedule_maps(Schedule(operator))
-            self.check(scheduled)
+            _check_tiles(self.check(scheduled))
         except REFUSALS as error:
             if hasattr(error, "phases"):
                 error.phases = part.phases(error.phases)  # type: ignore[attr-defined]

@@ -1,5 +1,5 @@
-"""Every operator compiled, without a GPU, for GPUs of each architecture: no spills, matrix instructions for every
-product, and shared memory that a block can have.
+"""Every operator and preset, and every backward pass, compiled without a GPU for GPUs of each architecture: no spills,
+matrix instructions for every product, and shared memory that a block can have.
 
 Each pair that fails is in `KNOWN` with what it is; a pair of these that no longer fails fails the test.
 """
@@ -15,10 +15,11 @@ import pytest
 import neptune_lab as nl
 from neptune_lab.errors import EmitError, MachineCodeError
 from neptune_lab.htile.nodes import Dot
+from neptune_lab.htile.shapes import dtype_of
 from neptune_lab.htile.walk import stores, subexpressions
 from neptune_lab.machine_code import ARCHITECTURES, MachineCode, architecture_of
 from neptune_lab.machine_code.counts import kinds
-from neptune_lab.operators import OPERATORS, Operator, find
+from neptune_lab.operators import OPERATORS, PRESETS, Operator, find, gemm_chain, training
 from neptune_lab.target import as_target
 
 # One worker compiles all kernels, one after the other.
@@ -68,6 +69,7 @@ EVERY = {
     "attention.softcap": attend("attention.softcap", cap=30.0),
     "attention.window": attend("attention.window", window=256),
     "gemm_chain": lambda: OPERATORS["gemm_chain"](m=1024, n=1024, k=64, h=64),
+    "mla": lambda: OPERATORS["mla"](batch=16, kv_len=8192),
     "norms.l2_norm": rowwise("norms.l2_norm", 4096, 4096),
     "norms.layer_norm": rowwise("norms.layer_norm", 4096, 4096),
     "norms.layer_norm_statistics": rowwise("norms.layer_norm_statistics", 4096, 4096),
@@ -108,14 +110,32 @@ MORE = {
     "chain in float32": lambda: OPERATORS["gemm_chain"](m=1024, n=1024, k=64, h=64, dtype="float32"),
     "performer of 256 features": lambda: OPERATORS["performer"](heads=8, seq=2048),
 }
-CASES = {**EVERY, **MORE}
+
+
+def preset(name: str) -> Callable[[], Operator]:
+    """A preset of attention, with 2048 positions or a cache of 8192; or a chain of products."""
+    seq = {"seq": 8192 if PRESETS[name].decode else 2048} if name in PRESETS and PRESETS[name].takes_seq else {}
+    return lambda: find(name)(**seq)
+
+
+def backward(name: str) -> Callable[[], Operator]:
+    return lambda: training(EVERY[name]()).backward
+
+
+PUBLISHED = {name: preset(name) for name in (*PRESETS, *gemm_chain.PRESETS)}
+BACKWARD = {f"backward of {name}": backward(name) for name in EVERY}
+CASES = {**EVERY, **MORE, **PUBLISHED, **BACKWARD}
 # What fails, by case and target: what is wrong with it.
 MMA = ("sm_80", "sm_89", "sm_120")
 KNOWN: dict[tuple[str, str], str] = {
     **dict.fromkeys(product(["e4m3"], ["sm_80", "gfx1100"]), "float8_e4m3fn, which is not available on target"),
     ("float32, 64 wide", "sm_120"): "spills",
-    # Triton 3.7.1 fails on the transposed weights.
-    ("performer", "sm_100"): "Triton fails on performer_local",
+    # Queries and a tile of latents are 512 wide, and are factors in registers.
+    ("mla", "gfx1100"): "spills",
+    # 8 bytes, with 64 registers of 255 and at every tile.
+    ("s9", "sm_100"): "spills",
+    # Four factors of whole rows: of bfloat16, in groups, or 192 wide, they do not fit.
+    **dict.fromkeys(product([f"backward of attention.{n}" for n in ("full", "general", "gqa")], ["gfx1100"]), "spills"),
     # The sums of keys with values, and the projection, which stays in registers.
     ("performer", "gfx1100"): "spills",
     **dict.fromkeys(product(["performer of 256 features"], [*MMA, "gfx1100"]), "spills"),
@@ -123,8 +143,9 @@ KNOWN: dict[tuple[str, str], str] = {
 
 
 def day() -> list[tuple[str, str]]:
-    """Each operator for one target in turn."""
-    return [(name, TARGETS[n % len(TARGETS)]) for n, name in enumerate(EVERY)]
+    """Each operator for one target in turn, and backward passes where tiles are chosen for them."""
+    passes = [("backward of attention.causal", "gfx1100"), ("backward of norms.rms_norm_quantize", "sm_100")]
+    return [*((name, TARGETS[n % len(TARGETS)]) for n, name in enumerate(EVERY)), *passes]
 
 
 def faults(kernel: nl.Kernel, code: MachineCode) -> list[str]:
@@ -158,14 +179,13 @@ def without_units(code: MachineCode, line: int) -> bool:
 
 def has_instructions(kernel: nl.Kernel, target: str) -> bool:
     """Whether the architecture has instructions for the products: of float32, only CDNA does."""
-    return target == "gfx942" or all(t.dtype != "float32" for t in kernel.operator.inputs)
+    return target == "gfx942" or all(dtype_of(dot.a, kernel.htile) != "float32" for dot in products(kernel))
 
 
-def products(kernel: nl.Kernel) -> int:
+def products(kernel: nl.Kernel) -> list[Dot]:
     """Products of tiles in the program of tiles."""
-    return sum(
-        isinstance(e, Dot) for k in kernel.htile.kernels for s in stores(k.body) for e in subexpressions(s.value)
-    )
+    every = (e for k in kernel.htile.kernels for s in stores(k.body) for e in subexpressions(s.value))
+    return [e for e in every if isinstance(e, Dot)]
 
 
 def check(name: str, target: str) -> None:
@@ -189,7 +209,8 @@ def test_every_operator_and_every_target_is_here():
     assert set(TARGETS) == set(INSTRUCTIONS) <= set(ARCHITECTURES)
     assert {as_target(name).matrix_unit for name in TARGETS} == {"mma", "tcgen05", "mfma", "wmma"}
     assert {target for _, target in day()} == set(TARGETS)
-    assert {name for name, _ in day()} == set(EVERY)
+    assert {name for name, _ in day()} >= set(EVERY)
+    assert set(PUBLISHED) == {*PRESETS, *gemm_chain.PRESETS}
 
 
 @pytest.mark.parametrize(

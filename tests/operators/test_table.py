@@ -115,6 +115,11 @@ TABLE: dict[str, Entry] = {
     "attention.softcap": attend("attention.softcap", cap=2.0, heads=2, kv_heads=1),
     "attention.window": attend("attention.window", window=21),
     "gemm_chain": chain("gemm_chain"),
+    "mla": Entry(
+        lambda rows, cols, dtype: OPERATORS["mla"](
+            heads=2, q_len=rows, kv_len=max(rows, cols), latent=16, rope=8, nope=8, dtype=dtype
+        )
+    ),
     "norms.l2_norm": rowwise("norms.l2_norm"),
     "norms.layer_norm": rowwise("norms.layer_norm"),
     "norms.layer_norm_statistics": rowwise("norms.layer_norm_statistics"),

@@ -16,7 +16,7 @@ from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.plan import NestPlan
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates.nest_config import LONGEST_CONTRACTION, contraction_tile
-from neptune_lab.loop_schedule.templates.nest_shape import COLUMNS, ROWS, NestConfig
+from neptune_lab.loop_schedule.templates.nest_shape import COLUMNS, ROWS, NestConfig, is_read_whole
 
 P = ParamSpec("P")
 
@@ -103,7 +103,7 @@ def tile_contraction(sch: Schedule, nest: NestPlan, config: NestConfig, column: 
     block = tree.find_block(sch.program, nest.first)[1]
     long = [it.name for it in block.iters if it.kind == "reduce" and it.extent > LONGEST_CONTRACTION]
     folded = [name for name in long if name != nest.reduce_axis]
-    if len(folded) != 1:
+    if len(folded) != 1 or is_read_whole(sch.base, nest, folded[0]):
         return None
     size = contraction_tile(config.block_q, config.block_kv)
     outer, _ = sch.split(f"{nest.first}.{folded[0]}", (None, size))

@@ -22,8 +22,10 @@ from neptune_lab.loop_schedule.templates.nest_shape import (
     has_few_rows,
     has_product,
     is_vector_product,
+    matrices_read,
     multiplies_eights,
     multiplies_float32,
+    multiplies_twice,
 )
 
 
@@ -71,9 +73,9 @@ _HALVES: Mapping[str, tuple[_Case, ...]] = MappingProxyType(
         ),
         "wmma": (
             _Case(64, 1, UnitTiles(128, 64, 8, 16, 1)),
-            _Case(128, 128, UnitTiles(128, 32, 8, 16, 1)),
+            _Case(128, 128, UnitTiles(64, 32, 8, 8, 1)),
             _Case(128, 1, UnitTiles(32, 32, 8, 4, 1)),
-            _Case(256, 1, UnitTiles(16, 32, 8, 2, 1)),
+            _Case(256, 1, UnitTiles(32, 16, 8, 4, 1)),
         ),
     }
 )
@@ -93,8 +95,16 @@ _FEW_ROWS: Mapping[str, UnitTiles] = MappingProxyType({"wmma": UnitTiles(64, 32,
 # Of products without rows whose sums have at least so many elements (the performer's keys with values).
 _SUMMED = 4096
 _SUMS: Mapping[str, UnitTiles] = MappingProxyType(
-    {"mfma": UnitTiles(64, 16, 4, 16, 1), "wmma": UnitTiles(64, 16, 8, 8, 1)}
+    {"mfma": UnitTiles(64, 16, 4, 16, 1), "tcgen05": UnitTiles(64, 32, 4, 16, 1), "wmma": UnitTiles(64, 16, 8, 8, 1)}
 )
+# Of nests with two products per tile before the one that accumulates (backward passes): whole rows of several factors
+# are held at a time.  The first number is the width up to which other tiles do.
+_TWICE: Mapping[str, tuple[int, UnitTiles]] = MappingProxyType(
+    {"tcgen05": (128, UnitTiles(64, 64, 4, 16, 2)), "wmma": (0, UnitTiles(32, 16, 8, 4, 1))}
+)
+# Elements of a tile without a product, if it is a part of a row or there are several; of more, a program of NVIDIA's
+# has too few registers.
+_ROW_ELEMENTS = 1 << 14
 
 
 def suited(program: Program, nest: NestPlan, config: NestConfig, matrix_unit: str) -> NestConfig:
@@ -112,7 +122,12 @@ def suited(program: Program, nest: NestPlan, config: NestConfig, matrix_unit: st
     if is_vector_product(program, nest):
         warps, stages = _VECTORS.get(matrix_unit, (config.num_warps, config.num_stages))
         return replace(config, num_warps=warps, num_stages=stages)
-    tiles = _tiles(program, nest, config, matrix_unit) if has_product(program, nest) else None
+    if not has_product(program, nest):
+        several = not config.one_tile or matrices_read(program, nest) > 1
+        if matrix_unit == "wgmma" or config.block_q > 1 or config.block_kv <= _ROW_ELEMENTS or not several:
+            return config
+        return replace(config, block_kv=_ROW_ELEMENTS, one_tile=False)
+    tiles = _tiles(program, nest, config, matrix_unit)
     if tiles is None:
         return config
     rows, columns = min(config.block_q, tiles.rows), min(config.block_kv, tiles.columns)
@@ -132,6 +147,8 @@ def _tiles(program: Program, nest: NestPlan, config: NestConfig, unit: str) -> U
     if unit in _EIGHTS and multiplies_eights(program, nest):
         return _EIGHTS[unit]
     width = max(folded(program, nest), accumulated(program, nest))
+    if unit in _TWICE and multiplies_twice(program, nest) and folded(program, nest) > _TWICE[unit][0]:
+        return _TWICE[unit][1]
     cases = _HALVES.get(unit, ())
     found = (case.tiles for case in cases if width <= case.width and config.block_q >= case.rows)
     return next(found, cases[-1].tiles if cases else None)

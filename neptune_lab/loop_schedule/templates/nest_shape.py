@@ -13,7 +13,7 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import graph
 from neptune_lab.loop_ir.dimensions import Dimension, dimensions
 from neptune_lab.loop_ir.dtypes import as_multiplied, dtype_of
-from neptune_lab.loop_ir.nodes import Block, Load, Op, Program, loads, variables, walk
+from neptune_lab.loop_ir.nodes import Block, Load, Op, Program, Var, loads, variables, walk
 from neptune_lab.loop_ir.products import factors_of, is_product
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_schedule.plan import NestPlan
@@ -24,6 +24,8 @@ ROWS, COLUMNS = 64, 64
 # A program whose product has a tile of this many elements takes 8 warps and a whole multiprocessor. Of smaller
 # programs, two share a multiprocessor.
 LARGE_TILE = 8192
+# The widest rows that two products read whole: 64 of them, of 16 bits an element, are 64 KiB.
+LONGEST_SHARED = 512
 _COMPARISONS = frozenset({"lt", "le", "gt", "ge"})
 
 
@@ -175,6 +177,29 @@ def is_vector_product(program: Program, nest: NestPlan) -> bool:
     )
 
 
+def is_read_whole(program: Program, nest: NestPlan, name: str) -> bool:
+    """Whether another product of the nest reads the rows whole that the first block folds: the latents of MLA, which
+    are keys and values.  A tile of them is on chip in any case, and one load serves both if neither cuts it.
+
+    Args:
+        program: the definition, before any step.
+        nest: from `plan`.
+        name: the axis that the first block folds.
+    """
+    first = tree.find_block(program, nest.first)[1]
+    extent = first.iter(name).extent
+    folded = {(r.buffer, n) for r in loads(first.body.value) for n, i in enumerate(r.indices) if i == Var(name)}
+    if extent > LONGEST_SHARED:
+        return False
+    for block in products(program, nest):
+        own = {it.name for it in block.iters if it.kind == "spatial" and it.extent == extent}
+        for read in loads(block.body.value):
+            places = enumerate(read.indices)
+            if any((read.buffer, n) in folded and isinstance(i, Var) and i.name in own for n, i in places):
+                return True
+    return False
+
+
 def has_few_rows(nest: NestPlan) -> bool:
     """Whether a program has a single row, or the few of a group of heads, and cannot have more.
 
@@ -268,6 +293,17 @@ def element_bytes(program: Program, nest: NestPlan) -> int:
     return max((np.dtype(dtype).itemsize for dtype in read - INTEGERS), default=4)
 
 
+def matrices_read(program: Program, nest: NestPlan) -> int:
+    """How many inputs with rows and columns the nest reads.
+
+    Args:
+        program: the definition, before any step.
+        nest: from `plan`.
+    """
+    every = (part for block in _own(program, nest) for part in walk(block.body.value) if isinstance(part, Load))
+    return len({part.buffer for part in every if part.buffer in program.params and len(part.indices) > 1})
+
+
 def _own(program: Program, nest: NestPlan) -> list[Block]:
     """The nest's blocks."""
     names = {nest.first, *nest.maps, *nest.independent_maps, *nest.auxiliary_reductions, *nest.reductions}
@@ -331,7 +367,9 @@ __all__ = [
     "has_few_rows",
     "has_product",
     "has_uneven_work",
+    "is_read_whole",
     "is_vector_product",
+    "matrices_read",
     "multiplies_eights",
     "multiplies_float32",
     "multiplies_twice",
