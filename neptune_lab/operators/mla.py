@@ -120,9 +120,8 @@ def mla(
             f"q_len={q_len} with kv_len={kv_len}: expected at most as many queries as positions",
             help="queries are the last positions of the cache; give causal=False if they see all of it",
         )
-    scale = (nope + rope) ** -0.5 if scale is None else scale
-    check_number("scale", scale, DefinitionError)
-    scale = float(scale)
+    check_number("scale", scale, DefinitionError, optional=True)
+    scale = float((nope + rope) ** -0.5 if scale is None else scale)
     shapes = (batch, heads, q_len, latent + rope), (batch, kv_len, latent + rope)
 
     def compute(q: np.ndarray, kv: np.ndarray) -> Arrays:
