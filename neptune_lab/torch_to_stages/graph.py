@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.fx.traceback as fx_traceback
@@ -28,6 +28,8 @@ from neptune_lab.torch_to_stages.refusals import help_for, refusal, refused_oper
 # Loggers of torch that write down errors which are raised as well.
 _NOISY = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 _HELP = "a traced function is straight-line code over tensors: choose with torch.where, and loop over Python numbers"
+
+_Operations: TypeAlias = "tuple[tuple[str, ...], ...]"
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +69,7 @@ def trace(
     function: Callable[..., Any],
     example_inputs: Sequence[Any],
     decomposition: Callable[[Any], Callable[..., Any] | None],
+    settled: set[_Operations] | None = None,
 ) -> Graph:
     """The graph of `function`, called on tensors like the examples.
 
@@ -74,6 +77,8 @@ def trace(
         function: a function or a `torch.nn.Module`.
         example_inputs: its positional arguments: tensors, numbers, and tuples, lists and dicts of them.
         decomposition: gives torch's own definition of an operation by others; None for one that stays in the graph.
+        settled: graphs of the function at other sizes that torch's pass over them left as they were; grows.  The pass
+            is left out for the same operations, since it takes most of the time of tracing.
 
     Returns:
         The graph.
@@ -90,7 +95,7 @@ def trace(
     # A tensor that is given twice would be one input of the graph.
     examples = [_alone(leaf) if isinstance(leaf, torch.Tensor) else leaf for _, leaf in paths]
     _check_examples(function, examples)
-    exported = _exported(function, pytree.tree_unflatten(examples, spec), decomposition)
+    exported = _exported(function, pytree.tree_unflatten(examples, spec), decomposition, settled)
     names = _argument_names(function, [path for path, _ in paths])
     tensors = [name for name, leaf in zip(names, examples, strict=True) if isinstance(leaf, torch.Tensor)]
     return _graph(exported, tensors)
@@ -140,7 +145,10 @@ def _check_examples(function: Callable[..., Any], examples: Sequence[Any]) -> No
 
 
 def _exported(
-    function: Callable[..., Any], args: tuple[Any, ...], decomposition: Callable[[Any], Callable[..., Any] | None]
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    decomposition: Callable[[Any], Callable[..., Any] | None],
+    settled: set[_Operations] | None = None,
 ) -> torch.export.ExportedProgram:
     module = _Called(function).eval() if not isinstance(function, torch.nn.Module) else _Called(function)
     if isinstance(function, torch.nn.Module):
@@ -151,7 +159,12 @@ def _exported(
             exported = torch.export.export(module, args, strict=False)
             _check_nodes(exported.graph)
             # Each pass traces the graph again, so the pass that removes writes in place takes operations apart too.
-            exported = exported.run_decompositions(_found(exported.graph, decomposition))
+            found, operations, before = _found(exported.graph, decomposition), _operations(exported), str(exported)
+            if settled is not None and not found and operations in settled:
+                return exported
+            exported = exported.run_decompositions(found)
+            if settled is not None and not found and str(exported) == before:
+                settled.add(operations)
             while found := _found(exported.graph, decomposition):
                 exported = exported.run_decompositions(found)
             return exported
@@ -159,6 +172,13 @@ def _exported(
         raise
     except Exception as error:
         raise _untraceable(function, error) from error
+
+
+def _operations(exported: torch.export.ExportedProgram) -> _Operations:
+    """The nodes of a graph, without their arguments, which depend on sizes; and which of its tensors are written."""
+    nodes = ((node.op, node.name, str(node.target)) for node in exported.graph.nodes)
+    signature = exported.graph_signature
+    return *nodes, *((str(spec.kind), str(spec.target)) for spec in (*signature.input_specs, *signature.output_specs))
 
 
 def _found(

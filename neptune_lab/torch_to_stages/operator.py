@@ -79,9 +79,12 @@ def from_torch(
     """
     title = name or getattr(function, "__name__", type(function).__name__)
     caller = line_of_caller()
+    settled: set[Any] = set()
 
     def made_for(examples: Sequence[Any]) -> Operator:
-        return _operator(trace(function, examples, decomposition), function, title, _source(function), draw, caller)
+        return _operator(
+            trace(function, examples, decomposition, settled), function, title, _source(function), draw, caller
+        )
 
     if dynamic_shapes is not None:
         if draw is not None:
