@@ -10,23 +10,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from neptune_lab import htile_to_triton
-from neptune_lab.errors import ScheduleError, TileError
+from neptune_lab.errors import DefinitionError, ScheduleError, TileError
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile import sizes as htile_sizes
 from neptune_lab.htile.printer import index_text
 from neptune_lab.htile.sizes import Sample
 from neptune_lab.htile.walk import evaluate, names_of_index
 from neptune_lab.htile_passes.skip_tiles_by_data import MOST_TILES
+from neptune_lab.htile_passes.skip_tiles_by_list import MOST_LISTED
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, children
 from neptune_lab.loop_schedule.templates import TileConfig
 from neptune_lab.loop_schedule.templates.nest_shape import NestConfig
 from neptune_lab.operators import Operator
 from neptune_lab.pipeline.compile import candidates
+from neptune_lab.pipeline.fallback import REFUSALS
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.lower import lower
 from neptune_lab.pipeline.options import CodeOptions
@@ -164,8 +167,8 @@ def _of_choice(
             f"{op.name} compares positions with {farthest}, which may be in any split", help='template="rolling_update"'
         )
     largest = {name: _LARGEST_UNCUT for name, role in roles.items() if not role}
-    columns = MOST_TILES * min(nest.block_kv for nest in nests)
-    bounded = {name: min(columns, LARGEST) for name, role in roles.items() if role in ("columns", "both")}
+    columns = min(nest.block_kv for nest in nests)
+    bounded = [name for name, role in roles.items() if role in ("columns", "both")]
     divisors = {size for nest in nests for size in (nest.block_q, nest.block_kv, nest.block_kv * (nest.splits or 1))}
     refusal: TileError | None = None
     for samples in sample_sets(tilings, farthest):
@@ -175,7 +178,8 @@ def _of_choice(
             return [lower(schedule, code, target, each=False, any_size=True) for schedule in schedules]
 
         def joined(programs: list[ir.Program], samples: list[Sample] = samples) -> ir.Program:
-            most = largest | (bounded if _has_bounds(programs[0]) else {})
+            tiles = _most_tiles(programs[0])
+            most = largest | (dict.fromkeys(bounded, min(tiles * columns, LARGEST)) if tiles else {})
             alike = [_launched_as(programs[0], p) for p in programs]
             return _within_grids(htile_sizes.generalized(alike, samples, divisors, most))
 
@@ -186,9 +190,10 @@ def _of_choice(
             module = checked = htile_to_triton.emit(tiles, code.emitter(target))
             twin = make
             if small is not None:
-                alike = joined([kernel.htile for kernel in lowered(small)])
-                if _sized(alike) == _sized(tiles):
-                    checked, twin = htile_to_triton.emit(alike, code.emitter(target)), small
+                with suppress(*REFUSALS, DefinitionError):  # (with few heads it may have another form)
+                    alike = joined([kernel.htile for kernel in lowered(small)])
+                    if _sized(alike) == _sized(tiles):
+                        checked, twin = htile_to_triton.emit(alike, code.emitter(target)), small
             least, validated = _checked(checked, twin, tilings, farthest)
         except TileError as error:
             refusal = refusal or error
@@ -226,9 +231,13 @@ def _within_grids(program: ir.Program) -> ir.Program:
     return replace(program, sizes=tuple(replace(size, most=sizes[size.name]) for size in program.sizes))
 
 
-def _has_bounds(program: ir.Program) -> bool:
-    """Whether data bounds a loop, which `skip_any_tiles_by_data` can for a number of tiles."""
-    return any(isinstance(s, ir.For) and s.within is not None for kernel in program.kernels for s in kernel.body)
+def _most_tiles(program: ir.Program) -> int:
+    """The most tiles of a loop that data bounds (`skip_any_tiles_by_data`) or lists (`skip_any_tiles_by_list`); 0 if it
+    does for none."""
+    loops = [stmt for kernel in program.kernels for stmt in kernel.body if isinstance(stmt, ir.For)]
+    if any(loop.listed is not None for loop in loops):
+        return MOST_LISTED
+    return MOST_TILES if any(loop.within is not None for loop in loops) else 0
 
 
 def reach(expr: Expr) -> float:

@@ -12,6 +12,7 @@ from attention_reference import DEVICE, causal, reference, tensors
 from torch.nn.attention.flex_attention import BlockMask
 
 import neptune_lab as nl
+from neptune_lab.htile_passes.skip_tiles_by_list import MOST_LISTED
 from neptune_lab.operators import attention, backward
 from neptune_lab.pytorch import compiled, lengths
 
@@ -137,6 +138,7 @@ def test_every_length():
     assert len(entries) == 1, [family.refusals for family in lengths._families.values()]
     assert entries[0] is not None
     assert "_place in range" in entries[0].spec.text
+    assert entries[0].spec.ranges == (("n", 1, 16 * MOST_LISTED),), "longer ones have more tiles than a list"
 
 
 def test_gradients():
