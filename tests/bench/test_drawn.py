@@ -160,6 +160,15 @@ def test_a_run_goes_on_where_it_was(tmp_path):
         run(DrawnPlan(4, 1, out, tiny=True), runner=runner)
 
 
+def test_times_of_the_interpreter_are_not_said(tmp_path):
+    said: list[str] = []
+    plan = DrawnPlan(1, 1, tmp_path / "d.jsonl", tiny=True)
+    entry = ContestantResult(OURS, "ours", "ok", 5.0, error=2.5e-4)
+    found = run(plan, runner=lambda tasks: ((t, DrawnResult(t.problem, (entry,))) for t in tasks), progress=said.append)
+    assert not found.gpu
+    assert said == [f"{found.results[0].problem.name}: right, with an error of 2.5e-04 against float64"]
+
+
 def test_nothing_is_started_after_the_budget(tmp_path):
     said: list[str] = []
     found = run(

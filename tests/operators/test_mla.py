@@ -81,3 +81,32 @@ def test_refusals():
         mla(nope=0)
     with pytest.raises(DefinitionError, match="scale='x'"):
         mla(scale="x")  # type: ignore[arg-type]
+
+
+def test_from_pytorch():
+    """The absorbed form as it is written in PyTorch: one kernel between the two products with weights, in splits, that
+    loads each latent once."""
+    torch = pytest.importorskip("torch")
+
+    def absorbed(q_nope, q_rope, latent, k_rope, w_uk, w_uv):
+        q_latent = torch.einsum("bhnd,hdc->bhnc", q_nope, w_uk)
+        score = torch.einsum("bhnc,bmc->bhnm", q_latent, latent) + torch.einsum("bhnr,bmr->bhnm", q_rope, k_rope)
+        weights = torch.softmax(score.float() * 0.1, dim=-1).to(latent.dtype)
+        return torch.einsum("bhnc,hvc->bhnv", torch.einsum("bhnm,bmc->bhnc", weights, latent), w_uv)
+
+    def drawn(b, h, m, d, c, r, v):
+        shapes = (b, h, 1, d), (b, h, 1, r), (b, m, c), (b, m, r), (h, d, c), (h, v, c)
+        made = [torch.randn(shape, dtype=torch.float16, generator=torch.Generator().manual_seed(4)) for shape in shapes]
+        return (*made[:4], made[4] / 5, made[5] / 5)
+
+    tiny = drawn(2, 4, 40, 24, 32, 16, 20)
+    kernel = nl.compile(nl.from_torch(absorbed, *tiny))
+    assert len(kernel.triton.kernels) == 3
+    wanted = absorbed(*(t.float() for t in tiny)).double()
+    assert float((kernel(*tiny).double() - wanted).norm() / wanted.norm()) < 4e-3
+    published = nl.compile(
+        nl.from_torch(absorbed, *drawn(16, 16, 1024, 128, 512, 64, 128)), target="h200", tuned=False, validate="none"
+    )
+    local = next(k for k in published.triton.kernels if k.name.endswith("_local"))
+    assert local.grid[0] > 1
+    assert len(re.findall(r"= tl\.load\(\s*latent_base", local.text)) == 1

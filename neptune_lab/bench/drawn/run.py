@@ -91,7 +91,7 @@ def run(
                     done = _with(done, result)
                     if failed := saved.save(to_text(done)):
                         progress(failed)
-                    progress(line(result))
+                    progress(line(result, done.gpu))
                 tasks = lost
             for tuned in _tuned(plan, done, began, Path(caches), progress):
                 done = replace(done, tuned=(*done.tuned, tuned))
@@ -172,8 +172,10 @@ def _lost(task: Task, lost: Lost) -> DrawnResult:
     return DrawnResult(task.problem, (ContestantResult(OURS, "ours", "failed", note=note),))
 
 
-def line(result: DrawnResult) -> str:
-    """A problem in one line: our time, and the ratio to the best peer."""
+def line(result: DrawnResult, timed: bool = True) -> str:
+    """A problem in one line: our time, and the ratio to the best peer; of times that say nothing, our error."""
     ours, ratio = result.ours, result.ratio("compiler", "library")
+    if not timed and ours.status == "ok":
+        return f"{result.problem.name}: right, with an error of {ours.error or 0.0:.1e} against float64"
     said = f"{ours.us:.1f} us" if ours.us and ours.status == "ok" else f"{ours.status}: {ours.note}"
     return f"{result.problem.name}: {said}" + (f", {ratio:.2f} of the best peer" if ratio else "")
