@@ -24,6 +24,7 @@ for all positions.
 A mod may read elements of tensors that it captures (`operators.capture`).  Each becomes an input of the operator; if
 the caller does not pass it, the kernel uses the captured values:
 
+    >>> import numpy as np
     >>> slopes = np.array([0.5, 0.25])
     >>> print(general(1, 2, 8, 8, 4, lambda score, b, h, q, kv: score + slopes[h] * (kv - q)).inputs[3])
     slopes: float32[2]
@@ -34,25 +35,21 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Unpack, get_args
-
-import numpy as np
+from typing import Any, Unpack
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators import math
-from neptune_lab.operators.attention_definition import (
-    attention_operator,
-    define_attention,
-)
+from neptune_lab.operators.attention_arguments import lengths_of, made_operator
+from neptune_lab.operators.attention_by_tensors import document, paged
+from neptune_lab.operators.attention_definition import define_attention
 from neptune_lab.operators.attention_formats import FormatOptions
-from neptune_lab.operators.attention_options import DEFAULTS, AttentionOptions, documented, with_options
-from neptune_lab.operators.attention_sizes import EmptyRows, KeyPlace, MaskMod, ScoreMod, sizes_of
+from neptune_lab.operators.attention_options import AttentionOptions, documented, with_options
+from neptune_lab.operators.attention_sizes import EmptyRows, KeyPlace, MaskMod, ScoreMod
 from neptune_lab.operators.base import Operator, Params, name_of, positive
 from neptune_lab.operators.dims import takes_dims
-from neptune_lab.operators.paging import paged_mods
 from neptune_lab.operators.presets import PRESETS
 from neptune_lab.strict.dtypes import EIGHTS
-from neptune_lab.strict.values import check_choice, check_number, check_switch
+from neptune_lab.strict.values import check_number, check_switch
 
 __all__ = [
     "alibi",
@@ -137,7 +134,7 @@ def general(
     more = AttentionOptions(
         dtype=dtype, scale=scale, kv_heads=kv_heads, v_head_dim=v_head_dim, return_lse=return_lse, empty_rows=empty_rows
     )
-    return _operator("attention_general", "Attention", params, mods, more, score_mod, mask_mod, live, place)
+    return made_operator("attention_general", "Attention", params, mods, more, score_mod, mask_mod, live, place)
 
 
 @takes_dims
@@ -146,8 +143,8 @@ def full(
     batch: int = 1, heads: int = 1, seq: int | None = None, head_dim: int = 64, **options: Unpack[AttentionOptions]
 ) -> Operator:
     """Full attention: every query sees every key."""
-    params = _lengths(batch, heads, seq, head_dim, options)
-    return _operator("attention_full", "Full attention", params, {}, options, None, None)
+    params = lengths_of(batch, heads, seq, head_dim, options)
+    return made_operator("attention_full", "Full attention", params, {}, options, None, None)
 
 
 @takes_dims
@@ -159,8 +156,8 @@ def causal(
 
     The last query's position is the last key's. With more queries than keys, the first queries see nothing.
     """
-    params = _lengths(batch, heads, seq, head_dim, options)
-    return _operator("attention_causal", "Causal attention", params, {}, options, None, _causal_mask(params))
+    params = lengths_of(batch, heads, seq, head_dim, options)
+    return made_operator("attention_causal", "Causal attention", params, {}, options, None, _causal_mask(params))
 
 
 @takes_dims
@@ -180,10 +177,10 @@ def gqa(
     Args:
         causal: a query sees only the keys up to its own position.
     """
-    params = _lengths(batch, heads, seq, head_dim, options)
+    params = lengths_of(batch, heads, seq, head_dim, options)
     mask = _causal_mask(params) if causal is True else None
     title = "Grouped-query attention"
-    return _operator("attention_gqa", title, params, {"causal": causal}, options, None, mask)
+    return made_operator("attention_gqa", title, params, {"causal": causal}, options, None, mask)
 
 
 @takes_dims
@@ -204,7 +201,7 @@ def alibi(
     Args:
         causal: a query sees only the keys up to its own position.
     """
-    params = _lengths(batch, heads, seq, head_dim, options)
+    params = lengths_of(batch, heads, seq, head_dim, options)
     offset = params["kv_len"] - params["q_len"]
 
     def alibi_bias(score, b, h, q, kv):
@@ -212,7 +209,7 @@ def alibi(
 
     mask = _causal_mask(params) if causal is True else None
     title = "Attention with linear biases (ALiBi)"
-    return _operator("attention_alibi", title, params, {"causal": causal}, options, alibi_bias, mask)
+    return made_operator("attention_alibi", title, params, {"causal": causal}, options, alibi_bias, mask)
 
 
 @takes_dims
@@ -233,14 +230,14 @@ def softcap(
         causal: a query sees only the keys up to its own position.
     """
     check_number("cap", cap, DefinitionError, positive=True)
-    params = _lengths(batch, heads, seq, head_dim, options)
+    params = lengths_of(batch, heads, seq, head_dim, options)
 
     def softcapped(score, b, h, q, kv):
         return cap * math.tanh(score / cap)
 
     mask = _causal_mask(params) if causal is True else None
     own = {"cap": float(cap), "causal": causal}
-    return _operator("attention_softcap", "Attention with soft capping", params, own, options, softcapped, mask)
+    return made_operator("attention_softcap", "Attention with soft capping", params, own, options, softcapped, mask)
 
 
 @takes_dims
@@ -259,14 +256,14 @@ def window(
         window: the largest number of keys that a query sees.
     """
     positive(window=window)
-    params = _lengths(batch, heads, seq, head_dim, options)
+    params = lengths_of(batch, heads, seq, head_dim, options)
     offset = params["kv_len"] - params["q_len"]
 
     def window_mask(b, h, q, kv):
         return (kv <= q + offset) & (q + offset - kv < window)
 
     title = "Sliding-window attention"
-    return _operator("attention_window", title, params, {"window": int(window)}, options, None, window_mask)
+    return made_operator("attention_window", title, params, {"window": int(window)}, options, None, window_mask)
 
 
 @takes_dims
@@ -285,98 +282,23 @@ def prefix(
         prefix: how many keys every query sees.
     """
     positive(prefix=prefix)
-    params = _lengths(batch, heads, seq, head_dim, options)
+    params = lengths_of(batch, heads, seq, head_dim, options)
     offset = params["kv_len"] - params["q_len"]
 
     def prefix_mask(b, h, q, kv):
         return (kv < prefix) | (kv <= q + offset)
 
     title = "Prefix attention"
-    return _operator("attention_prefix", title, params, {"prefix": int(prefix)}, options, None, prefix_mask)
+    return made_operator("attention_prefix", title, params, {"prefix": int(prefix)}, options, None, prefix_mask)
 
 
-@takes_dims
-@with_options
-def document(
-    doc: Any, heads: int = 1, head_dim: int = 64, causal: bool = True, **options: Unpack[AttentionOptions]
-) -> Operator:
-    """Attention within documents: one sequence holds several, and a query sees only keys of its own document.
+def _causal_mask(params: Params) -> MaskMod:
+    offset = params["kv_len"] - params["q_len"]
 
-    Args:
-        doc: the document of each position, integers (batch, seq), as an array or a torch tensor; it becomes the
-            fourth input, and determines batch, q_len and kv_len.
-        causal: a query sees only the keys up to its own position.
-    """
-    shape = tuple(int(n) for n in np.shape(doc))
-    if len(shape) != 2:
-        raise DefinitionError(
-            f"doc has shape {shape}: expected (batch, seq)",
-            help="give one document number per position: an integer array of shape (batch, seq)",
-        )
-    if options.get("q_len") is not None or options.get("kv_len") is not None:
-        raise DefinitionError(
-            "document takes its lengths from doc: q_len and kv_len go with the other operators",
-            help="leave q_len and kv_len out, or use attention.general with a mask_mod",
-        )
-    params = _lengths(shape[0], heads, shape[1], head_dim, options)
+    def causal_mask(b, h, q, kv):
+        return kv <= q + offset if offset else kv <= q
 
-    def document_mask(b, h, q, kv):
-        same = doc[b, q] == doc[b, kv]
-        return same & (kv <= q) if causal else same
-
-    own = {"causal": causal, "mask_mod": "document_mask"}
-    return _operator("attention_document", "Attention within documents", params, own, options, None, document_mask)
-
-
-@takes_dims
-@with_options
-def paged(
-    page_table: Any,
-    lengths: Any,
-    heads: int = 1,
-    head_dim: int = 64,
-    page_size: int = 16,
-    pages: int | None = None,
-    causal: bool = True,
-    **options: Unpack[AttentionOptions],
-) -> Operator:
-    """Attention over keys and values in a cache of pages, as in vLLM and flash-attention.
-
-        key[b, h, j, d] = k[page_table[b, j // page_size], j % page_size, h // group, d]   for j < lengths[b]
-
-    `k` and `v` are the caches, (pages, page_size, kv_heads, ...).  The queries of a sequence are its last ones.
-
-    Args:
-        page_table: the pages of each sequence in order, integers (batch, most pages of a sequence), as an array or a
-            torch tensor; it becomes an input.  What is behind the length of a sequence is not read.
-        lengths: the number of keys of each sequence, integers (batch,); it becomes an input.
-        page_size: keys of a page.
-        pages: pages of the cache; None: one more than the largest number in page_table.
-        causal: a query sees only the keys up to its own position.
-        q_len: number of queries of each sequence; 1 if None.
-    """
-    table, own = np.shape(page_table), np.shape(lengths)
-    if len(table) != 2 or tuple(own) != (table[0],):
-        raise DefinitionError(
-            f"page_table has shape {tuple(table)} and lengths {tuple(own)}: expected (batch, pages) and (batch,)",
-            help="give one row of pages and one length per sequence",
-        )
-    if options.get("kv_len") is not None:
-        raise DefinitionError(
-            "paged takes the number of keys from page_table: kv_len goes with the other operators",
-            help="leave kv_len out",
-        )
-    positive(page_size=page_size)
-    check_switch("causal", causal, DefinitionError)
-    count = int(np.asarray(page_table).max()) + 1 if pages is None else pages
-    q_len = options.get("q_len") or 1
-    options = AttentionOptions(**{**options, "q_len": q_len, "kv_len": int(table[1]) * page_size})
-    params = _lengths(int(table[0]), heads, None, head_dim, options)
-    params |= _checked({"pages": count, "page_size": page_size})
-    mask = (lambda b, h, q, kv: q >= kv) if causal and q_len > 1 else None  # a single query is behind all keys
-    _, paged_mask, key_place = paged_mods(None, mask, page_table, lengths, page_size, q_len)
-    title = "Attention over a cache of pages"
-    return _operator("attention_paged", title, params, {"causal": causal}, options, None, paged_mask, place=key_place)
+    return causal_mask
 
 
 def preset(name: str, seq: int | None = None, batch: int = 1, **overrides: Any) -> Operator:
@@ -432,64 +354,3 @@ def preset_function(name: str) -> Callable[..., Operator]:
 _OPERATORS: dict[str, Callable[..., Operator]] = {
     "full": full, "causal": causal, "alibi": alibi, "gqa": gqa, "softcap": softcap, "window": window,
 }  # fmt: skip
-
-
-def _causal_mask(params: Params) -> MaskMod:
-    offset = params["kv_len"] - params["q_len"]
-
-    def causal_mask(b, h, q, kv):
-        return kv <= q + offset if offset else kv <= q
-
-    return causal_mask
-
-
-def _lengths(batch: int, heads: int, seq: int | None, head_dim: int, options: AttentionOptions) -> Params:
-    """The sizes, with q_len and kv_len in place of `seq`; DefinitionError if an option does not exist."""
-    unknown = [n for n in options if n not in DEFAULTS]
-    if unknown:
-        raise DefinitionError(f"there is no argument {unknown[0]!r}", help=f"one of {', '.join(DEFAULTS)}")
-    q_len, kv_len = options.get("q_len"), options.get("kv_len")
-    if (seq is None) == (q_len is None and kv_len is None):
-        raise DefinitionError(
-            f"seq={seq!r}, q_len={q_len!r}, kv_len={kv_len!r}: give seq, or q_len and kv_len",
-            help="seq=128 for both lengths, or q_len=1, kv_len=128",
-        )
-    if seq is not None:
-        positive(seq=seq)
-        q_len = kv_len = seq
-    sizes = {"batch": batch, "heads": heads, "q_len": q_len, "kv_len": kv_len, "head_dim": head_dim}
-    return _checked(sizes)
-
-
-def _checked(sizes: dict[str, Any]) -> Params:
-    positive(**sizes)
-    return {name: int(size) for name, size in sizes.items()}
-
-
-def _operator(
-    name: str,
-    title: str,
-    sizes: Params,
-    own: Params,
-    options: AttentionOptions,
-    score_mod: ScoreMod | None,
-    mask_mod: MaskMod | None,
-    live: bool = False,
-    place: KeyPlace | None = None,
-) -> Operator:
-    """The operator; its params have kv_heads, v_head_dim, return_lse and empty_rows unless they are the default."""
-    if "causal" in own:
-        check_switch("causal", own["causal"], DefinitionError)
-    defaults = {"kv_heads": sizes["heads"], "v_head_dim": sizes["head_dim"]}
-    positive(**{n: options[n] for n in defaults if options.get(n) is not None})
-    differing = {n: options.get(n) for n, default in defaults.items() if options.get(n) not in (None, default)}
-    sizes = _checked({**sizes, **differing})
-    last: Params = {"dtype": options.get("dtype", "float16"), "scale": options.get("scale")}
-    return_lse, empty_rows = options.get("return_lse", False), options.get("empty_rows", "nan")
-    check_choice("empty_rows", empty_rows, get_args(EmptyRows), DefinitionError)
-    if return_lse is not False:
-        last["return_lse"] = return_lse
-    if empty_rows != "nan":
-        last["empty_rows"] = empty_rows
-    params = {**sizes, **own, **last}
-    return attention_operator(name, title, sizes_of(sizes), params, score_mod, mask_mod, live, place)
