@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from operator import is_
 from typing import TypeAlias
 
 from neptune_lab.errors import ScheduleError
@@ -198,7 +199,15 @@ def blocks_under(stmt: Stmt) -> tuple[Block, ...]:
     """Every block at or below a statement."""
     if isinstance(stmt, Block):
         return (stmt,)
-    return tuple(b for s in stmt.body for b in blocks_under(s))
+    found: list[Block] = []
+    waiting: list[Stmt] = [stmt]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Block):
+            found.append(one)
+        else:
+            waiting += reversed(one.body)
+    return tuple(found)
 
 
 def grouped(loop: Loop) -> tuple[Loop, ...]:
@@ -216,14 +225,19 @@ def grouped(loop: Loop) -> tuple[Loop, ...]:
 
 
 def map_blocks(program: Program, change: Callable[[Block], Block]) -> Program:
-    """Every block rewritten in its place."""
+    """Every block rewritten in its place; loops without a change stay the same objects."""
 
     def visit(stmt: Stmt) -> Stmt:
-        if isinstance(stmt, Block):
-            return change(stmt)
-        return replace(stmt, body=tuple(visit(s) for s in stmt.body))
+        return change(stmt) if isinstance(stmt, Block) else _with_body(stmt, tuple([visit(s) for s in stmt.body]))
 
-    return replace(program, body=tuple(visit(s) for s in program.body))
+    return replace(program, body=tuple([visit(s) for s in program.body]))
+
+
+def _with_body(loop: Loop, body: tuple[Stmt, ...]) -> Loop:
+    """The loop with another body; the same object if it has the same statements."""
+    if len(body) == len(loop.body) and all(map(is_, body, loop.body)):
+        return loop
+    return Loop(loop.var, loop.extent, body, loop.kind, loop.annotations)
 
 
 def map_loop(program: Program, path: Path, change: Callable[[Loop], Loop]) -> Program:
@@ -266,18 +280,23 @@ def rename_loops(program: Program, known: Collection[str] = ()) -> Program:
 
     def visit(stmt: Stmt, outer: tuple[str, ...], env: dict[str, Expr]) -> Stmt:
         if isinstance(stmt, Block):
-            return replace(
-                stmt,
-                iters=tuple(replace(it, binding=_unit(it, outer, substitute(it.binding, env))) for it in stmt.iters),
-                predicates=tuple(substitute(p, env) for p in stmt.predicates),
-            )
+            bindings = [_unit(it, outer, substitute(it.binding, env)) for it in stmt.iters]
+            predicates = tuple([substitute(p, env) for p in stmt.predicates])
+            if all(map(is_, bindings, [it.binding for it in stmt.iters])) and all(
+                map(is_, predicates, stmt.predicates)
+            ):
+                return stmt
+            iters = tuple([replace(it, binding=b) for it, b in zip(stmt.iters, bindings, strict=True)])
+            return replace(stmt, iters=iters, predicates=predicates)
         name = stmt.var
         if name.startswith("ax") and name[2:].isdigit() and name not in known:
             name = unique(_name_for(stmt) or name, {*outer, *loop_names(*stmt.body)}, "_")
-        inner = {**env, stmt.var: Var(name)}
-        return replace(stmt, var=name, body=tuple(visit(s, (*outer, name), inner) for s in stmt.body))
+        # A name that stays still hides that of a loop around it.
+        inner = {k: v for k, v in env.items() if k != name} if name == stmt.var else {**env, stmt.var: Var(name)}
+        body = tuple([visit(s, (*outer, name), inner) for s in stmt.body])
+        return _with_body(stmt, body) if name == stmt.var else replace(stmt, var=name, body=body)
 
-    return replace(program, body=tuple(visit(s, (), {}) for s in program.body))
+    return replace(program, body=tuple([visit(s, (), {}) for s in program.body]))
 
 
 def _unit(it: Iter, outer: tuple[str, ...], binding: Expr) -> Expr:
