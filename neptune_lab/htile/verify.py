@@ -127,6 +127,13 @@ EnvItems: TypeAlias = tuple[tuple[str, Interval], ...]
 
 
 @lru_cache(maxsize=4096)
+def _tensors_of(store: ir.Store) -> tuple[str, ...]:
+    """Names of the tensors that `store` accesses."""
+    nodes = [node for root in roots(store) for node in subexpressions(root)]
+    return tuple({store.target.tensor: None} | {n.tensor: None for n in nodes if isinstance(n, ir.Access | ir.Gather)})
+
+
+@lru_cache(maxsize=4096)
 def _checked_reads(store: ir.Store, tensors: tuple[ir.Tensor, ...]) -> tuple[ir.Access | ir.Gather, ...]:
     """The reads of `store`, in order, after a check of its shapes and dtypes."""
     program = ir.Program("", tensors, (), (), ())
@@ -202,6 +209,8 @@ class _Kernel:
         self.stored = written_tensors(kernel)
         self.available = available | self.stored
         self.tiles: dict[str, ir.Access] = {}
+        self.tensors = {tensor.name: tensor for tensor in program.tensors}
+        self.reads: dict[int, tuple[ir.Access | ir.Gather, ...]] = {}  # of each store that was checked, by its id
 
     def check(self) -> None:
         axes = self.kernel.grid
@@ -282,8 +291,9 @@ class _Kernel:
             )
 
     def _store(self, store: ir.Store, env: EnvItems) -> None:
-        reads = _checked_reads(store, self.program.tensors)
-        _check_indices(store, env)
+        reads = self.reads.get(id(store))
+        if reads is None:
+            reads = self.reads[id(store)] = self._checked(store, env)
         for read in reads:
             if isinstance(read, ir.Gather):
                 self._gather(read)
@@ -291,6 +301,16 @@ class _Kernel:
                 self._read(read)
         if find_tensor(self.program, store.target.tensor).space == "chip":
             self.tiles[store.target.tensor] = store.target
+
+    def _checked(self, store: ir.Store, env: EnvItems) -> tuple[ir.Access | ir.Gather, ...]:
+        """The reads of `store`, after the checks of the store itself."""
+        # By the store's own tensors: most passes add or drop others.
+        names = _tensors_of(store)
+        missing = any(name not in self.tensors for name in names)
+        declared = self.program.tensors if missing else tuple([self.tensors[name] for name in names])
+        reads = _checked_reads(store, declared)
+        _check_indices(store, env)
+        return reads
 
     def _gather(self, gather: ir.Gather) -> None:
         tensor = find_tensor(self.program, gather.tensor)
