@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from tvm import te
 
 import neptune_lab as nl
 from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_schedule.templates import row_groups as row_groups_module
 from neptune_lab.loop_schedule.templates.row_groups import row_groups, row_groups_of
 from neptune_lab.operators import Operator, attention, backward, custom, norms, rows
 
@@ -37,6 +39,60 @@ def test_a_norm_s_backward_pass_reads_its_rows_once(n, width):
     kernel = nl.compile(_norm(n, width), config=SMALL_GPU, validate="full")
     assert kernel.spec.text.count("@triton.jit") == 2
     assert kernel.spec.text.count("tl.load(d_out_ptr") + kernel.spec.text.count("tl.load(d_out_base") == 1
+    assert kernel.relative_error() < 1e-6
+
+
+def _rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.rms_norm(x, x.shape[-1:], weight)
+
+
+def _layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias)
+
+
+def _gated(x: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return _rms_norm(x, weight) * torch.nn.functional.silu(gate)
+
+
+def _from_torch(function, *shape: int) -> Operator:
+    width = shape[-1:]
+    given = [shape, width, width][: 3 if function is _layer_norm else 2]
+    given = [shape, shape, width] if function is _gated else given
+    return backward(nl.from_torch(function, *(torch.randn(s) for s in given)))
+
+
+# Dimensions in every order of their extents, extents of 1, and tiles that do not divide; and whether partial sums are
+# added up one index after another.
+ROWS = [
+    (_rms_norm, (4, 128, 32), False),
+    (_layer_norm, (40, 2, 33), True),
+    (_gated, (3, 5, 37, 9), False),
+    (_rms_norm, (2, 1, 64, 8), False),
+    (_rms_norm, (2, 3, 2, 41, 7), True),
+]
+
+
+@pytest.mark.parametrize(("function", "shape", "in_order"), ROWS, ids=str)
+def test_rows_of_several_dimensions_are_read_once(function, shape, in_order, monkeypatch: pytest.MonkeyPatch):
+    if in_order:
+        monkeypatch.setattr(row_groups_module, "HELD", 64)
+    kernel = nl.compile(_from_torch(function, *shape), config=SMALL_GPU)
+    assert kernel.spec.text.count("@triton.jit") == 2
+    assert kernel.spec.text.count("tl.load(d_out_ptr") + kernel.spec.text.count("tl.load(d_out_base") == 1
+    assert kernel.relative_error() < 1e-6
+
+
+def test_each_index_of_the_other_dimensions_has_groups():
+    groups = row_groups_of(_from_torch(_layer_norm, 3, 40, 5, 8).program)
+    assert groups is not None
+    assert (groups.rows, groups.outside, [extent for _, extent in groups.outer]) == (40, 15, [3, 5])
+    kernel = nl.compile(_from_torch(_rms_norm, 3, 40, 8), config=nl.SplitKConfig(block_q=2, splits=5))
+    assert any("15 programs have 4 tiles of 2 rows each" in remark for remark in kernel.remarks)
+
+
+def test_short_rows_of_several_dimensions_stay_apart():
+    kernel = nl.compile(_from_torch(_layer_norm, 2, 3, 2, 8), config=SMALL_GPU)
+    assert kernel.spec.text.count("@triton.jit") == 3
     assert kernel.relative_error() < 1e-6
 
 

@@ -6,17 +6,22 @@
 
 Each tile holds whole rows, so what is read along rows and along columns is loaded once.  The sums of columns are split
 among the programs, as keys are in decoding (`split_k_update`), and roll along the tiles of each.
+
+Rows may be numbered by several dimensions, such as (batch, length) of an input (batch, length, width): tiles run along
+the longest of them, and each index of the others has groups of its own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dimensions import Dimension, Dimensions, dimensions
 from neptune_lab.loop_ir.names import loop_names, unique
-from neptune_lab.loop_ir.nodes import Block, Program, loads
+from neptune_lab.loop_ir.nodes import Block, Program, folded_loops, loads
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.schedule import Schedule
@@ -27,6 +32,7 @@ from neptune_lab.loop_schedule.templates.common import (
     finish,
     put_outermost,
     retire_all,
+    start_contraction,
     start_outside,
     tile_loops,
 )
@@ -43,6 +49,8 @@ PER_LANE = 32
 RESIDENT_WARPS = 16
 # The fewest tiles of a program: with fewer, adding up the programs' sums takes as long as reading the rows twice.
 FEWEST_TILES = 4
+# The most partial sums that a program holds while it adds them up.
+HELD = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +58,13 @@ class RowGroups:
     """The blocks of such a definition, each in the order of the definition.
 
     Args:
-        rows: number of rows.
+        rows: number of rows along `row_axis`.
         columns: elements of a row.
-        row_axis: of the first block of `along`.
+        row_axis: of the first block of `along`: the longest dimension that numbers rows.
         along: blocks that have the rows: statistics, maps and results.
         sums: sums of columns.
         after: maps of these sums.
+        outer: the other dimensions that number rows: the axis of the first block of `along`, and the extent.
     """
 
     rows: int
@@ -64,6 +73,12 @@ class RowGroups:
     along: tuple[str, ...]
     sums: tuple[str, ...]
     after: tuple[str, ...]
+    outer: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def outside(self) -> int:
+        """How many indices the other dimensions have together."""
+        return prod(extent for _, extent in self.outer)
 
 
 def row_groups_of(program: Program) -> RowGroups | None:
@@ -76,37 +91,40 @@ def row_groups_of(program: Program) -> RowGroups | None:
         Its blocks; None if there are others, or a block along the rows reads a sum of columns.
     """
     dims = dimensions(program)
-    maps = [dims.all_of(b, "spatial") for b in tree.blocks(program) if reducer_of(b) is None]
-    pairs = {tuple(sorted(axes, key=lambda d: axes[d])) for axes in maps if len(axes) == 2}
-    found = [g for one, other in pairs for pair in ((one, other), (other, one)) if (g := _along(program, dims, *pair))]
+    maps = [dims.all_of(b, "spatial").keys() for b in tree.blocks(program) if reducer_of(b) is None]
+    pairs = {(axes - {column}, column) for axes in map(frozenset, maps) if len(axes) > 1 for column in axes}
+    found = [g for rows, column in pairs if (g := _along(program, dims, rows, column))]
     return found[0] if len(found) == 1 else None
 
 
-def _along(program: Program, dims: Dimensions, row: Dimension, column: Dimension) -> RowGroups | None:
-    """The blocks, if these are the dimensions of rows and columns."""
-    blocks = tree.blocks(program)
+def _along(program: Program, dims: Dimensions, rows: Collection[Dimension], column: Dimension) -> RowGroups | None:
+    """The blocks, if rows are numbered by the dimensions `rows`, and `column` runs along them."""
+    blocks, rows = tree.blocks(program), frozenset(rows)
     spatial = {b.name: dims.all_of(b, "spatial").keys() for b in blocks}
     folded = {b.name: dims.all_of(b, "reduce").keys() for b in blocks}
-    along = [b for b in blocks if row in spatial[b.name]]
-    sums = [b for b in blocks if spatial[b.name] == {column} and folded[b.name] == {row} and reducer_of(b) == "sum"]
+    along = [b for b in blocks if rows <= spatial[b.name]]
+    sums = [b for b in blocks if spatial[b.name] == {column} and folded[b.name] == rows and reducer_of(b) == "sum"]
     after = [b for b in blocks if spatial[b.name] == {column} and not folded[b.name]]
     if not along or not sums or len(along) + len(sums) + len(after) < len(blocks):
         return None
-    if any(not spatial[b.name] <= {row, column} or not folded[b.name] <= {column} for b in along):
+    if any(not spatial[b.name] <= {*rows, column} or not folded[b.name] <= {column} for b in along):
         return None
     if any(_reads(b) & {x.writes for x in (*sums, *after)} for b in along):
         return None
     if any(not _reads(b) & {x.writes for x in blocks} for b in after):
         return None
     first = along[0]
-    axis, width = dims.all_of(first)[row], dims.all_of(sums[0])[column]
+    width = dims.all_of(sums[0])[column]
+    extents = {it.name: it.extent for it in first.iters if dims.of(first, it.name) in rows}
+    axis = max(reversed(extents), key=extents.__getitem__)
     return RowGroups(
-        first.iter(axis).extent,
+        extents.pop(axis),
         sums[0].iter(width).extent,
         axis,
         tuple(b.name for b in along),
         tuple(b.name for b in sums),
         tuple(b.name for b in after),
+        tuple(extents.items()),
     )
 
 
@@ -120,7 +138,8 @@ def row_groups(sch: Schedule, config: SplitKConfig) -> Schedule:
 
     Args:
         sch: the schedule of a definition, without steps.
-        config: `block_q` is the rows of a tile, `splits` the number of groups; what it leaves open is chosen by shape.
+        config: `block_q` is the rows of a tile, `splits` the number of groups along the longest dimension of rows; what
+            it leaves open is chosen by shape.
 
     Returns:
         `sch`.
@@ -140,14 +159,14 @@ def row_groups(sch: Schedule, config: SplitKConfig) -> Schedule:
             help="leave the template out: rows and sums of columns are then separate kernels",
         )
     rows, (count, each), warps = _sizes(groups, config)
-    loop = _rows_in_groups(sch, groups, (count, each, rows))
-    _combine(sch, groups)
+    loop, partial = _rows_in_groups(sch, groups, (count, each, rows))
+    _combine(sch, groups, partial)
     retire_all(sch)
     start_outside(sch, loop)
     finish(sch, {groups.along[0]: (warps, _one(config.num_stages))})
     sch.remark(
-        f"{count} programs have {each} tiles of {rows} row{'s' if rows > 1 else ''} each, for which they compute "
-        f"{', '.join(groups.along)} and add up {', '.join(groups.sums)}."
+        f"{count * groups.outside} programs have {each} tiles of {rows} row{'s' if rows > 1 else ''} each, for which "
+        f"they compute {', '.join(groups.along)} and add up {', '.join(groups.sums)}."
     )
     return sch
 
@@ -159,14 +178,16 @@ def _sizes(groups: RowGroups, config: SplitKConfig) -> tuple[int, tuple[int, int
     rows = _one(config.block_q) or max(1, 32 * PER_LANE * warps // max(width, OF_A_WARP))
     while True:
         tiles = -(-groups.rows // rows)
-        wanted = _one(config.splits) or config.multiprocessors * max(1, RESIDENT_WARPS // warps)
-        each = max(-(-tiles // wanted), 1 if config.splits else FEWEST_TILES)
+        wanted = config.multiprocessors * max(1, RESIDENT_WARPS // warps)
+        each = -(-tiles // splits) if (splits := _one(config.splits)) else -(-tiles * groups.outside // wanted)
+        each = min(tiles, max(each, 1 if splits else FEWEST_TILES))
         count = -(-tiles // each)
-        if config.splits or 4 * count >= 3 * config.multiprocessors:
+        if splits or (each >= FEWEST_TILES and 4 * count * groups.outside >= 3 * config.multiprocessors):
             return rows, (count, each), warps
         if rows == 1 or config.block_q:
+            of_each = f" of each of {groups.outside} indices" if groups.outer else ""
             raise ScheduleError(
-                f"{groups.rows} rows are too few for {config.multiprocessors} groups",
+                f"{groups.rows} rows{of_each} are too few for {config.multiprocessors} groups of {FEWEST_TILES} tiles",
                 help="give the number of groups: config=nl.SplitKConfig(splits=8)",
             )
         rows //= 2
@@ -177,33 +198,65 @@ def _one(size: PerNest) -> int | None:
     return size[0] if isinstance(size, tuple) else size
 
 
-def _rows_in_groups(sch: Schedule, groups: RowGroups, factors: tuple[int, int, int]) -> str:
-    """The kernel over groups of rows: its loop over tiles, as "block.loop"."""
+def _rows_in_groups(
+    sch: Schedule, groups: RowGroups, factors: tuple[int, int, int]
+) -> tuple[str, dict[str, list[str]]]:
+    """The kernel over groups of rows: its loop over tiles, as "block.loop"; and for each sum, the blocks that add up
+    its partial sums along one of the other dimensions of rows, each after the one that reads it."""
     first = groups.along[0]
     taken = loop_names(*sch.program.body)
     names = [unique(f"{groups.row_axis}{end}", taken - {groups.row_axis}, "_") for end in ("s", "0", "1")]
     sch.split(f"{first}.{groups.row_axis}", factors, names=names)
     group, tile, _ = names
-    put_outermost(sch, first, group, tile)
+    outside = [*(name for name, _ in groups.outer), group]
+    put_outermost(sch, first, *outside, tile)
     for name in groups.along[1:]:
         sch.fuse_under(name, f"{first}.{tile}")
-    local = [sch.split_k_update(name, f"{first}.{group}")[0] for name in groups.sums]
-    for name in local:
-        sch.rolling_update(name, f"{first}.{tile}")
-    sch.bind(f"{first}.{group}", "blockIdx.x")
-    return f"{first}.{tile}"
+    partial: dict[str, list[str]] = {}
+    for name in groups.sums:
+        (local,) = sch.split_k_update(name, f"{first}.{group}")
+        partial[name] = []
+        for axis, _ in reversed(groups.outer):  # (so that partial sums of a row are contiguous)
+            partial[name].append(local)
+            local = sch.privatize_reduction(f"{local}.{axis}")
+        sch.rolling_update(local, f"{first}.{tile}")
+    bind_grid(sch, first, outside=tile)
+    return f"{first}.{tile}", partial
 
 
-def _combine(sch: Schedule, groups: RowGroups) -> None:
+def _combine(sch: Schedule, groups: RowGroups, partial: Mapping[str, Sequence[str]]) -> None:
     """The kernel that adds up the groups' sums, and computes the maps of them."""
     first = groups.sums[0]
     axis = next(it.name for it in tree.find_block(sch.base, first)[1].iters if it.kind == "spatial")
-    made = tile_loops(sch, first, {axis: min(COLUMNS, extent_of(sch, first, axis))})
+    columns = min(COLUMNS, extent_of(sch, first, axis))
+    made = tile_loops(sch, first, {axis: columns})
     ordered = put_outermost(sch, first, made[axis])
     grid = bind_grid(sch, first, outside=ordered[1])
     assert grid is not None
+    loop = f"{first}.{loop_ref(grid)[1]}"
     for name in (*groups.sums[1:], *groups.after):
-        sch.fuse_under(name, f"{first}.{loop_ref(grid)[1]}")
+        sch.fuse_under(name, loop)
+    for names in partial.values():
+        _add_up(sch, groups, names, loop, columns)
+
+
+def _add_up(sch: Schedule, groups: RowGroups, names: Sequence[str], loop: str, columns: int) -> None:
+    """Adds up partial sums along the other dimensions of rows inside `loop`: all at once, or if they are too many to be
+    held, one index of a dimension after another, and a tile of indices of the last dimension."""
+    if not names:
+        return
+    kept = power_of_two(sch.program.buffer(tree.find_block(sch.program, names[0])[1].writes).shape[0]) * columns
+    for name, (_, extent) in zip(names, reversed(groups.outer), strict=True):
+        sch.fuse_under(name, loop)
+        if kept * groups.outside <= HELD or extent == 1:
+            continue
+        size = 1 if name != names[-1] else min(extent, max(1, power_of_two(HELD // kept + 1) // 2))
+        (added,) = folded_loops(tree.find_block(sch.program, name)[1])
+        outer, _ = sch.split(f"{name}.{added}", (None, size))
+        own = [loop_ref(ref)[1] for ref in sch.loops(name)]
+        put_outermost(sch, name, loop_ref(outer)[1], among=own[own.index(loop_ref(loop)[1]) + 1 :])
+        start_contraction(sch, outer)
+        loop = outer
 
 
 __all__ = ["RowGroups", "row_groups", "row_groups_of"]
