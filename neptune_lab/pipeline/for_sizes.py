@@ -24,17 +24,15 @@ from neptune_lab.htile.walk import evaluate, names_of_index
 from neptune_lab.htile_passes.skip_tiles_by_data import MOST_TILES
 from neptune_lab.htile_passes.skip_tiles_by_list import MOST_LISTED
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, children
+from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, Var, children
 from neptune_lab.loop_schedule.templates import TileConfig
-from neptune_lab.loop_schedule.templates.nest_shape import NestConfig
 from neptune_lab.operators import Operator
-from neptune_lab.pipeline.compile import candidates
 from neptune_lab.pipeline.fallback import REFUSALS
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.lower import lower
 from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.pipeline.record import AppliedPass
-from neptune_lab.pipeline.size_choice import choice_of, roles_of
+from neptune_lab.pipeline.size_choice import SizeChoice, choice_of, roles_of
 from neptune_lab.pipeline.size_samples import (
     UNCUT,
     Tiling,
@@ -110,12 +108,12 @@ def compile_for_sizes(
     check_width_of_positions(make, roles, hint)
     chosen = choice_of(make, hint, roles, template, config)
     try:
-        return _of_choice(op, make, roles, small, *chosen, code, target, limits, farthest, shown=shown)
+        return _of_choice(op, make, roles, small, chosen, code, target, limits, farthest, shown=shown)
     except TileError:
-        if template is not None or chosen[0] == "rolling_update":
+        if template is not None or chosen.rolls:
             raise
     chosen = choice_of(make, hint, roles, "rolling_update", config)  # (fewer bounds depend on the sizes)
-    return _of_choice(op, make, roles, small, *chosen, code, target, limits, farthest, shown=shown)
+    return _of_choice(op, make, roles, small, chosen, code, target, limits, farthest, shown=shown)
 
 
 def compile_family(
@@ -149,9 +147,7 @@ def _of_choice(
     make: Callable[[Sample], Operator],
     roles: Mapping[str, str],
     small: Callable[[Sample], Operator] | None,
-    template: str,
-    config: TileConfig,
-    nests: tuple[NestConfig, ...],
+    chosen: SizeChoice,
     code: CodeOptions,
     target: Target | None,
     limits: Collection[int],
@@ -159,10 +155,11 @@ def _of_choice(
     *,
     shown: bool,
 ) -> Kernel:
-    """`compile_for_sizes` by one template and config."""
+    """`compile_for_sizes` by one choice."""
+    nests = chosen.nests
     tilings = {name: tiling_of(nests, role) for name, role in roles.items()}
     farthest = _farthest(make, roles, tilings, limits, allowed)
-    if farthest and template != "rolling_update":  # where a split ends among such positions depends on the size
+    if farthest and not chosen.rolls:  # where a split ends among such positions depends on the size
         raise TileError(
             f"{op.name} compares positions with {farthest}, which may be in any split", help='template="rolling_update"'
         )
@@ -174,7 +171,7 @@ def _of_choice(
     for samples in sample_sets(tilings, farthest):
 
         def lowered(make: Callable[[Sample], Operator], samples: list[Sample] = samples) -> list[Kernel]:
-            schedules = (next(candidates(make(sample), template, config)) for sample in samples)
+            schedules = (next(chosen.schedules(make(sample))) for sample in samples)
             return [lower(schedule, code, target, each=False, any_size=True) for schedule in schedules]
 
         def joined(programs: list[ir.Program], samples: list[Sample] = samples) -> ir.Program:
@@ -200,7 +197,7 @@ def _of_choice(
             continue
         first = kernels[0]
         translated, passes = first.translated, first.passes
-        schedule = next(candidates(op, template, config)) if shown else first.schedule
+        schedule = next(chosen.schedules(op)) if shown else first.schedule
         if shown:
             translated = before = _joined_or_first([kernel.translated for kernel in kernels], joined)
             inputs, made = [kernel.translated for kernel in kernels], []
@@ -242,11 +239,17 @@ def _most_tiles(program: ir.Program) -> int:
 
 def reach(expr: Expr) -> float:
     """The largest product of the numbers of one comparison, rounding or index of a read: how far apart the positions
-    are that it tells from each other.  A factor below 1 counts as its inverse."""
+    are that it tells from each other.  A factor below 1 counts as its inverse.  A comparison of values that are read,
+    such as that of a maximum with the least float, tells no positions from each other."""
     inside = max(map(reach, children(expr)), default=1.0)
-    if not isinstance(expr, Load) and not (isinstance(expr, Op) and expr.name in _DECIDED):
+    if not isinstance(expr, Load) and not (isinstance(expr, Op) and expr.name in _DECIDED and _has_position(expr)):
         return inside
     return max(inside, math.prod(max(abs(c), 1 / abs(c)) for c in _numbers(expr)))
+
+
+def _has_position(expr: Expr) -> bool:
+    """Whether a position is in an expression, other than in an index of a read."""
+    return isinstance(expr, Var) or (not isinstance(expr, Load) and any(map(_has_position, children(expr))))
 
 
 def _numbers(expr: Expr) -> Iterator[float]:

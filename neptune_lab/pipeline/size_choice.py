@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from neptune_lab.errors import ScheduleError
@@ -11,14 +12,49 @@ from neptune_lab.htile.sizes import Sample
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_schedule.plan import NestPlan, plan
+from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates import SplitKConfig, TileConfig, choose_template
 from neptune_lab.loop_schedule.templates.nest_config import nest_configs, splits_of
 from neptune_lab.loop_schedule.templates.nest_shape import NestConfig, columns_of
 from neptune_lab.operators import Operator
 from neptune_lab.pipeline.compile import candidates
+from neptune_lab.pipeline.fallback import parts_of, schedule_parts
 
 # Columns of a tile of rows that one tile could hold at the hint.
 _ROLLED = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SizeChoice:
+    """How an operator is scheduled at every sample.
+
+    Args:
+        template, config: with all sizes written out, as for `compile`.
+        nests: the tiles of each nest.
+        parts: of an operator with parts: the choice of each; `nests` are those of all.
+    """
+
+    template: str
+    config: TileConfig
+    nests: tuple[NestConfig, ...]
+    parts: tuple[SizeChoice, ...] = ()
+
+    @property
+    def rolls(self) -> bool:
+        """Whether no reduction is split."""
+        return all(part.template == "rolling_update" for part in self.parts or (self,))
+
+    def schedules(self, op: Operator) -> Iterator[Schedule]:
+        """The schedules of the operator at one sample, the best first.
+
+        Raises:
+            ScheduleError, RepairError: as `candidates`.
+        """
+        if not self.parts:
+            yield from candidates(op, self.template, self.config)
+            return
+        parts = zip(self.parts, parts_of(op), strict=True)
+        yield schedule_parts(op, (next(chosen.schedules(part)) for chosen, part in parts))
 
 
 def roles_of(
@@ -52,9 +88,13 @@ def choice_of(
     roles: Mapping[str, str],
     template: str | None,
     config: TileConfig | None,
-) -> tuple[str, TileConfig, tuple[NestConfig, ...]]:
+) -> SizeChoice:
     """The template and the config that `compile` chooses for an operator, with all sizes written out."""
     op = make(hint)
+    if op.parts:
+        own = [partial(_part_at, make, n) for n in range(len(op.parts))]
+        parts = tuple(choice_of(part, hint, roles, template, config) for part in own)
+        return SizeChoice(parts[0].template, parts[0].config, sum((part.nests for part in parts), ()), parts)
     base = next(candidates(op, template, config)).base
     nests = plan(base)
     template = template or op.template or choose_template(base)[0]
@@ -74,8 +114,13 @@ def choice_of(
     fields = ("block_q", "block_kv", "block_out", "num_warps", "num_stages")
     sizes: dict[str, Any] = {name: tuple(getattr(nest, name) for nest in made) for name in fields}
     if template == "split_k_update":
-        return template, SplitKConfig(**sizes, splits=tuple(nest.splits for nest in made)), tuple(made)
-    return template, TileConfig(**sizes), tuple(made)
+        return SizeChoice(template, SplitKConfig(**sizes, splits=tuple(nest.splits for nest in made)), tuple(made))
+    return SizeChoice(template, TileConfig(**sizes), tuple(made))
+
+
+def _part_at(make: Callable[[Sample], Operator], n: int, sample: Sample) -> Operator:
+    """A part of the operator at given sizes, as an operator."""
+    return parts_of(make(sample))[n]
 
 
 def _rolling(
@@ -99,4 +144,4 @@ def _rolling(
     return nest_configs(base, nests, replace(config, block_kv=shorter))
 
 
-__all__ = ["choice_of", "roles_of"]
+__all__ = ["SizeChoice", "choice_of", "roles_of"]

@@ -34,12 +34,17 @@ def differentiable(
     from neptune_lab.runtime.differentiable import Differentiable
 
     passes = training(op)
-    cotangents = {f"d_{t.name}": n for n, t in enumerate(op.outputs)}
 
     def backward_for(wanted: tuple[str, ...]) -> LoadedKernel:
         return backward(training(op, wanted, passes.kept).backward)
 
-    return Differentiable(forward(passes.forward), len(op.outputs), cotangents, frozenset(passes.wrt), backward_for)
+    kernel, wrt = forward(passes.forward), frozenset(passes.wrt)
+    return Differentiable(kernel, len(op.outputs), cotangents_of(op), wrt, backward_for)
+
+
+def cotangents_of(op: Operator) -> dict[str, int]:
+    """By the name of a backward kernel's input, the index of the operator's output whose cotangent it is."""
+    return {f"d_{t.name}": n for n, t in enumerate(op.outputs)}
 
 
 def with_gradients(op: Operator) -> Callable[..., Any]:
@@ -87,4 +92,4 @@ def _kernel(op: Operator) -> LoadedKernel:
     return load(compile(op).spec)
 
 
-__all__ = ["differentiable", "with_gradients"]
+__all__ = ["cotangents_of", "differentiable", "with_gradients"]

@@ -10,32 +10,25 @@ for every length.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import NeptuneError
 from neptune_lab.pytorch import stored
 from neptune_lab.pytorch.arguments import Problem
-from neptune_lab.pytorch.length_layouts import Layouts, layouts_of, moves, strides_at
+from neptune_lab.pytorch.length_layouts import Layouts, layouts_of
+from neptune_lab.pytorch.length_plans import LONG, Plan, Shapes, compiled, laid_out, operator_at, plan_of
 from neptune_lab.pytorch.mods import Reading
 from neptune_lab.runtime.sized import sizes_in
-from neptune_lab.tensor_spec import Strides, dense_strides, resized_strides
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Sequence
 
     from neptune_lab.operators import Operator
+    from neptune_lab.runtime import KernelSpec
 
-Shapes: TypeAlias = tuple[tuple[int, ...], ...]
-
-# Lengths below and from this on have kernels of their own: few tiles are best in one loop, many can be split.
-LONG = 1024
-# The lengths that template and tiles are chosen for.
-_SHORT_HINT, _LONG_HINT = LONG // 2, 4 * LONG
 _MOST = 256
-# The widest window: such a kernel is run at every number of tiles up to twice its width and more.
-_FARTHEST = 512
 # What a kernel for all lengths is made from: dtypes, and fields of `Problem` and `Extras`.
 _DTYPES = frozenset({"float16", "bfloat16", "float32"})
 _OF_PROBLEM = frozenset({"q", "k", "v", "dtype", "scale", "extras", "strides"})
@@ -76,68 +69,45 @@ class Family:
 _families: OrderedDict[Any, Family] = OrderedDict()
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """Which dimensions are sizes that are known at the launch.
-
-    Args:
-        q, kv: names of the lengths; "" for one that stays.
-        captured: for each captured tensor that has such dimensions, by its index: (dimension, name).
-        long: whether a length is at least `LONG`.
-    """
-
-    q: str
-    kv: str
-    captured: tuple[tuple[int, tuple[tuple[int, str], ...]], ...]
-    long: bool
-
-    @property
-    def roles(self) -> dict[str, str]:
-        """The role of each size in `compile_for_sizes`."""
-        if self.q == self.kv:
-            return {self.q: "both"}
-        return {name: role for name, role in ((self.q, "rows"), (self.kv, "columns")) if name}
-
-    @property
-    def hint(self) -> dict[str, int]:
-        """The sizes that the schedule is chosen for."""
-        return dict.fromkeys(self.roles, _LONG_HINT if self.long else _SHORT_HINT)
-
-
 def for_lengths(problem: Problem, score_mod: Any, mask_mod: Any, reading: Reading) -> stored.StoredKernel | None:
     """The kernel for all lengths that serves a call; None if the call gets a kernel of its own lengths."""
-    dynamic = problem.extras.dynamic
-    if dynamic is False or not reading.exact or not _is_known(problem):
-        return None
-    every = families_of(problem, reading)
-    for key, family in reversed(every) if dynamic else every:
-        entry = _of_family(problem, score_mod, mask_mod, reading, key, family)
-        if entry is not None:
+    for key, family, plan in plans_of(problem, reading):
+        if plan not in family.entries:
+            family.entries[plan] = _made(problem, score_mod, mask_mod, reading, plan, (key, plan), family)
+        entry = family.entries[plan]
+        if entry is not None and takes(entry.spec, entry.captured, problem, reading):
             return entry
     return None
 
 
-def _of_family(
-    problem: Problem, score_mod: Any, mask_mod: Any, reading: Reading, key: Any, family: Family
-) -> stored.StoredKernel | None:
-    """The kernel for all lengths of a family that serves a call."""
-    lengths, shapes = (problem.q[2], problem.k[2]), _shapes_of(reading)
+def plans_of(problem: Problem, reading: Reading, kind: str = "") -> Iterator[tuple[Any, Family, Plan]]:
+    """The families of a call whose lengths vary, the most likely one first, each with its key and its plan.
+
+    Args:
+        kind: of kernels: those of each kind have families of their own.
+    """
     dynamic = problem.extras.dynamic
-    wanted = (lengths[0] > 1, True) if dynamic else family.varied
-    if not any(wanted):
-        return None
-    plan = _plan(family, lengths, shapes, wanted, always=bool(dynamic) or family.grows)
-    if plan is None:
-        return None
-    if plan not in family.entries:
-        family.entries[plan] = _made(problem, score_mod, mask_mod, reading, plan, (key, plan), family)
-    entry = family.entries[plan]
-    if entry is None:
-        return None
+    if dynamic is False or not reading.exact or not _is_known(problem):
+        return
+    every = families_of(problem, reading, kind)
+    lengths, shapes = (problem.q[2], problem.k[2]), _shapes_of(reading)
+    for key, family in reversed(every) if dynamic else every:
+        wanted = (lengths[0] > 1, True) if dynamic else family.varied
+        if not any(wanted):
+            continue
+        first, always = (family.lengths, family.shapes), bool(dynamic) or family.grows
+        plan = plan_of(first, (lengths, shapes), wanted, together=family.together, always=always)
+        if plan is not None:
+            yield key, family, plan
+
+
+def takes(spec: KernelSpec, captured: Sequence[int], problem: Problem, reading: Reading) -> bool:
+    """Whether a kernel for all lengths takes those of a call; `captured` as in `stored.StoredKernel`."""
     formats = dict(problem.extras.formats)
     scales = (formats[name] for name in ("q_scale", "k_scale", "v_scale") if name in formats)
-    given = problem.q, problem.k, problem.v, *scales, *(shapes[index] or (1,) for index in entry.captured)
-    return None if sizes_in(entry.spec, given) is None else entry
+    shapes = _shapes_of(reading)
+    given = problem.q, problem.k, problem.v, *scales, *(shapes[index] or (1,) for index in captured)
+    return sizes_in(spec, given) is not None
 
 
 def _is_known(problem: Problem) -> bool:
@@ -158,9 +128,9 @@ def _is_known(problem: Problem) -> bool:
     return known and problem.k[0] == problem.q[0] and all(value == usual for value, usual in others)
 
 
-def families_of(problem: Problem, reading: Reading) -> list[tuple[Any, Family]]:
+def families_of(problem: Problem, reading: Reading, kind: str = "") -> list[tuple[Any, Family]]:
     """The families of a call and their keys, one for each of its layouts, with the lengths of this call noted."""
-    return [(key, _noted(key, layouts, problem, reading)) for key, layouts in _keys(problem, reading)]
+    return [(key, _noted(key, layouts, problem, reading)) for key, layouts in _keys(problem, reading, kind)]
 
 
 def _noted(key: Any, layouts: Layouts, problem: Problem, reading: Reading) -> Family:
@@ -206,12 +176,12 @@ def forget() -> None:
     _families.clear()
 
 
-def _keys(problem: Problem, reading: Reading) -> list[tuple[Any, Layouts]]:
-    """What a call says beside its lengths: sizes and options, strides, mods, and whether it has one query."""
+def _keys(problem: Problem, reading: Reading, kind: str = "") -> list[tuple[Any, Layouts]]:
+    """What a call says beside its lengths: sizes and options, strides, mods, whether it has one query, the kind."""
     (batch, heads, q_len, width), (_, kv_heads, _, _) = problem.q, problem.k
     sizes = batch, heads, kv_heads, width, problem.v[3], problem.dtype, problem.scale, problem.extras
     mods, every = without_shapes(reading.key), layouts_of((problem.q, problem.k, problem.v), problem.strides)
-    return [(((sizes, layouts), mods, q_len == 1), layouts) for layouts in every]
+    return [(((sizes, layouts), mods, q_len == 1, kind), layouts) for layouts in every]
 
 
 def without_shapes(key: Any) -> Any:
@@ -228,41 +198,12 @@ def without_shapes(key: Any) -> Any:
     return key
 
 
-def _plan(
-    family: Family, lengths: tuple[int, int], shapes: Shapes, wanted: tuple[bool, bool], *, always: bool
-) -> _Plan | None:
-    """The sizes of a call, or None if a dimension varies that has no length.
-
-    Args:
-        always: whether dimensions that could be a length are sizes although they have not varied.
-    """
-    if wanted == (True, True) and family.together:
-        q = kv = "n"
-    else:
-        q, kv = "m" if wanted[0] else "", "n" if wanted[1] else ""
-    names = (q, kv)
-    captured: list[tuple[int, tuple[tuple[int, str], ...]]] = []
-    for index, (first, now) in enumerate(zip(family.shapes, shapes, strict=True)):
-        dims: list[tuple[int, str]] = []
-        for dim, (a, b) in enumerate(zip(first, now, strict=True)):
-            if a == b and not always:
-                continue
-            found = [n for n, x, y in zip(names, family.lengths, lengths, strict=True) if n and (a, b) == (x, y)]
-            if found:
-                dims.append((dim, found[-1]))
-            elif a != b:
-                return None
-        if dims:
-            captured.append((index, tuple(dims)))
-    return _Plan(q, kv, tuple(captured), max(lengths) >= LONG)
-
-
 def _made(
     problem: Problem,
     score_mod: Any,
     mask_mod: Any,
     reading: Reading,
-    plan: _Plan,
+    plan: Plan,
     key: Any,
     family: Family,
 ) -> stored.StoredKernel | None:
@@ -271,136 +212,49 @@ def _made(
     entry = stored.find(digest)
     if entry is not None:
         return entry
-    from neptune_lab.operators.attention_definition import captured_by
-    from neptune_lab.operators.attention_sizes import sizes_of
-    from neptune_lab.pipeline import Choice
-    from neptune_lab.pipeline.for_sizes import compile_for_sizes
-
-    make = partial(_operator, problem, score_mod, mask_mod, reading, plan, family.layouts)
-    limits = _extents(problem, reading, plan)
-    options = dict(problem.extras.options)
+    make = partial(operator_at, problem, score_mod, mask_mod, reading, plan, family.layouts)
     try:
-        choice = Choice.of(options.pop("template", None), options, "kernel_options")
-        kernel = compile_for_sizes(
-            make,
-            plan.roles,
-            plan.hint,
-            template=choice.template,
-            config=choice.config,
-            code=choice.code,
-            small=partial(make, small=True),
-            shown=False,
-            limits=limits,
-            farthest=0 if limits else _FARTHEST,  # (positions of a table are no width of a window)
-        )
+        kernel = compiled(make, problem, reading, plan, options=dict(problem.extras.options))
     except NeptuneError as error:
         family.refusals[plan] = str(error)
         return None
-    own = make({plan.q: problem.q[2], plan.kv: problem.k[2]})
-    captures = captured_by(sizes_of(own.params), score_mod, mask_mod, live=True)
-    index_of = {id(tensor): index for index, tensor in enumerate(reading.tensors)}
-    by_name = {name: index_of[owner] for owner, name in captures.names.items() if owner in index_of}
-    captured = tuple(by_name[tensor.name] for tensor in stored.captured_inputs(kernel.spec.inputs))
+    captured = captured_indices(make, kernel.spec, problem, score_mod, mask_mod, reading, plan)
     entry = stored.StoredKernel(kernel.spec, captured, (), "")
     stored.put(digest, entry)
     return entry
 
 
-def _extents(problem: Problem, reading: Reading, plan: _Plan) -> list[int]:
-    """The extents of captured tensors that are no length, sample or head: a length above one of them would read past
-    the end."""
-    varied = {(index, dim) for index, dims in plan.captured for dim, _ in dims}
-    every = ((i, d, n) for i, tensor in enumerate(reading.tensors) for d, n in enumerate(tensor.shape))
-    return [n for index, dim, n in every if (index, dim) not in varied and n not in (problem.q[0], problem.q[1])]
-
-
-def _operator(
+def captured_indices(
+    make: Callable[..., Operator],
+    spec: KernelSpec,
     problem: Problem,
     score_mod: Any,
     mask_mod: Any,
     reading: Reading,
-    plan: _Plan,
-    layouts: Layouts,
-    sample: Mapping[str, int],
-    *,
-    small: bool = False,
-) -> Operator:
-    """The call's operator at other lengths; with `small`, of one group of heads and one sample, or two of which the
-    strides are multiples of the length."""
-    from neptune_lab.operators import attention
-    from neptune_lab.operators.capture import with_shapes
+    plan: Plan,
+) -> tuple[int, ...]:
+    """For each input after q, k, v and their scales, its tensor's index in `Reading.tensors`."""
+    from neptune_lab.operators.attention_definition import captured_by
+    from neptune_lab.operators.attention_sizes import sizes_of
 
-    (batch, heads, q_len, head_dim), (_, kv_heads, kv_len, _) = problem.q, problem.k
-    formats = {name: value for name, value in problem.extras.formats if name != "dtype"}
-    moving = moves(layouts)
-    if small:
-        batch, heads, kv_heads = min(batch, 2) if moving else 1, heads // kv_heads, 1
-        formats |= {
-            n: (1, min(heads if n[0] == "q" else 1, of[1])) for n, of in formats.items() if n.endswith("_scale")
-        }
-    shapes: dict[int, tuple[int, ...]] = {}
-    for index, dims in plan.captured:
-        shape = list(reading.tensors[index].shape)
-        for dim, name in dims:
-            shape[dim] = sample[name]
-        shapes[id(reading.tensors[index])] = tuple(shape)
-    with with_shapes(shapes):
-        made = attention.general(
-            batch,
-            heads,
-            sample.get(plan.q, q_len),
-            sample.get(plan.kv, kv_len),
-            head_dim,
-            score_mod,
-            mask_mod,
-            problem.dtype,
-            problem.scale,
-            kv_heads=kv_heads,
-            v_head_dim=problem.v[3],
-            return_lse=problem.extras.lse,
-            return_max=problem.extras.max_scores,
-            empty_rows="zero",
-            live=True,
-            **formats,
-        )
-        assert made.program is not None  # built here, while the shapes are replaced
-    if problem.strides is not None and (moving or not small):
-        made = laid_out(made, _strides_of(problem, layouts, made))
-    return replace(made, captured={}) if shapes else made
-
-
-def _strides_of(problem: Problem, layouts: Layouts, op: Operator) -> tuple[Strides | None, ...]:
-    """The strides of q, k and v at the lengths of an operator, which may have fewer samples and heads."""
-    assert problem.strides is not None
-    found: list[Strides | None] = []
-    given = zip(op.inputs, (problem.q, problem.k, problem.v), problem.strides, layouts, strict=False)
-    for tensor, shape, own, layout in given:
-        whole = (*shape[:2], tensor.shape[2], shape[3])
-        strides = strides_at(layout, own, tensor.shape[2])
-        if strides is None or tensor.shape == whole:
-            found.append(strides)
-        elif any(isinstance(step, tuple) for step in layout or ()):
-            found.append(resized_strides(tensor.shape, whole, strides))
-        else:  # (with its gaps, a smaller tensor would be dense at one length)
-            found.append(None)
-    return tuple(found)
-
-
-def laid_out(op: Operator, strides: tuple[Strides | None, ...]) -> Operator:
-    """The operator for the strides of q, k and v; `out` has the order of q's dimensions."""
-    q, k, v = strides
-    shape = next(tensor.shape for tensor in op.outputs if tensor.name == "out")
-    return op.with_strides(q=q, k=k, v=v, out=None if q is None else dense_strides(shape, q))
+    own = make({plan.q: problem.q[2], plan.kv: problem.k[2]})
+    captures = captured_by(sizes_of(own.params), score_mod, mask_mod, live=True)
+    index_of = {id(tensor): index for index, tensor in enumerate(reading.tensors)}
+    by_name = {name: index_of[owner] for owner, name in captures.names.items() if owner in index_of}
+    return tuple(by_name[tensor.name] for tensor in stored.captured_inputs(spec.inputs))
 
 
 __all__ = [
     "LONG",
     "Family",
+    "captured_indices",
     "families_of",
     "for_lengths",
     "forget",
     "known_family",
     "laid_out",
+    "plans_of",
     "refusals",
+    "takes",
     "without_shapes",
 ]

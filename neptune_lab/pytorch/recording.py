@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from neptune_lab.pytorch import stored
 from neptune_lab.pytorch.arguments import Problem
 from neptune_lab.pytorch.compiled import _keep, definition_of, known_records
 from neptune_lab.pytorch.compiled import _lock as compiling
+from neptune_lab.pytorch.length_training import training_for_lengths
 from neptune_lab.pytorch.mods import Reading
 from neptune_lab.runtime import LoadedKernel, load
 from neptune_lab.runtime.differentiable import Differentiable
@@ -72,17 +73,23 @@ def recording_for(problem: Problem, score_mod: Any, mask_mod: Any, reading: Read
     with compiling, on_device, _disable_current_modes():
         from neptune_lab.pipeline.with_gradients import differentiable
 
-        made = definition_of(problem, score_mod, mask_mod, reading)
-        options = dict(problem.extras.options)
-
-        def backward(op: Operator) -> LoadedKernel:
+        def guarded(make: Callable[[], LoadedKernel]) -> LoadedKernel:
             with compiling, on_device, _disable_current_modes():
-                return _kernel(op, {})
+                return make()
 
-        kernel = differentiable(made.op, lambda op: _kernel(op, options), backward)
+        sized = training_for_lengths(problem, score_mod, mask_mod, reading, guarded)
+        if sized is None:
+            made = definition_of(problem, score_mod, mask_mod, reading)
+            options = dict(problem.extras.options)
+            kernel = differentiable(
+                made.op, lambda op: _kernel(op, options), lambda op: guarded(lambda: _kernel(op, {}))
+            )
+            captured = made.captured
+        else:
+            kernel, captured = sized
         given = stored.captured_inputs(kernel.forward.spec.inputs)
         dtypes = [getattr(torch, t.dtype) for t in given]
-        found = Recording(kernel, kernel.op, tuple(zip(made.captured, dtypes, strict=True)))
+        found = Recording(kernel, kernel.op, tuple(zip(captured, dtypes, strict=True)))
     if key is not None:
         _keep(_known, key, found)
     return found

@@ -82,8 +82,8 @@ class Differentiable:
             return saved[spec.name]
         grad = grads[self.cotangents[spec.name]]
         if grad is None:
-            device = next(iter(saved.values())).device
-            return torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype), device=device)
+            output = self.forward.spec.outputs[self.cotangents[spec.name]]
+            return torch.zeros_like(saved[output.name], memory_format=torch.contiguous_format)
         return grad
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from neptune_lab.pytorch import compiled, flex_attention, known_calls, lengths
+from neptune_lab.pytorch import compiled, flex_attention, known_calls, length_plans, lengths
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -36,7 +36,7 @@ def splits():
 def one_loop_for_all_lengths(request, monkeypatch):
     """Other tests get kernels for all lengths with one loop over the columns, which compile in a third of the time."""
     if "splits" not in request.fixturenames and request.node.get_closest_marker("nightly") is None:
-        monkeypatch.setattr(lengths, "_SHORT_HINT", 128)
+        monkeypatch.setattr(length_plans, "_SHORT_HINT", 128)
 
 
 @pytest.fixture

@@ -67,13 +67,21 @@ def backward(op: Operator, wrt: Sequence[str] | None = None, keep: Collection[st
     return training(op, wrt, keep).backward
 
 
-def training(op: Operator, wrt: Sequence[str] | None = None, keep: Collection[str] | None = None) -> Training:
+def training(
+    op: Operator,
+    wrt: Sequence[str] | None = None,
+    keep: Collection[str] | None = None,
+    *,
+    grouped: bool | None = None,
+) -> Training:
     """The forward pass that keeps what the backward pass reads, and the backward pass.
 
     Args:
         op: any operator whose sizes are numbers.
         wrt: names of inputs; None: all float inputs that have a gradient.
         keep: stages of the definition whose values the forward pass gives; None: chosen (`keep.kept_by_default`).
+        grouped: whether the gradients of heads that share keys are added up in the kernel that computes them; None: if
+            that leaves enough programs.
 
     Returns:
         Both passes; the first gives what the second reads.
@@ -89,7 +97,7 @@ def training(op: Operator, wrt: Sequence[str] | None = None, keep: Collection[st
             help="differentiate the operator at numbers: backward(op.at(n=128))",
         )
     chosen = _chosen(op, wrt)
-    parts = assemble(op.name, op.program, chosen, keep, every=wrt is not None)
+    parts = assemble(op.name, op.program, chosen, keep, every=wrt is not None, grouped=grouped)
     forward = _forward(op, parts.forward)
     return Training(forward, _backward(op, forward, parts, parts.wrt), parts.kept, parts.wrt, op, parts.derivation)
 

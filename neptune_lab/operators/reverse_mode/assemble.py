@@ -65,7 +65,12 @@ class Passes:
 
 
 def assemble(
-    name: str, program: Program, wrt: Sequence[str], keep: Collection[str] | None, every: bool = True
+    name: str,
+    program: Program,
+    wrt: Sequence[str],
+    keep: Collection[str] | None,
+    every: bool = True,
+    grouped: bool | None = None,
 ) -> Passes:
     """Derives the backward pass.
 
@@ -74,6 +79,7 @@ def assemble(
         program: its definition.
         wrt: inputs with respect to which it is differentiated.
         keep: stages whose values the forward pass gives; None: chosen.
+        grouped: as for `groups.with_groups_summed`.
         every: whether it is an error if one of `wrt` has no gradient; otherwise it is left out.
 
     Returns:
@@ -116,7 +122,7 @@ def assemble(
     used = set().union(*(stage.reads for stage in wanted))
     own = [b for b in (*inputs, *given) if b.name in used or b.name not in kept]
     first = program_of(f"{name}_backward", own, wanted, results)
-    division = divided(first, wanted, results)
+    division = divided(first, wanted, results, grouped)
     backward = program_of(f"{name}_backward", own, [stage for part in division.parts for stage in part], results)
     names = tuple(tuple(stage.name for stage in part) for part in division.parts)
     origins = {stage.name: Origin("again", stage.name) for stage in stages} | reverse.origins

@@ -47,18 +47,23 @@ class _Sum:
     member: str
 
 
-def with_groups_summed(stages: Sequence[Stage], results: Collection[str]) -> tuple[Stage, ...]:
+def with_groups_summed(
+    stages: Sequence[Stage], results: Collection[str], grouped: bool | None = None
+) -> tuple[Stage, ...]:
     """The stages of a part with its sums over groups folded into the sums that they read.
 
     Args:
         stages: of a part, each after those that it reads.
         results: names of stages that keep their axes.
+        grouped: whether groups are summed; None: if that leaves enough programs.
 
     Returns:
         The stages; the same ones if there is no such sum, or something else than these sums needs the heads apart.
     """
     sums = [found for stage in stages if (found := _sum(stage, stages)) is not None]
-    if any(prod(found.total.shape[:-1]) < FEWEST_ROWS for found in sums):
+    if grouped is None:
+        grouped = all(prod(found.total.shape[:-1]) >= FEWEST_ROWS for found in sums)
+    if not grouped:
         return tuple(stages)
     if not sums or len({found.size for found in sums}) > 1:
         return tuple(stages)

@@ -38,13 +38,16 @@ class Division:
     copies: Mapping[str, str]
 
 
-def divided(program: Program, stages: Sequence[Stage], results: Sequence[str]) -> Division:
+def divided(
+    program: Program, stages: Sequence[Stage], results: Sequence[str], grouped: bool | None = None
+) -> Division:
     """Divides the stages into parts.
 
     Args:
         program: a definition.
         stages: its stages.
         results: names of stages.
+        grouped: as for `with_groups_summed`.
 
     Returns:
         The parts, in which copies have names with a number.
@@ -68,7 +71,7 @@ def divided(program: Program, stages: Sequence[Stage], results: Sequence[str]) -
         groups.setdefault(folded_last(name), []).append(name)
     if len(groups) == 1:
         orders = left_factors(stages, results, next(iter(groups)), dims, by_block)
-        whole = with_groups_summed([reordered(stage, orders) for stage in stages], results)
+        whole = with_groups_summed([reordered(stage, orders) for stage in stages], results, grouped)
         return Division((whole,), {})
     folds = [fold for fold in groups if fold]
     repeated = {
@@ -90,12 +93,12 @@ def divided(program: Program, stages: Sequence[Stage], results: Sequence[str]) -
         orders = left_factors(own, results, fold, dims, by_block)
         names: dict[str, str] = {}
         for stage in own if n else ():
-            if stage.name in repeated and stage.name not in results:
+            if stage.name not in results:  # (whether or not it is a copy, so that names are the same at all sizes)
                 names[stage.name] = unique(f"{stage.name}_{n + 1}", taken, "_")
                 taken.add(names[stage.name])
         copies |= {copy: name for name, copy in names.items()}
         own = in_order([renamed(reordered(stage, orders), names) for stage in own])
-        parts.append(with_groups_summed(own, results))
+        parts.append(with_groups_summed(own, results, grouped))
     return Division(tuple(part for part in parts if part), copies)
 
 

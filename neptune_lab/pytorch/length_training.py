@@ -1,0 +1,116 @@
+"""Kernels for all lengths with gradients: one for each pass of a family of calls, once a second length arrives.
+
+A kernel for all lengths is made from programs at several lengths, so both passes are derived at each of them: with what
+is kept, and which gradients are computed, chosen at one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from neptune_lab.errors import NeptuneError
+from neptune_lab.pytorch import stored
+from neptune_lab.pytorch.arguments import Problem
+from neptune_lab.pytorch.length_plans import Plan, compiled, operator_at
+from neptune_lab.pytorch.lengths import Family, captured_indices, plans_of, takes
+from neptune_lab.pytorch.mods import Reading
+from neptune_lab.runtime import LoadedKernel, load
+from neptune_lab.runtime.differentiable import Differentiable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from neptune_lab.operators import Operator
+
+# A kernel with gradients, and the index in `Reading.tensors` of each captured tensor that it takes.
+Trained: TypeAlias = "tuple[Differentiable, tuple[int, ...]]"
+# Runs the compiler with its lock, outside of torch's modes.
+Guard: TypeAlias = Callable[[Callable[[], LoadedKernel]], LoadedKernel]
+
+
+def training_for_lengths(
+    problem: Problem, score_mod: Any, mask_mod: Any, reading: Reading, guard: Guard
+) -> Trained | None:
+    """The kernel with gradients for all lengths that serves a call; None if the call gets one of its own lengths.
+
+    Args:
+        guard: runs the compiler when a backward pass first needs its kernel.
+    """
+    for key, family, plan in plans_of(problem, reading, "training"):
+        if plan not in family.entries:
+            family.entries[plan] = _made(problem, score_mod, mask_mod, reading, family, plan, key, guard)
+        entry = family.entries[plan]
+        if entry is not None and takes(entry[0].forward.spec, entry[1], problem, reading):
+            return entry
+    return None
+
+
+def _made(
+    problem: Problem,
+    score_mod: Any,
+    mask_mod: Any,
+    reading: Reading,
+    family: Family,
+    plan: Plan,
+    key: Any,
+    guard: Guard,
+) -> Trained | None:
+    """Both passes of a plan; None if the compiler refuses one of them, for the reason in `Family.refusals`.
+
+    The backward pass for all inputs is compiled at once: calls get kernels of their own lengths if it is refused.
+    """
+    from neptune_lab.operators import training
+    from neptune_lab.operators.reverse_mode.groups import FEWEST_ROWS
+    from neptune_lab.pipeline.with_gradients import cotangents_of
+
+    own = partial(operator_at, problem, score_mod, mask_mod, reading, plan, family.layouts)
+
+    grouped = problem.k[0] * problem.k[1] * plan.hint.get(plan.kv, problem.k[2]) >= FEWEST_ROWS
+
+    def passes(wanted: tuple[str, ...] | None, sample: Mapping[str, int], small: bool = False) -> Any:
+        return training(own(sample, small=small), wanted, kept, grouped=grouped)
+
+    def forward(sample: Mapping[str, int], small: bool = False) -> Operator:
+        return passes(None, sample, small).forward
+
+    def backward(wanted: tuple[str, ...], sample: Mapping[str, int], small: bool = False) -> Operator:
+        return passes(wanted, sample, small).backward
+
+    def kernel(of: Any, make: Callable[..., Operator], **more: Any) -> LoadedKernel:
+        digest = stored.key_of(("training lengths", key, plan, of))
+        entry = stored.find(digest)
+        if entry is None:
+            spec = compiled(make, problem, reading, plan, **more).spec
+            further = tuple(range(len(stored.captured_inputs(spec.inputs))))
+            entry = stored.StoredKernel(spec, further, (), "")
+            stored.put(digest, entry)
+        return load(entry.spec)
+
+    both = dict.fromkeys(plan.roles, "both")  # each length is rows of one gradient's nest, and columns of another's
+    of_backward: dict[str, Any] = {"roles": both, "template": "rolling_update"}
+
+    def backward_for(wanted: tuple[str, ...]) -> LoadedKernel:
+        return kernel(wanted, partial(backward, wanted), **of_backward)
+
+    try:
+        at_hint = training(own(plan.hint))
+        kept = at_hint.kept
+        first = kernel("forward", forward, options=dict(problem.extras.options))
+        backward_for(at_hint.wrt)
+        captured = captured_indices(own, first.spec, problem, score_mod, mask_mod, reading, plan)
+    except NeptuneError as error:
+        family.refusals[plan] = str(error)
+        return None
+    made = Differentiable(
+        first,
+        len(at_hint.of.outputs),
+        cotangents_of(at_hint.of),
+        frozenset(at_hint.wrt),
+        lambda wanted: guard(lambda: backward_for(wanted)),
+    )
+    return made, captured
+
+
+__all__ = ["training_for_lengths"]

@@ -1,0 +1,137 @@
+"""Gradients of `nl.attention` at all lengths: kernels of the first length, and one for all others."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from attention_reference import DEVICE, causal
+from gradient_reference import check, leaf
+
+import neptune_lab as nl
+from neptune_lab.pytorch import flex_attention, lengths, recording
+
+
+@pytest.fixture(autouse=True)
+def nothing_seen(monkeypatch, tmp_path):
+    """No length was seen, and no kernel is on disk."""
+    monkeypatch.setenv("NEPTUNE_LAB_CACHE", str(tmp_path))
+    flex_attention.forget()
+    yield
+    lengths.forget()
+
+
+def drawn(q_len: int, kv_len: int, heads: int = 2, kv_heads: int = 2) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = (1, heads, q_len, 8), (1, kv_heads, kv_len, 8), (1, kv_heads, kv_len, 8)
+    return tuple(torch.randn(shape, generator=generator).to(DEVICE) for shape in shapes)
+
+
+def kernels() -> int:
+    """How many kernels with gradients are in use."""
+    return len({id(found.kernel) for found in recording._known.values()})
+
+
+def sources() -> int:
+    """How many texts of kernels these are, of both passes."""
+    every = {id(found.kernel): found.kernel for found in recording._known.values()}.values()
+    return sum(1 + len(kernel._backward) for kernel in every)
+
+
+def sweep(pairs: Sequence[tuple[int, int]], mods: Callable[..., Any] = lambda: (None, None), **options: Any) -> None:
+    for q_len, kv_len in pairs:
+        check(drawn(q_len, kv_len), mods, **options)
+
+
+def some(count: int, together: bool, most: int = 150) -> list[tuple[int, int]]:
+    """Drawn lengths, ends of tiles among them."""
+    rng = random.Random(count)
+    pairs = [(64, 64), (65, 65), (1, 1), (128, 128)]
+    pairs += [(n := rng.randint(1, most), n if together else rng.randint(1, most)) for _ in range(count)]
+    return pairs
+
+
+def test_two_kernels_serve_every_length_of_causal_attention():
+    sweep([(40, 40), *((n, n) for n in (41, 64, 65, 2, 130, 97, 33))], lambda: (None, causal))
+    assert (kernels(), sources()) == (2, 4)
+    assert lengths.refusals() == []
+
+
+def test_two_kernels_serve_every_pair_of_lengths():
+    sweep([(40, 50), (41, 51), (64, 65), (7, 130), (130, 3), (97, 64)])
+    assert (kernels(), sources()) == (2, 4)
+
+
+def test_what_a_mod_captures_gets_its_gradient_at_every_length():
+    slopes = leaf(2)
+    for n in (40, 41, 66, 9):
+        check(drawn(n, n), lambda s: (lambda x, b, h, q, kv: x + s[h] * (kv - q), causal), (slopes,))
+    assert (kernels(), sources()) == (2, 4)
+
+
+def test_captured_tensors_vary_with_the_lengths():
+    for n in (40, 41, 66, 9):
+        check(drawn(n, n), lambda t: (lambda x, b, h, q, kv: x + t[h, q, kv], None), (leaf(2, n, n),))
+    assert (kernels(), sources()) == (2, 4)
+
+
+def test_dynamic_true_has_one_kernel():
+    sweep([(40, 40), (41, 41), (100, 100)], lambda: (None, causal), dynamic=True)
+    assert (kernels(), sources()) == (1, 2)
+
+
+def test_dynamic_false_has_kernels_of_each_length():
+    sweep([(20, 20), (21, 21)], lambda: (None, causal), dynamic=False)
+    assert (kernels(), sources()) == (2, 4)
+
+
+def test_some_inputs_alone_get_gradients_at_every_length():
+    for n in (40, 41, 70):
+        q, k, v = drawn(n, n)
+        nl.attention(q, k.requires_grad_(), v, mask_mod=causal).sum().backward()
+        wide = k.detach().double().requires_grad_()
+        out = torch.nn.functional.scaled_dot_product_attention(q.double(), wide, v.double(), is_causal=True)
+        (want,) = torch.autograd.grad(out.sum(), wide)
+        assert k.grad is not None
+        assert float((k.grad - want).norm() / want.norm()) < 1e-5
+
+
+def test_an_output_that_nobody_reads_has_cotangent_0_at_every_length():
+    for n in (40, 41, 70):
+        q, k, v = (t.requires_grad_() for t in drawn(n, n))
+        _, lse = nl.attention(q, k, v, return_lse=True)
+        wide = [t.detach().double().requires_grad_() for t in (q, k)]
+        exact = (wide[0] @ wide[1].transpose(-1, -2) / 8**0.5).logsumexp(-1)
+        found = torch.autograd.grad(lse.sum(), (q, k))
+        for ours, theirs in zip(found, torch.autograd.grad(exact.sum(), wide), strict=True):
+            assert float((ours - theirs).norm() / theirs.norm()) < 1e-5
+    assert kernels() == 2
+
+
+@pytest.mark.parametrize("rows", [1, 1 << 40], ids=["in registers", "in memory"])
+def test_heads_that_share_keys(rows: int, monkeypatch: pytest.MonkeyPatch):
+    from neptune_lab.operators.reverse_mode import groups
+
+    monkeypatch.setattr(groups, "FEWEST_ROWS", rows)
+    for n in (40, 41, 70):
+        check(drawn(n, n, heads=4), lambda: (None, causal), enable_gqa=True)
+    assert (kernels(), sources()) == (2, 4)
+
+
+def test_a_call_without_a_kernel_for_all_lengths_has_one_of_its_own():
+    def wide_window(b, h, q, kv):
+        return (q >= kv) & (q - kv < 3000)
+
+    sweep([(20, 20), (21, 21)], lambda: (None, wide_window))
+    assert kernels() == 2
+    assert "compares positions with" in lengths.refusals()[0]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("together", [True, False])
+def test_100_lengths_have_two_kernels(together: bool):
+    sweep(some(100, together), lambda: (None, causal if together else None))
+    assert (kernels(), sources()) == (2, 4)
