@@ -62,7 +62,7 @@ class Family:
     together: bool
     grows: bool
     varied: tuple[bool, bool] = (False, False)
-    entries: dict[Any, stored.StoredKernel | None] = field(default_factory=dict)
+    entries: dict[Any, Any] = field(default_factory=dict)
     refusals: dict[Any, str] = field(default_factory=dict)
 
 

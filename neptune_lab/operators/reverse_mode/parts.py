@@ -38,9 +38,7 @@ class Division:
     copies: Mapping[str, str]
 
 
-def divided(
-    program: Program, stages: Sequence[Stage], results: Sequence[str], grouped: bool | None = None
-) -> Division:
+def divided(program: Program, stages: Sequence[Stage], results: Sequence[str], grouped: bool | None = None) -> Division:
     """Divides the stages into parts.
 
     Args:
