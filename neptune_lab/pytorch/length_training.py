@@ -97,8 +97,8 @@ def _made(
     try:
         at_hint = training(own(plan.hint))
         kept = at_hint.kept
+        backward_for(at_hint.wrt)  # (first, as the one that is refused more often)
         first = kernel("forward", forward, options=dict(problem.extras.options))
-        backward_for(at_hint.wrt)
         captured = captured_indices(own, first.spec, problem, score_mod, mask_mod, reading, plan)
     except NeptuneError as error:
         family.refusals[plan] = str(error)

@@ -9,7 +9,7 @@ heads where it sums over queries (`groups`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from neptune_lab.loop_ir.dimensions import Dimension, dimensions
@@ -67,7 +67,11 @@ def divided(program: Program, stages: Sequence[Stage], results: Sequence[str], g
     groups: dict[frozenset[Dimension], list[str]] = {}
     for name in results:
         groups.setdefault(folded_last(name), []).append(name)
-    if len(groups) == 1:
+    of_group = [needed(stages, names) for names in groups.values()]
+    spatial = {stage.name: dims.all_of(by_block[stage.name], "spatial").keys() for stage in stages}
+    early = {name for fold, group in zip(groups, of_group, strict=True) for name in _early(group, fold, spatial)}
+    early -= {*results}
+    if len(groups) == 1 and not early:
         orders = left_factors(stages, results, next(iter(groups)), dims, by_block)
         whole = with_groups_summed([reordered(stage, orders) for stage in stages], results, grouped)
         return Division((whole,), {})
@@ -77,9 +81,9 @@ def divided(program: Program, stages: Sequence[Stage], results: Sequence[str], g
         for stage in stages
         if sum(bool(fold & dims.all_of(by_block[stage.name]).keys()) for fold in folds) > 1
         and _products(stage) <= MOST_REPEATED
+        and stage.name not in early
     }
-    of_group = [needed(stages, names) for names in groups.values()]
-    shared = {
+    shared = early | {
         stage.name for stage in stages if stage.name not in repeated and sum(stage in group for group in of_group) > 1
     }
     before = needed(stages, [stage.name for stage in stages if stage.name in shared])
@@ -98,6 +102,26 @@ def divided(program: Program, stages: Sequence[Stage], results: Sequence[str], g
         own = in_order([renamed(reordered(stage, orders), names) for stage in own])
         parts.append(with_groups_summed(own, results, grouped))
     return Division(tuple(part for part in parts if part), copies)
+
+
+def _early(
+    group: Sequence[Stage], fold: frozenset[Dimension], spatial: Mapping[str, Collection[Dimension]]
+) -> list[str]:
+    """The sums of a group that are computed before its nest, such as the delta of a row before the sum over rows.
+
+    Formal statement: the nest goes along `fold`, and computes elements along further dimensions that such a sum lacks,
+    so that each of its programs would compute the sum again; and the sum reads nothing that the nest computes along
+    these dimensions.
+    """
+    found: list[str] = []
+    for stage in group:
+        own = {*spatial[stage.name]}
+        if stage.reducer is None or _products(stage) == 1 or not fold or not fold <= own:
+            continue
+        wider = {other.name for other in group if own < {*spatial[other.name]}}
+        if wider and not wider & {other.name for other in needed(group, [stage.name])}:
+            found.append(stage.name)
+    return found
 
 
 def _products(stage: Stage) -> int:
