@@ -14,7 +14,7 @@ from neptune_lab.operators.reverse_mode.origins import Origin
 from neptune_lab.operators.reverse_mode.parts import divided
 from neptune_lab.operators.reverse_mode.stabilisers import without_gradient
 from neptune_lab.operators.reverse_mode.stages import Stage, in_order, needed, program_of, stages_of
-from neptune_lab.operators.reverse_mode.weights import Softmax, find_softmaxes, in_weights
+from neptune_lab.operators.reverse_mode.weights import Softmax, find_softmaxes, fits_one_number, in_weights
 from neptune_lab.strict.console import shown
 
 
@@ -91,7 +91,7 @@ def assemble(
     inputs = tuple(program.buffer(b) for b in program.inputs)
     defined = stages_of(program)
     stages = defined
-    softmaxes = found = find_softmaxes(stages, program.inputs)
+    softmaxes = found = tuple(s for s in find_softmaxes(stages, program.inputs) if fits_one_number(s, stages))
     for softmax in softmaxes:
         stages = in_weights(stages, softmax)
     # The cotangent of a log-sum-exp needs the weights, also where no result reads them.

@@ -11,18 +11,19 @@ Both sides are equal over the reals.  The log-sum-exp is rounded to about 1e-7 o
 every weight of its row.  The weights are powers of two, which is what a GPU computes, and the row holds lse times
 log2(e), so that a weight takes one multiplication and one subtraction.  A row whose largest element is -inf has lse =
 -inf on both sides; there `w` reads 0 in place of lse, and is 0, where e / s is NaN.  FlashAttention's backward pass
-keeps the log-sum-exp too (Dao 2023, 3.1).
+keeps the log-sum-exp too (Dao 2023, 3.1).  Scores with numbers so large that a row may have nothing else stay as they
+are (`fits_one_number`).
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from neptune_lab.loop_ir.names import unique
-from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, reads_buffer, substitute, transform
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, children, reads_buffer, substitute, transform
 from neptune_lab.operators.reverse_mode.stages import Axis, Stage, in_order, with_term
 from neptune_lab.strict.dtypes import EIGHTS
 
@@ -30,6 +31,8 @@ FLOATS = ("float16", "bfloat16", "float32", "float64", *EIGHTS)
 LOG2E = math.log2(math.e)
 LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}
 LARGEST["float64"] = sys.float_info.max
+# The largest number in scores of which a log-sum-exp is kept: its rounding to float32 changes a weight by 1e-3.
+LARGEST_SHIFT = 1e4
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,33 @@ def find_softmaxes(stages: Sequence[Stage], inputs: Collection[str]) -> tuple[So
             found.append(softmax)
             taken |= {softmax.lse, softmax.shift, softmax.weights}
     return tuple(found)
+
+
+def fits_one_number(softmax: Softmax, stages: Sequence[Stage]) -> bool:
+    """Whether the log-sum-exp may stand for the maximum and the sum.
+
+    Formal statement: no number above `LARGEST_SHIFT` is in the scores, other than in conditions and indices.  A row
+    whose scores are all near such a number, as those that a mask sets to the least float, has a log-sum-exp from which
+    the logarithm of the sum was rounded away.
+    """
+    return _largest_number(softmax.scores, {stage.name: stage for stage in stages}, set()) <= LARGEST_SHIFT
+
+
+def _largest_number(expr: Expr, by_name: Mapping[str, Stage], seen: set[str]) -> float:
+    """The largest magnitude of a finite number in a value, and in the maps that it reads."""
+    match expr:
+        case Const(bool()):
+            return 0.0
+        case Const(value):
+            return abs(float(value)) if math.isfinite(value) else 0.0
+        case Load(name, _):
+            made = by_name.get(name)
+            if made is None or made.reducer is not None or name in seen:
+                return 0.0
+            return _largest_number(made.term, by_name, seen | {name})
+        case Op("select", (_, a, b)):
+            return max(_largest_number(x, by_name, seen) for x in (a, b))
+    return max((_largest_number(x, by_name, seen) for x in children(expr)), default=0.0)
 
 
 def _softmax(total: Stage, by_name: dict[str, Stage], taken: Collection[str]) -> Softmax | None:
@@ -329,4 +359,4 @@ def _row_in(stage: Stage, softmax: Softmax, here: dict[str, Expr]) -> tuple[Expr
     return None
 
 
-__all__ = ["Softmax", "find_softmaxes", "in_weights", "without_casts"]
+__all__ = ["Softmax", "find_softmaxes", "fits_one_number", "in_weights", "without_casts"]
