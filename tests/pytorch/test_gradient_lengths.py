@@ -81,12 +81,14 @@ def test_slopes_get_gradients_by_kernels_of_each_length():
     assert kernels() == 2
 
 
+@pytest.mark.nightly
 def test_captured_tensors_vary_with_the_lengths(made_for_all: list[str]):
     for n in (40, 41, 66, 9):
         check(drawn(n, n), lambda t: (lambda x, b, h, q, kv: x + t[h, q, kv], None), (leaf(2, n, n),))
     assert (kernels(), len(made_for_all)) == (2, 2)
 
 
+@pytest.mark.nightly
 def test_dynamic_true_has_one_kernel(made_for_all: list[str]):
     sweep([(40, 40), (41, 41), (100, 100)], lambda: (None, causal), dynamic=True)
     assert (kernels(), len(made_for_all)) == (1, 2)
@@ -97,6 +99,7 @@ def test_dynamic_false_has_kernels_of_each_length(made_for_all: list[str]):
     assert (kernels(), made_for_all) == (2, [])
 
 
+@pytest.mark.nightly
 def test_some_inputs_alone_get_gradients_at_every_length():
     for n in (40, 41, 70):
         q, k, v = drawn(n, n)
@@ -108,6 +111,7 @@ def test_some_inputs_alone_get_gradients_at_every_length():
         assert float((k.grad - want).norm() / want.norm()) < 1e-5
 
 
+@pytest.mark.nightly
 def test_an_output_that_nobody_reads_has_cotangent_0_at_every_length():
     for n in (40, 41, 70):
         q, k, v = (t.requires_grad_() for t in drawn(n, n))
@@ -120,6 +124,7 @@ def test_an_output_that_nobody_reads_has_cotangent_0_at_every_length():
     assert kernels() == 2
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("rows", [1, 1 << 40], ids=["in registers", "in memory"])
 def test_heads_that_share_keys(rows: int, made_for_all: list[str], monkeypatch: pytest.MonkeyPatch):
     from neptune_lab.operators.reverse_mode import groups
