@@ -115,7 +115,7 @@ def _joined(program: Program, first: Kernel, second: Kernel) -> Joined:
     if arriving == 1:
         raise _Apart("have no programs to wait for: nothing is split")
     groups = math.prod(axis.extent for axis in keys)
-    made = Joined(first, second, simplify(group), groups, arriving, _body(program, first, second, ranges))
+    made = Joined(first, second, simplify(group), groups, arriving, _body(first, second, ranges))
     _check(program, made, ranges, passed)
     return made
 
@@ -178,7 +178,7 @@ def _stored(index: IndexExpr | Slice, size: int, own: set[str]) -> tuple[IndexEx
     return simplify(index), simplify(Arith("+", index, Int(1)))
 
 
-def _body(program: Program, first: Kernel, second: Kernel, ranges: Mapping[str, _Range]) -> tuple[Stmt, ...]:
+def _body(first: Kernel, second: Kernel, ranges: Mapping[str, _Range]) -> tuple[Stmt, ...]:
     """The statements of `second`, its grid's variables replaced by their value, or by a loop over the values."""
     taken = {axis.var for axis in first.grid} | set(_variables(first.body))
     if inner := set(_variables(second.body)) & taken:

@@ -75,7 +75,7 @@ def operate(name: str, values: list[Any]) -> Any:
             f"`{_SPELLED[name]}` takes conditions, got {', '.join(kinds)}", help="compare first, as in `(x > 0)`"
         )
     if all(isinstance(v, np.ndarray | NUMBERS) for v in values):
-        return _on_numpy(name, values, kinds)
+        return _on_numpy(name, values)
     return _on_tvm(name, values, kinds)
 
 
@@ -137,7 +137,7 @@ def convert(value: Any, dtype: str) -> Any:
     return to_tvm(value, dtype)
 
 
-def _on_numpy(name: str, values: list[Any], kinds: list[str]) -> np.ndarray | np.generic:
+def _on_numpy(name: str, values: list[Any]) -> np.ndarray | np.generic:
     """The operation on arrays; on numbers alone it is a number, which an expression of TVM may meet next."""
     with np.errstate(all="ignore"):
         result = np.asarray(NUMPY[name](*values))

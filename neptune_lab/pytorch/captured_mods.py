@@ -17,7 +17,6 @@ _PATHS = "modules", "closure", "cell_contents", "self_"
 # Names and dtypes of the arguments of a mod.
 POSITIONS = tuple((name, torch.int32) for name in ("b", "h", "q", "kv"))
 SCORE = ("score", torch.float32), *POSITIONS
-PLACE = ("b", torch.int32), ("kv", torch.int32)
 Arguments = tuple[tuple[str, torch.dtype], ...]
 
 
@@ -115,7 +114,6 @@ def leave(tracing: Tracing, error: Exception) -> None:
 
 
 __all__ = [
-    "PLACE",
     "POSITIONS",
     "SCORE",
     "Captured",

@@ -181,9 +181,7 @@ def keep(
         given = zip((q, k, v), compiled.kernel.spec.inputs[:3], strict=True)
         layouts: Any = (None, None, None)
         if strides is not None:
-            layouts = tuple(
-                (moving_layout if s.steps or s.strides is None else fixed_layout)(t.shape, t.stride()) for t, s in given
-            )
+            layouts = tuple(_layout_of(tensor, spec) for tensor, spec in given)
         _add(_for_lengths, _family(q.shape, k.shape, v.shape, kinds, layouts), _lengths_of(known, tensors, family))
 
 

@@ -64,7 +64,7 @@ def scaled_dot_product_attention(
     q_len, kv_len = query.shape[-2], key.shape[-2]
     whole = (*batch, *([heads] if query.ndim > 2 or key.ndim > 2 or value.ndim > 2 else []))
     if attn_mask is not None:
-        mask = _mask(attn_mask, batch, heads, q_len, kv_len, (*whole, q_len, kv_len))
+        mask = _mask(attn_mask, batch, (*whole, q_len, kv_len))
     if 0 in (*whole, q_len, kv_len, value.shape[-1]):
         return query.new_zeros((*whole, q_len, value.shape[-1]))
     q = _flat(query, batch, heads)
@@ -174,7 +174,7 @@ def _flat(tensor: torch.Tensor, batch: Shape, heads: int | None) -> torch.Tensor
     return tensor.reshape(-1, heads or own, length, width)
 
 
-def _mask(mask: torch.Tensor, batch: Shape, heads: int, q_len: int, kv_len: int, whole: Shape) -> torch.Tensor:
+def _mask(mask: torch.Tensor, batch: Shape, whole: Shape) -> torch.Tensor:
     """The mask with four dimensions, each of full size or 1."""
     if not broadcasts(mask, whole):
         raise LaunchError(

@@ -12,7 +12,7 @@ from neptune_lab.runtime.torch_op import NAMESPACE
 from neptune_lab.tensor_spec import TensorSpec
 from neptune_lab.torch_regions.carve import carved
 from neptune_lab.torch_regions.compiled import compiled_region
-from neptune_lab.torch_regions.extract import Extract, extracted, hidden_by
+from neptune_lab.torch_regions.extract import extracted, hidden_by
 from neptune_lab.torch_regions.families import Family, family_of, is_getitem, keeps_more, name_of, owner_of
 from neptune_lab.torch_regions.holdings import chains
 from neptune_lab.torch_regions.record import Apart, Partition, Region
@@ -131,8 +131,8 @@ def _region(group: Sequence[Node], name: str, hidden: Collection[Node], symbols:
         name=name,
         nodes=names,
         holds=holds,
-        inputs=_specs(extract, extract.inputs),
-        outputs=_specs(extract, extract.outputs),
+        inputs=_specs(extract.inputs),
+        outputs=_specs(extract.outputs),
         before=before,
         after=compiled.after,
         lines=lines_of(group),
@@ -143,7 +143,7 @@ def _region(group: Sequence[Node], name: str, hidden: Collection[Node], symbols:
     )
 
 
-def _specs(extract: Extract, nodes: Sequence[Node]) -> tuple[TensorSpec, ...]:
+def _specs(nodes: Sequence[Node]) -> tuple[TensorSpec, ...]:
     found = []
     for node in nodes:
         value = tensor_of(node)

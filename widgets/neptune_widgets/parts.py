@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from neptune_lab.trace import Derivation, Graph, GraphEdge, GraphNode, Line, Phase, Trace, to_json
 
@@ -21,8 +21,6 @@ MANY = 40_000
 FIRST_LINES = 400
 _PART = 400_000
 _KINDS = ("plain", "fused", "repaired", "early")
-
-_Item = TypeVar("_Item", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,6 @@ from neptune_lab.loop_ir.nodes import (
     Stmt,
     Store,
     Var,
-    loads,
     substitute,
     transform,
     variables,
@@ -281,15 +280,3 @@ def without_casts(expr: Expr) -> Expr:
     while isinstance(expr, Cast) and expr.dtype in ("float32", "float64"):
         expr = expr.arg
     return expr
-
-
-def reads_stage(expr: Expr) -> bool:
-    """Whether an expression reads a tensor: it is no constant.
-
-    Args:
-        expr: any expression.
-
-    Returns:
-        True if it does.
-    """
-    return bool(loads(expr))

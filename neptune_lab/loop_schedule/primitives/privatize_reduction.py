@@ -112,7 +112,7 @@ def privatize(program: Program, name: str, loop: str, part: Role, *, outside: bo
     one_element_each = step == 1 and rest == Const(0) and len([i for i in block.iters if i.kind == "reduce"]) == 1
     if one_element_each and loops[depth].extent > 1:  # a single element has its tile of one
         return Private(program, name, None)
-    split = _split_of(program, block, it, step, loops[depth], part, outer)
+    split = _split_of(program, block, it, loops[depth], part, outer)
     local = _local_block(block, it, step, rest, split)
     inside = {x.var: x.extent for x in loops[depth + 1 :]}
     combining = _global_nest(block, it, split, None if outside else inside)
@@ -145,7 +145,7 @@ class _Split:
     read: Load
 
 
-def _split_of(program: Program, block: Block, it: Iter, step: int, loop: Loop, part: Role, outer: set[str]) -> _Split:
+def _split_of(program: Program, block: Block, it: Iter, loop: Loop, part: Role, outer: set[str]) -> _Split:
     others = {i.name for i in block.iters}
     tag = unique(f"{it.name}0", others, "_")
     inner = unique(f"{it.name}1", {*others, tag}, "_")
