@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op, Var
-from neptune_lab.loop_ir.sign import ValueRange, range_of_operation
+from neptune_lab.loop_ir.value_range import ValueRange, range_of_operation
 from neptune_lab.scalar_ops import OPERATIONS
 from neptune_lab.strict.dtypes import EIGHTS, HALVES, INTEGERS
 

@@ -1,15 +1,12 @@
 """The range of a value, by interval arithmetic on its expression: its sign, and whether it can be infinite.
 
 The algebra's assumptions come from here (a maximum of absolute values, a sum of squares), not only from the user.
-Ranges are closed: an exponential is positive over the reals but underflows to 0 in floats, so only what is bounded away
-from 0 counts as positive.  Anything else keeps its guard at 0.
+Only what is bounded away from 0 counts as positive.  Anything else keeps its guard at 0.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import networkx as nx
@@ -35,42 +32,17 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.reduction import IDENTITIES, reducer_of
 from neptune_lab.loop_ir.simplify import bounds, simplify
-from neptune_lab.scalar_ops import NUMPY, OPERATIONS, ScalarOp, compose
+from neptune_lab.loop_ir.value_range import (
+    ANY,
+    UNIT,
+    ValueRange,
+    bounded_power,
+    even_power,
+    power,
+    range_of_operation,
+)
 
 _INF = math.inf
-
-
-@dataclass(frozen=True, slots=True)
-class ValueRange:
-    """`low <= value <= high`; the ends may be infinite.
-
-    >>> ValueRange(0.5, 2.0).words, ValueRange(0.0, 2.0).words, ValueRange(-1.0, 2.0).words
-    (('positive',), ('nonnegative',), ())
-    """
-
-    low: float = -_INF
-    high: float = _INF
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """The strongest word for its sign, as `repair.solve` takes it; none if both signs are possible."""
-        for word, holds in (
-            ("positive", self.low > 0),
-            ("negative", self.high < 0),
-            ("nonnegative", self.low >= 0),
-            ("nonpositive", self.high <= 0),
-        ):
-            if holds:
-                return (word,)
-        return ()
-
-    def hull(self, other: ValueRange) -> ValueRange:
-        """The smallest range that contains both."""
-        return ValueRange(min(self.low, other.low), max(self.high, other.high))
-
-
-_ANY = ValueRange()
-_UNIT = ValueRange(0.0, 1.0)
 
 
 def _term(program: Program, buffer: str) -> tuple[str | None, Expr | None]:
@@ -116,7 +88,7 @@ def range_of(program: Program, expr: Expr, around: frozenset[str] = frozenset())
         case Var():
             return ValueRange(0.0)  # loops count from 0
         case Cast("bool", _):
-            return _UNIT
+            return UNIT
         case Cast(dtype, arg):
             inner = of(arg)
             # To integers: rounded towards 0, then wrapped around.
@@ -124,9 +96,9 @@ def range_of(program: Program, expr: Expr, around: frozenset[str] = frozenset())
                 inner if "float" in dtype else _within(ValueRange(*map(_towards_zero, (inner.low, inner.high))), dtype)
             )
         case Op("mul", (a, b)) if _same(a, b):
-            return _even_power(of(a), 2.0)
+            return even_power(of(a), 2.0)
         case Op("pow", (base, exponent)):
-            return _power(of(base), _constant(exponent))
+            return power(of(base), _constant(exponent))
         case Op("select", (_, a, b)):
             return of(a).hull(of(b))
         case Op("guard", (a, _, replacement)):
@@ -135,13 +107,7 @@ def range_of(program: Program, expr: Expr, around: frozenset[str] = frozenset())
             return range_of_operation(name, [of(a) for a in args])
         case Load(buffer, _) | Previous(buffer, _, _):
             return _of_buffer(program, buffer, around & _sources(program)[buffer])
-    return _ANY
-
-
-def _known(values: ValueRange) -> ValueRange:
-    """The range with ends that are NaN, such as -inf - (-inf), replaced by infinities."""
-    low, high = values.low, values.high
-    return ValueRange(-_INF if math.isnan(low) else low, _INF if math.isnan(high) else high)
+    return ANY
 
 
 @lru_cache(maxsize=128)
@@ -160,7 +126,7 @@ def _sources(program: Program) -> dict[str, frozenset[str]]:
 def _of_buffer(program: Program, buffer: str, around: frozenset[str]) -> ValueRange:
     reducer, term = _folded(program, buffer)
     if term is None or buffer in around:
-        return _within(_ANY, program.buffer(buffer).dtype)
+        return _within(ANY, program.buffer(buffer).dtype)
     each = range_of(program, term, around | {buffer})
     block = writer_of(program, buffer)
     assert block is not None
@@ -226,15 +192,15 @@ def _sum(each: ValueRange, count: float) -> ValueRange:
 
 def _product(each: ValueRange, count: float) -> ValueRange:
     if each.low < 0:
-        return _ANY
-    low = each.low if each.low >= 1 else (_bounded_power(each.low, count) if count < _INF else 0.0)
-    return ValueRange(low, each.high if each.high <= 1 else _bounded_power(each.high, count))
+        return ANY
+    low = each.low if each.low >= 1 else (bounded_power(each.low, count) if count < _INF else 0.0)
+    return ValueRange(low, each.high if each.high <= 1 else bounded_power(each.high, count))
 
 
 def _within(values: ValueRange, dtype: str) -> ValueRange:
     """The range after conversion to a dtype; integers beyond the ends of the dtype wrap around."""
     if dtype == "bool":
-        return _UNIT
+        return UNIT
     if not dtype.startswith(("int", "uint")):
         return values
     limits = np.iinfo(dtype)
@@ -266,81 +232,6 @@ def _constant(expr: Expr) -> float | None:
 
 def _towards_zero(value: float) -> float:
     return float(math.trunc(value)) if math.isfinite(value) else value
-
-
-def _times(a: float, b: float) -> float:
-    return 0.0 if a == 0 or b == 0 else a * b
-
-
-def _multiplied(a: ValueRange, b: ValueRange) -> ValueRange:
-    corners = [_times(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
-    return ValueRange(min(corners), max(corners))
-
-
-def _divided(a: ValueRange, b: ValueRange) -> ValueRange:
-    if b.low > 0 or b.high < 0:
-        return _multiplied(a, ValueRange(1 / b.high, 1 / b.low))
-    if a.low >= 0 and b.low >= 0:
-        return ValueRange(0.0)  # an infinity at most
-    return _ANY
-
-
-def _even_power(a: ValueRange, exponent: float) -> ValueRange:
-    ends = [_bounded_power(abs(a.low), exponent), _bounded_power(abs(a.high), exponent)]
-    return ValueRange(0.0 if a.low <= 0 <= a.high else min(ends), max(ends))
-
-
-def _power(base: ValueRange, exponent: float | None) -> ValueRange:
-    if exponent is None:
-        return ValueRange(0.0) if base.low >= 0 else _ANY
-    if exponent > 0 and exponent % 2 == 0:
-        return _even_power(base, exponent)
-    if exponent < 0:
-        return _divided(ValueRange(1.0, 1.0), _power(base, -exponent))
-    if base.low >= 0:
-        return ValueRange(_bounded_power(base.low, exponent), _bounded_power(base.high, exponent))
-    return _ANY
-
-
-def _bounded_power(base: float, exponent: float) -> float:
-    try:
-        return base**exponent
-    except OverflowError:
-        return _INF
-
-
-def _absolute(a: ValueRange) -> ValueRange:
-    ends = (abs(a.low), abs(a.high))
-    return ValueRange(0.0 if a.low <= 0 <= a.high else min(ends), max(ends))
-
-
-_RULES: dict[str, Callable[..., ValueRange]] = {
-    "sub": lambda a, b: ValueRange(a.low - b.high, a.high - b.low),
-    "mul": _multiplied,
-    "div": _divided,
-    "neg": lambda a: ValueRange(-a.high, -a.low),
-    "abs": _absolute,
-}
-
-
-def range_of_operation(name: str, args: Sequence[ValueRange]) -> ValueRange:
-    """The range of an operation on ranges: by its own rule, or by its row in the table of scalar operations."""
-    row = OPERATIONS[name]
-    if name in _RULES:
-        return _known(_RULES[name](*args))
-    if row.rising:
-        result = _known(ValueRange(_at(row, [a.low for a in args]), _at(row, [a.high for a in args])))
-    elif row.formula is not None:
-        result = compose(row.formula, args, range_of_operation, lambda value: ValueRange(value, value))
-    else:
-        result = _ANY
-    least, most = row.within  # reached in floats
-    return ValueRange(max(result.low, least), min(result.high, most))
-
-
-def _at(row: ScalarOp, values: Sequence[float]) -> float:
-    with np.errstate(all="ignore"):
-        return float(NUMPY[row.name](*(np.float64(max(value, row.start)) for value in values)))
 
 
 def may_be_infinite(program: Program, expr: Expr, sign: int) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from neptune_lab.loop_ir.dtypes import dtype_of
+from neptune_lab.loop_ir.float_range import converted_bounds
 from neptune_lab.loop_ir.nodes import (
     Cast,
     Const,
@@ -73,8 +74,6 @@ class _Bounds:
                 known = [x for x in taken if x is not None]
                 return (min(x[0] for x in known), max(x[1] for x in known)) if known else self.of(a)
             case Cast(dtype, arg):
-                from neptune_lab.loop_ir.float_range import converted_bounds  # which reads bounds of integers here
-
                 return converted_bounds(dtype, arg, self.of)
             case Op(name, (a, b)):
                 x, y = self.of(a), self.of(b)

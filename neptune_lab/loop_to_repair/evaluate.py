@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Previous, Program, Var
 from neptune_lab.loop_ir.reduction import OPERATORS
-from neptune_lab.loop_ir.sign import ValueRange, range_of
+from neptune_lab.loop_ir.sign import range_of
+from neptune_lab.loop_ir.value_range import ValueRange
 from neptune_lab.scalar_ops import NUMPY
 
 Array = npt.NDArray[Any]

@@ -29,8 +29,8 @@ from neptune_lab.loop_ir.nodes import (
     variables,
 )
 from neptune_lab.loop_ir.reduction import match_reduction, reducer_of
-from neptune_lab.loop_ir.sign import ValueRange, range_of_operation
 from neptune_lab.loop_ir.simplify import bounds
+from neptune_lab.loop_ir.value_range import ValueRange, range_of_operation
 from neptune_lab.loop_schedule.definition.stages import computed, without_casts
 
 # The largest finite floats.  Integers are smaller in magnitude.
