@@ -21,6 +21,7 @@ from neptune_lab.operators.python_source import PythonFunction
 from neptune_lab.operators.recipe import Recipe
 from neptune_lab.operators.resized import Resized
 from neptune_lab.operators.strided import sharing
+from neptune_lab.operators.ties import Ties
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.dtypes import EIGHTS
 from neptune_lab.strict.values import check_integer
@@ -73,6 +74,9 @@ class Operator:
         family: the sizes that are known at the launch only, and how the operator is made at others
             (`operators.dims`); its own are those of the hints.  None: all are numbers.
         resized: how it is made for calls with other sizes; None: its kernel takes no other ones.
+        ties: derivatives at points where a stage's expression has none (`operators.ties`), by the stage's name.
+        gradient_stops: finds the user's line at which the traced function stops a gradient (`detach`), which the
+            definition does not show; None: there is none.
         parts: names of the stages of each part of the definition, in order, if it is to be scheduled in parts that
             share no kernel; empty: as a whole.
     """
@@ -94,6 +98,8 @@ class Operator:
     recipe: Recipe | None = field(repr=False, default=None)
     family: Family | None = field(repr=False, default=None)
     resized: Resized | None = field(repr=False, default=None)
+    ties: Mapping[str, Ties] = field(repr=False, default_factory=dict)
+    gradient_stops: Callable[[], Any] | None = field(repr=False, default=None)
     parts: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:

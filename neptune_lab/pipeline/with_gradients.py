@@ -39,7 +39,9 @@ def differentiable(
         return backward(training(op, wanted, passes.kept).backward)
 
     kernel, wrt = forward(passes.forward), frozenset(passes.wrt)
-    return Differentiable(kernel, len(op.outputs), cotangents_of(op), wrt, backward_for)
+    return Differentiable(
+        kernel, len(op.outputs), cotangents_of(op), wrt, backward_for, derivative=passes.backward.source
+    )
 
 
 def cotangents_of(op: Operator) -> dict[str, int]:

@@ -29,6 +29,7 @@ class Differentiable:
         wrt: names of the inputs that have a gradient; no result depends on the others, or only by steps.
         backward_for: the backward kernel with respect to some inputs of the forward kernel, by name; it is called once
             for each choice of inputs.
+        derivative: text that tells the backward pass from others of the same forward kernel.
     """
 
     forward: LoadedKernel
@@ -36,12 +37,16 @@ class Differentiable:
     cotangents: dict[str, int]
     wrt: frozenset[str]
     backward_for: Callable[[tuple[str, ...]], LoadedKernel]
+    derivative: str = ""
     _backward: dict[tuple[str, ...], OpOverload] = field(default_factory=dict)
 
     @property
     def op(self) -> OpOverload:
         """The operator: from the forward kernel's inputs to all of its outputs; the first `results` have gradients."""
-        return torch_op(self.forward, launch=of_any_strides(self.forward), autograd=(self.backward, self.keep))
+        autograd = self.backward, self.keep
+        return torch_op(
+            self.forward, launch=of_any_strides(self.forward), autograd=autograd, derivative=self.derivative
+        )
 
     def outputs(self, found: Any) -> Any:
         """The operator's own outputs of what `op` gives: a tensor, or a tuple."""

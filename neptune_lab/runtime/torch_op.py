@@ -35,6 +35,7 @@ def torch_op(
     name: str | None = None,
     launch: Callable[..., Any] | None = None,
     autograd: Autograd | None = None,
+    derivative: str = "",
 ) -> OpOverload:
     """Registers `kernel` as torch.ops.neptune_lab.<name>; registering it again returns the same operator.
 
@@ -47,11 +48,13 @@ def torch_op(
         launch: what the operator calls; None: the kernel.  The first one that is registered under a name stays.
         autograd: what torch calls for gradients; None: the operator has no backward.  An operator with it has another
             name.
+        derivative: text that tells its backward pass from others: functions with the same kernel may differ in it
+            (relu and maximum at 0).
 
     Raises:
         LaunchError: `name` is no identifier, or another kernel has it.
     """
-    digest = _digest(kernel.spec)
+    digest = _digest(kernel.spec, derivative)
     if name is None:
         name = f"{kernel.spec.entry}_{digest[:16]}{'_with_gradients' if autograd else ''}"
     if not isinstance(name, str) or not name.isidentifier():
@@ -71,8 +74,8 @@ def torch_op(
 
 
 @lru_cache(1024)
-def _digest(spec: KernelSpec) -> str:
-    return hashlib.sha256(repr(spec).encode()).hexdigest()
+def _digest(spec: KernelSpec, derivative: str) -> str:
+    return hashlib.sha256(f"{spec!r}{derivative}".encode()).hexdigest()
 
 
 def _empty(spec: TensorSpec, shape: tuple[int, ...], device: Any) -> Tensor:

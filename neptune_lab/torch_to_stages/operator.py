@@ -19,6 +19,7 @@ from neptune_lab.strict.values import check_switch
 from neptune_lab.tensor_spec import TensorSpec
 from neptune_lab.torch_to_stages.arguments import example_arguments, named_arguments
 from neptune_lab.torch_to_stages.decompositions import decomposition
+from neptune_lab.torch_to_stages.gradient_stops import gradient_stops
 from neptune_lab.torch_to_stages.graph import Graph, graph_of_module, trace
 from neptune_lab.torch_to_stages.lines import SourceLine, line_of_caller
 from neptune_lab.torch_to_stages.lower import lowered
@@ -82,9 +83,14 @@ def from_torch(
     settled: set[Any] = set()
 
     def made_for(examples: Sequence[Any]) -> Operator:
+<<<<<<< HEAD
         return _operator(
             trace(function, examples, decomposition, settled), function, title, _source(function), draw, caller
         )
+=======
+        found = _operator(trace(function, examples, decomposition), function, title, _source(function), draw, caller)
+        return replace(found, gradient_stops=gradient_stops(function, examples))
+>>>>>>> 86da59d (Differentiate relu, clamp and norms at their kinks as PyTorch does, and refuse functions that stop a gradient)
 
     if dynamic_shapes is not None:
         if draw is not None:
@@ -173,6 +179,7 @@ def _operator(
         compute=reference_of(graph, program.inputs, {t.name: t.dtype for t in inputs}),
         draw=draw or (lambda rng: tuple(_random(rng, spec, program) for spec in own)),
         captured=held,
+        ties=stages.ties,
         lines=lines,
         python=python_functions(function, lines, {n: stages.within[n] for n in kept}, caller),
     )

@@ -30,6 +30,7 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.reduction import OPERATORS, identity
 from neptune_lab.loop_ir.simplify import simplify
+from neptune_lab.operators.ties import HALVES_TIES, without_indices
 from neptune_lab.torch_to_stages.lines import SourceLine
 from neptune_lab.torch_to_stages.masks import decided
 from neptune_lab.torch_to_stages.values import HALVES, Index, Value, computed_dtype, type_of
@@ -51,6 +52,7 @@ class Stages:
         hint: the name that the next stage gets, if it is free.
         lines: the line of each stage, by its name.
         within: the lines of all that each stage computes, and their callers, by its name.
+        ties: derivatives at points where a stage's expression has none (`operators.ties`), by the stage's name.
     """
 
     line: SourceLine | None = None
@@ -59,11 +61,13 @@ class Stages:
     reserved: frozenset[str] = frozenset()
     lines: dict[str, SourceLine] = field(default_factory=dict)
     within: dict[str, tuple[SourceLine, ...]] = field(default_factory=dict)
+    ties: dict[str, dict[Expr, float]] = field(default_factory=dict)
     _buffers: dict[str, Buffer] = field(default_factory=dict)
     _inputs: list[str] = field(default_factory=list)
     _nests: list[Stmt] = field(default_factory=list)
     _extents: dict[str, int] = field(default_factory=dict)
     _read: dict[SourceLine, None] = field(default_factory=dict)
+    _ties: dict[Expr, float] = field(default_factory=dict)
     _elements: set[Callable[[Index], Expr]] = field(default_factory=set)
     _results: frozenset[str] = frozenset()
     _same: dict[tuple[object, ...], str] = field(default_factory=dict)
@@ -85,6 +89,16 @@ class Stages:
         name = unique(name, self._buffers.keys(), "_")
         self._inputs.append(name)
         return self._stored(Buffer(name, shape, dtype), dtype)
+
+    def with_tie(self, extreme: Expr, part: float) -> Expr:
+        """A maximum, minimum or root, noted as one whose first operand gets this part of the cotangent where it has no
+        derivative (`operators.ties`).  It is called as the element of a stage is made.
+
+        If functions that differ in this compute the same expression in one stage, both get one half.
+        """
+        key = without_indices(extreme)
+        self._ties[key] = part if self._ties.get(key, part) == part else HALVES_TIES
+        return extreme
 
     def noted(self, value: Value) -> Value:
         """`value`, so that each stage whose expression contains it knows that it computes something of
@@ -139,12 +153,13 @@ class Stages:
         spatial = self._iters(value.shape)
         at = tuple(Var(it.name) for it in spatial)
         self._read.clear()
+        self._ties.clear()
         element = self._with_simple_indices(value.at(at))
         stored = dtype or self.type_of(element)
         if stored != self.type_of(element):
             element = Cast(stored, element)
         # A result is a stage of its own: it is stored under its name.
-        key = None if hint in self._results else ("", *_positional(spatial, element), stored)
+        key = None if hint in self._results else ("", *_positional(spatial, element), stored, *self._told())
         if key in self._same:
             return self._again(self._same[key], value.dtype)
         name = self._name(hint or value.hint)
@@ -178,12 +193,13 @@ class Stages:
         spatial, reduced = self._iters(tuple(shape)), self._iters(tuple(folded), "reduce")
         at = tuple(Var(it.name) for it in spatial)
         self._read.clear()
+        self._ties.clear()
         value = self._with_simple_indices(term(at, tuple(Var(it.name) for it in reduced)))
         stored = self.type_of(value)
         reduced, value = _without_unused(reducer, reduced, value, stored)
         if not reduced:
             return self.map(Value(tuple(shape), dtype, lambda i: substitute(value, _named(spatial, i)), line=self.line))
-        key = (reducer, *_positional((*spatial, *reduced), value), stored)
+        key = (reducer, *_positional((*spatial, *reduced), value), stored, *self._told())
         if key in self._same:
             return self._again(self._same[key], dtype)
         name = self._same[key] = self._name(hint)
@@ -259,6 +275,12 @@ class Stages:
         if line is not None:
             self.lines[name] = line
         self.within[name] = tuple(dict.fromkeys((*self._read, *self.callers)))
+        if self._ties:
+            self.ties[name] = dict(self._ties)
+
+    def _told(self) -> list[float]:
+        """What tells a stage from others of the same expression: its ties, in the order in which they were noted."""
+        return list(self._ties.values())
 
     def _stored(self, buffer: Buffer, dtype: str) -> Value:
         self._buffers[buffer.name] = buffer

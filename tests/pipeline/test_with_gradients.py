@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 import neptune_lab as nl
 from neptune_lab.errors import DefinitionError, LaunchError
-from neptune_lab.operators import gemm_chain, norms, rows
+from neptune_lab.operators import gemm_chain, norms, rows, training
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -135,3 +135,87 @@ def test_a_gradient_that_is_the_same_for_many_elements_counts_each():
 
     x, y = drawn((3, 7), (3, 9))
     check(nl.compile(nl.from_torch(pairs, x.detach(), y.detach())).with_gradients(), pairs, (x, y))
+
+
+# At the limits of functions with a kink, and at norms of rows of zeros.
+KINKS = {
+    "relu": torch.relu,
+    "relu6": F.relu6,
+    "leaky_relu": lambda x: F.leaky_relu(x, 0.1),
+    "hardtanh": F.hardtanh,
+    "hardsigmoid": F.hardsigmoid,
+    "hardswish": F.hardswish,
+    "clamp": lambda x: x.clamp(-1, 3),
+    "clamp_min": lambda x: (x + 1).clamp_min(0),
+    "clamp by tensors": lambda x: torch.clamp(x * 2, torch.tensor(-2.0), torch.tensor(2.0)),
+    "maximum": lambda x: torch.maximum(x, x.new_zeros(())),
+    "abs": torch.abs,
+    "softplus": F.softplus,
+    "logsigmoid": F.logsigmoid,
+    "norm": lambda x: x.norm(dim=-1),
+    "std": lambda x: x.std(-1),
+    "cdist": lambda x: torch.cdist(x, x),
+    "normalize": lambda x: F.normalize(x, dim=-1),
+}
+AT_KINKS = torch.tensor([[0.0, 1.0, -1.0, 3.0, -3.0, 6.0, 2.0, -0.5], [0.0] * 8, [1.0] * 8])
+
+
+def test_derivatives_at_kinks_are_those_of_pytorch():
+    def every(x):
+        return tuple(f(x) for f in KINKS.values())
+
+    x = AT_KINKS.to(DEVICE).requires_grad_()
+    found = nl.compile(nl.from_torch(every, x.detach())).with_gradients()(x)
+    for name, ours, theirs in zip(KINKS, found, every(x), strict=True):
+        given = torch.arange(ours.numel(), device=DEVICE).reshape(ours.shape) - 3.0
+        (gradient,) = torch.autograd.grad(ours, x, given, retain_graph=True)
+        (expected,) = torch.autograd.grad(theirs, x, given, retain_graph=True)
+        torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_functions_with_one_kernel_have_derivatives_of_their_own():
+    x = AT_KINKS.to(DEVICE).requires_grad_()
+    for name in ("relu", "maximum"):
+        function = nl.compile(nl.from_torch(KINKS[name], x.detach())).with_gradients()
+        (gradient,) = torch.autograd.grad(function(x).sum(), x)
+        assert float(gradient[1, 0]) == {"relu": 0.0, "maximum": 0.5}[name]
+
+
+class Straight(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+@torch.no_grad()
+def largest(x):
+    return x.amax(-1, keepdim=True) * 2
+
+
+STOPS = {
+    "detach": lambda x: (x.detach() * x).sum(-1),
+    "a straight-through estimator": lambda x: x + (x.round() - x).detach(),
+    "no_grad": lambda x: x * largest(x),
+    "a function of autograd": lambda x: Straight.apply(x) * x,
+}
+GOES_ON = {
+    "no_grad around what has no gradient": lambda x: x * torch.no_grad()(lambda: torch.arange(8.0) * 2)(),
+    "a mask that is detached": lambda x: torch.where((x > 0).detach(), x, 0.0),
+    "integers": lambda x: x * x.argmax(-1, keepdim=True).detach(),
+}
+
+
+@pytest.mark.parametrize("name", STOPS)
+def test_a_function_that_stops_a_gradient_is_refused(name):
+    op = nl.from_torch(STOPS[name], torch.randn(3, 8))
+    with pytest.raises(DefinitionError, match=r"stops a gradient \(detach(.|\n)*test_with_gradients.py, line"):
+        training(op)
+
+
+@pytest.mark.parametrize("name", GOES_ON)
+def test_what_stops_no_gradient_is_differentiated(name):
+    assert training(nl.from_torch(GOES_ON[name], torch.randn(3, 8))).wrt == ("x",)

@@ -61,8 +61,8 @@ def backward(op: Operator, wrt: Sequence[str] | None = None, keep: Collection[st
         input's shape and dtype.
 
     Raises:
-        DefinitionError: there is no such input or stage, an input is not of floats, or no output depends on it in a way
-            that has a derivative.
+        DefinitionError: there is no such input or stage, an input is not of floats, no output depends on it in a way
+            that has a derivative, or a traced function stops a gradient.
     """
     return training(op, wrt, keep).backward
 
@@ -96,8 +96,15 @@ def training(
             f"{op.name} has sizes with a name, and its backward pass is for numbers",
             help="differentiate the operator at numbers: backward(op.at(n=128))",
         )
+    if op.gradient_stops is not None and (line := op.gradient_stops()) is not None:
+        raise DefinitionError(
+            f"{op.name} stops a gradient (detach, torch.no_grad, a torch.autograd.Function), which the derivative of "
+            f"its definition would not, in {line}",
+            help="compute that value before, and pass it in; leave out the detach of a maximum that is subtracted in "
+            "a softmax: its gradient cancels",
+        )
     chosen = _chosen(op, wrt)
-    parts = assemble(op.name, op.program, chosen, keep, every=wrt is not None, grouped=grouped)
+    parts = assemble(op.name, op.program, chosen, keep, every=wrt is not None, grouped=grouped, ties=op.ties)
     forward = _forward(op, parts.forward)
     return Training(forward, _backward(op, forward, parts, parts.wrt), parts.kept, parts.wrt, op, parts.derivation)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.loop_ir.names import unique
@@ -15,6 +16,7 @@ from neptune_lab.operators.reverse_mode.parts import divided
 from neptune_lab.operators.reverse_mode.stabilisers import without_gradient
 from neptune_lab.operators.reverse_mode.stages import Stage, in_order, needed, program_of, stages_of
 from neptune_lab.operators.reverse_mode.weights import Softmax, find_softmaxes, fits_one_number, in_weights
+from neptune_lab.operators.ties import Ties
 from neptune_lab.strict.console import shown
 
 
@@ -71,6 +73,7 @@ def assemble(
     keep: Collection[str] | None,
     every: bool = True,
     grouped: bool | None = None,
+    ties: Mapping[str, Ties] = MappingProxyType({}),
 ) -> Passes:
     """Derives the backward pass.
 
@@ -81,6 +84,7 @@ def assemble(
         keep: stages whose values the forward pass gives; None: chosen.
         grouped: as for `groups.with_groups_summed`.
         every: whether it is an error if one of `wrt` has no gradient; otherwise it is left out.
+        ties: the operator's.
 
     Returns:
         The two programs.
@@ -99,7 +103,7 @@ def assemble(
     softmaxes = tuple(s for s in softmaxes if used & {s.lse, s.weights})
     stages = needed(stages, (*program.outputs, *(name for s in softmaxes for name in (s.lse, s.weights))))
     seeds = _seeds(program, _active(stages, wrt))
-    reverse = Reverse(stages, inputs, _widest(stages, seeds), softmaxes, _active(stages, wrt))
+    reverse = Reverse(stages, inputs, _widest(stages, seeds), softmaxes, _active(stages, wrt), ties)
     constant = without_gradient(stages, program.outputs, _in_question(stages, softmaxes), reverse.arithmetic)
     reverse.active = _active(stages, wrt, constant)
     cotangents = reverse.run(seeds, wrt, every)

@@ -22,6 +22,7 @@ from neptune_lab.operators.reverse_mode.stages import Axis, Stage
 from neptune_lab.operators.reverse_mode.terms import by_value, is_rounded, variables_of
 from neptune_lab.operators.reverse_mode.transpose import is_permutation
 from neptune_lab.operators.reverse_mode.weights import Softmax, without_casts
+from neptune_lab.operators.ties import Ties
 from neptune_lab.scalar_ops import OPERATIONS
 from neptune_lab.strict.dtypes import HALVES
 
@@ -36,6 +37,7 @@ class Reverse:
         dtype: of cotangents, "float32" or "float64".
         softmaxes: which of the stages are a softmax (`weights.in_weights` has been applied).
         active: names of the tensors that depend on those with respect to which it is differentiated.
+        ties: the definition's, by stage (`operators.ties`).
     """
 
     stages: Sequence[Stage]
@@ -43,6 +45,7 @@ class Reverse:
     dtype: str
     softmaxes: Sequence[Softmax]
     active: frozenset[str]
+    ties: Mapping[str, Ties] = field(default_factory=dict)
     made: list[Stage] = field(default_factory=list)
     origins: dict[str, Origin] = field(default_factory=dict)
     _parts: dict[str, list[Part]] = field(default_factory=dict)
@@ -74,7 +77,7 @@ class Reverse:
     @property
     def arithmetic(self) -> Arithmetic:
         """Arithmetic of cotangents."""
-        return Arithmetic(self.dtype, self.dtype_of)
+        return Arithmetic(self.dtype, self.dtype_of, self.ties)
 
     def dtype_of(self, expr: Expr) -> str:
         """The dtype of an expression over the definition's tensors and those that were made."""
@@ -149,7 +152,7 @@ class Reverse:
             assert isinstance(read, Load)
             if read.buffer not in self.active:
                 continue
-            slope = partial(stage.term, read, self.arithmetic)
+            slope = partial(stage.term, read, self.arithmetic.within(stage.name))
             if slope is not None:
                 slope = of_visible(stage.term, slope) if weighted else slope
                 rules = (*_of_all(stage), *rules_of(stage.term, read))
@@ -190,7 +193,8 @@ class Reverse:
         """Adds the parts of an expression over the axes of a stage, if `outer` times `factor` is its cotangent."""
         for read in dict.fromkeys(loads(expr)):
             assert isinstance(read, Load)
-            slope = partial(expr, read, self.arithmetic) if read.buffer in self.active else None
+            arithmetic = self.arithmetic.within(*self.ties)  # scores, of any of the softmax's stages
+            slope = partial(expr, read, arithmetic) if read.buffer in self.active else None
             if slope is not None:
                 self._add(stage, read, outer, slope, factor, (rule, *rules_of(expr, read)))
 

@@ -1,17 +1,20 @@
 """Derivatives of scalar expressions: a rule per operation, each with its source.
 
 The derivatives are those of PyTorch (tools/autograd/derivatives.yaml), also where a function has no derivative: at
-ties, a maximum of two values divides the gradient between them; abs has derivative 0 at 0; roundings have derivative 0.
+ties, a maximum of two values divides the gradient between them, and a relu or clamp does what `ties` says; abs has
+derivative 0 at 0; roundings have derivative 0.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeAlias
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, loads
+from neptune_lab.operators.ties import HALVES_TIES, Ties, merged, without_indices
 from neptune_lab.scalar_ops import OPERATIONS, compose
 
 Rule: TypeAlias = "Callable[[Op, Sequence[Expr | None], Arithmetic], Expr | None]"
@@ -21,14 +24,29 @@ Rule: TypeAlias = "Callable[[Op, Sequence[Expr | None], Arithmetic], Expr | None
 class Arithmetic:
     """Builds expressions of one float dtype, without sums with 0 and products with 0 or 1; None stands for 0."""
 
-    def __init__(self, dtype: str, dtype_of: Callable[[Expr], str]) -> None:
+    def __init__(
+        self,
+        dtype: str,
+        dtype_of: Callable[[Expr], str],
+        ties: Mapping[str, Ties] = MappingProxyType({}),
+        tie: Ties = MappingProxyType({}),
+    ) -> None:
         """
         Args:
             dtype: "float32" or "float64".
             dtype_of: dtypes of expressions.
+            ties: derivatives where expressions have none, by stage (`operators.ties`).
+            tie: those that hold.
         """
         self.dtype = dtype
+        self.tie = tie
+        self._ties = ties
         self._dtype_of = dtype_of
+
+    def within(self, *stages: str) -> Arithmetic:
+        """The arithmetic of derivatives of these stages' expressions."""
+        given = [self._ties[stage] for stage in stages if stage in self._ties]
+        return Arithmetic(self.dtype, self._dtype_of, self._ties, merged(given)) if given else self
 
     def number(self, value: float) -> Const:
         """A constant."""
@@ -223,11 +241,15 @@ def _div(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
     return a.add(a.div(d[0], y), a.negated(a.mul(a.div(a.div(x, y), y), d[1])))
 
 
-def _larger(comparison: str) -> Rule:
-    """Of max ("gt") and min ("lt"): at ties, each operand gets one half (derivatives.yaml: maximum, minimum)."""
+def _larger(comparison: str, or_equal: str) -> Rule:
+    """Of max ("gt", "ge") and min ("lt", "le"): at ties, each operand gets one half (derivatives.yaml: maximum,
+    minimum), unless `tie` says otherwise (relu, clamp)."""
 
     def rule(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
         x, y = op.args
+        part = a.tie.get(without_indices(op), HALVES_TIES) if a.tie else HALVES_TIES
+        if part != HALVES_TIES:
+            return a.select(Op(or_equal if part else comparison, (x, y)), d[0], d[1])
         half = a.mul(a.number(0.5), a.add(d[0], d[1]))
         chosen = a.select(Op(comparison, (x, y)), d[0], d[1])
         return a.select(Op("eq", (x, y)), half, chosen)
@@ -256,7 +278,9 @@ def _log2(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
 
 
 def _sqrt(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
-    return a.div(a.mul(d[0], a.number(0.5)), a.wide(op))
+    slope = a.div(a.mul(d[0], a.number(0.5)), a.wide(op))
+    flat = a.tie.get(without_indices(op)) == 0 if a.tie else False  # a norm's root has derivative 0 at 0
+    return a.select(Op("eq", (a.wide(op), a.number(0))), None, slope) if flat else slope
 
 
 def _rsqrt(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
@@ -326,8 +350,8 @@ RULES: dict[str, Rule] = {
     "neg": _neg,
     "mul": _mul,
     "div": _div,
-    "max": _larger("gt"),
-    "min": _larger("lt"),
+    "max": _larger("gt", "ge"),
+    "min": _larger("lt", "le"),
     "select": _select,
     "exp": _exp,
     "exp2": _exp2,

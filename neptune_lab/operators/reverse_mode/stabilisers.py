@@ -71,7 +71,7 @@ class _Change:
         row: tuple[Expr, ...] | None = None
         for read in dict.fromkeys(r for r in loads(stage.term) if r.buffer in self.of):
             assert isinstance(read, Load), "a definition has no tags"
-            slope = partial(stage.term, read, self.arithmetic)
+            slope = partial(stage.term, read, self.arithmetic.within(stage.name))
             if slope is None:
                 continue
             here = self._place(read)

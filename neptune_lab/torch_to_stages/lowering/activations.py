@@ -8,6 +8,7 @@ from typing import Any
 
 from neptune_lab.loop_ir.nodes import Const, Expr, Op
 from neptune_lab.operators.formulas import FORMULAS, Term, expm1
+from neptune_lab.operators.ties import HALVES_TIES
 from neptune_lab.torch_to_stages.lowering.context import Context, lowers
 from neptune_lab.torch_to_stages.values import Value
 
@@ -16,6 +17,8 @@ _SAME = (
     *("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "sigmoid", "sin", "cos", "atan", "erf"),
     *("floor", "ceil", "round"),
 )
+# Functions of a maximum or minimum with a derivative of 0 at its limit.
+_FLAT_AT_LIMITS = frozenset({"relu", "relu6", "hardsigmoid", "hardswish"})
 _ERF_SCALE = math.sqrt(0.5)
 _TANH_SCALE = math.sqrt(2 / math.pi)
 
@@ -38,7 +41,10 @@ def formula(ctx: Context, term: Term, x: Expr) -> Expr:
         return Const(float(term), ctx.stages.type_of(x))
     if term[0] == "number":
         return ctx.as_dtype(formula(ctx, term[1], x), ctx.stages.type_of(x))
-    return Op(term[0], tuple(formula(ctx, part, x) for part in term[1:]))
+    made = Op(term[0], tuple(formula(ctx, part, x) for part in term[1:]))
+    if term[0] in ("max", "min"):
+        return ctx.stages.with_tie(made, 0.0 if ctx.name in _FLAT_AT_LIMITS else HALVES_TIES)
+    return made
 
 
 def _repeats(term: Term) -> int:
@@ -82,7 +88,7 @@ def gelu(ctx: Context, x: Value, *, approximate: str = "none") -> Value:
 @lowers("leaky_relu")
 def leaky_relu(ctx: Context, x: Value, slope: float = 0.01) -> Value:
     """x, or x * slope below 0."""
-    return by_formula(ctx, x, ("select", ("ge", "x", 0.0), "x", ("mul", "x", float(slope))))
+    return by_formula(ctx, x, ("select", ("gt", "x", 0.0), "x", ("mul", "x", float(slope))))
 
 
 @lowers("elu")

@@ -40,7 +40,7 @@ def var(ctx: Context, x: Value, dim: Any = None, *unbiased: Any, correction: Any
     mean, spread = variance(ctx, ctx.converted(x, ctx.dtype), dims, less)
     result = spread
     if ctx.name.startswith("std"):
-        result = Value(spread.shape, spread.dtype, lambda i: Op("sqrt", (spread.at(i),)))
+        result = Value(spread.shape, spread.dtype, lambda i: ctx.stages.with_tie(Op("sqrt", (spread.at(i),)), 0.0))
     results = tuple(finished(v, x, dims, keepdim) for v in (result, mean))
     return results if ctx.name.endswith("_mean") else results[0]
 
@@ -159,7 +159,7 @@ def vector_norm(
     order = 2.0 if ord is None else float(ord)
     if order == 2:
         total = reduced(ctx, "sum", Value(x.shape, x.dtype, lambda i: Op("mul", (x.at(i), x.at(i)))), dims)
-        result = Value(total.shape, total.dtype, lambda i: Op("sqrt", (total.at(i),)))
+        result = Value(total.shape, total.dtype, lambda i: ctx.stages.with_tie(Op("sqrt", (total.at(i),)), 0.0))
     elif order in (1.0, float("inf"), float("-inf")):
         sizes = Value(x.shape, x.dtype, lambda i: Op("abs", (x.at(i),)))
         result = reduced(ctx, "sum" if order == 1 else "max" if order > 0 else "min", sizes, dims)
@@ -189,4 +189,4 @@ def distances(ctx: Context, a: Value, b: Value, p: float = 2.0, *_: Any) -> Valu
         return Op("mul", (difference, difference)) if p == 2 else Op("abs", (difference,))
 
     total = ctx.stages.reduce("sum", shape, [a.shape[-1]], term, ctx.dtype)
-    return total if p == 1 else Value(shape, ctx.dtype, lambda i: Op("sqrt", (total.at(i),)))
+    return total if p == 1 else Value(shape, ctx.dtype, lambda i: ctx.stages.with_tie(Op("sqrt", (total.at(i),)), 0.0))

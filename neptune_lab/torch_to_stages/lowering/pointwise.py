@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op
+from neptune_lab.operators.ties import HALVES_TIES
 from neptune_lab.torch_to_stages.lowering.activations import FORMULAS, Term, by_formula, formula
 from neptune_lab.torch_to_stages.lowering.context import Context, lowers
 from neptune_lab.torch_to_stages.masks import chosen
@@ -146,7 +148,7 @@ def _divisor(ctx: Context, b: Operand) -> Operand:
 def extreme(ctx: Context, a: Value, b: Value) -> Value:
     """The larger or the smaller of two elements."""
     name = ctx.name[:3]
-    return ctx.elementwise(lambda x, y: ctx.applied(name, x, y), a, b)
+    return ctx.elementwise(lambda x, y: ctx.stages.with_tie(ctx.applied(name, x, y), HALVES_TIES), a, b)
 
 
 @lowers("clamp", "clamp_min", "clamp_max", "hardtanh", "clip")
@@ -159,11 +161,16 @@ def clamp(ctx: Context, x: Value, *limits: Operand | None, **named: Operand | No
         low, high = -1.0 if low is None else low, 1.0 if high is None else high
     if ctx.name == "clamp_max":
         low, high = None, given[0] if given[0] is not None else named.get("max")
+    part = 0.0 if ctx.name == "hardtanh" else 1.0  # PyTorch's derivative at the limits
+
+    def limited(name: str) -> Callable[[Expr, Expr], Expr]:
+        return lambda e, y: ctx.stages.with_tie(ctx.applied(name, e, y), part)
+
     value = ctx.elementwise(lambda e: e, x)
     if low is not None:
-        value = ctx.elementwise(lambda e, y: ctx.applied("max", e, y), value, low)
+        value = ctx.elementwise(limited("max"), value, low)
     if high is not None:
-        value = ctx.elementwise(lambda e, y: ctx.applied("min", e, y), value, high)
+        value = ctx.elementwise(limited("min"), value, high)
     return value
 
 

@@ -1,0 +1,42 @@
+"""Derivatives at points where an expression has none: max(x, y) and min(x, y) where both are equal, and sqrt(0).
+
+PyTorch's answer depends on the function: at a tie, `torch.maximum` halves the cotangent, `relu` gives x nothing, and
+`clamp` gives x all of it; at 0, `sqrt` has an infinite derivative, and `norm` 0.  The loop-scalar IR has one maximum
+and one root, so `from_torch` notes the answer beside the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from neptune_lab.loop_ir.nodes import Expr, Load, transform
+
+Ties: TypeAlias = Mapping[Expr, float]
+"""By an expression max(x, y), min(x, y) or sqrt(x) without indices (`without_indices`), the part of the cotangent that
+x gets at that point: 0, 1/2 or 1."""
+
+HALVES_TIES = 0.5
+"""What an expression has that is not listed."""
+
+
+def without_indices(expr: Expr) -> Expr:
+    """The expression with reads of whole tensors: other loops may have other names.
+
+    >>> from neptune_lab.loop_ir.nodes import Op, Var
+    >>> without_indices(Op("neg", (Load("x", (Var("i"),)),)))
+    Op(name='neg', args=(Load(buffer='x', indices=()),))
+    """
+    return transform(expr, lambda node: Load(node.buffer, ()) if isinstance(node, Load) else node)
+
+
+def merged(given: Iterable[Ties]) -> dict[Expr, float]:
+    """The ties of several stages; one half where they differ."""
+    found: dict[Expr, float] = {}
+    for ties in given:
+        for key, part in ties.items():
+            found[key] = part if found.get(key, part) == part else HALVES_TIES
+    return found
+
+
+__all__ = ["HALVES_TIES", "Ties", "merged", "without_indices"]

@@ -1,0 +1,85 @@
+"""Finds where a function stops gradients: `detach`, `torch.no_grad` and the like, which a traced graph does not show.
+
+The derivative of a definition follows every value, so it would be wrong for such a function.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from neptune_lab.torch_to_stages.lines import SourceLine, line_of_caller
+
+_DETACHING = ("detach", "detach_")
+# What torch raises where a function cannot run on tensors without values.
+_WITHOUT_VALUES = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+
+class _Watch(TorchFunctionMode):
+    """Notes the first line at which a float tensor with a gradient becomes one without."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line: SourceLine | None = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        data = func is torch.Tensor.data.__get__  # type: ignore[attr-defined]
+        stops = not torch.is_grad_enabled() and not name.endswith("_like") and not name.startswith("new_")
+        recorded = any(_is_float(t) and t.requires_grad for t in pytree.tree_leaves((args, kwargs)))
+        out = func(*args, **(kwargs or {}))
+        if self.line is None and recorded and (stops or data or name in _DETACHING):
+            results = [t for t in pytree.tree_leaves(out) if _is_float(t)]
+            if results and not any(t.requires_grad for t in results):
+                self.line = line_of_caller()
+        return out
+
+
+def _is_float(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+
+
+def gradient_stops(function: Callable[..., Any], examples: Sequence[Any]) -> Callable[[], SourceLine | None]:
+    """A function that finds the first line at which `function` stops a gradient; None if there is none.
+
+    Args:
+        function: a function or a `torch.nn.Module`.
+        examples: its positional arguments. Only shapes and dtypes are kept.
+
+    Returns:
+        A function that runs `function` once, on tensors without values.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def without_values(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        with mode:
+            return torch.empty(leaf.shape, dtype=leaf.dtype, device=leaf.device)
+
+    kept = pytree.tree_map(without_values, tuple(examples))
+
+    def find() -> SourceLine | None:
+        def recording(leaf: Any) -> Any:
+            # A view of a leaf, which may be written in place.
+            return leaf.detach().requires_grad_().view_as(leaf) if _is_float(leaf) else leaf
+
+        watch = _Watch()
+        with mode, torch.enable_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            given = pytree.tree_map(recording, kept)
+            with suppress(*_WITHOUT_VALUES), watch:
+                function(*given)
+        return watch.line
+
+    return find
+
+
+__all__ = ["gradient_stops"]
