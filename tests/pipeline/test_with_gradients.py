@@ -176,7 +176,7 @@ def test_derivatives_at_kinks_are_those_of_pytorch():
 def test_functions_with_one_kernel_have_derivatives_of_their_own():
     x = AT_KINKS.to(DEVICE).requires_grad_()
     for name in ("relu", "maximum"):
-        function = nl.compile(nl.from_torch(KINKS[name], x.detach())).with_gradients()
+        function = nl.compile(nl.from_torch(KINKS[name], x.detach(), name="kink")).with_gradients()
         (gradient,) = torch.autograd.grad(function(x).sum(), x)
         assert float(gradient[1, 0]) == {"relu": 0.0, "maximum": 0.5}[name]
 
