@@ -83,14 +83,9 @@ def from_torch(
     settled: set[Any] = set()
 
     def made_for(examples: Sequence[Any]) -> Operator:
-<<<<<<< HEAD
-        return _operator(
-            trace(function, examples, decomposition, settled), function, title, _source(function), draw, caller
-        )
-=======
-        found = _operator(trace(function, examples, decomposition), function, title, _source(function), draw, caller)
-        return replace(found, gradient_stops=gradient_stops(function, examples))
->>>>>>> 86da59d (Differentiate relu, clamp and norms at their kinks as PyTorch does, and refuse functions that stop a gradient)
+        graph = trace(function, examples, decomposition, settled)
+        made = _operator(graph, function, title, _source(function), draw, caller)
+        return replace(made, gradient_stops=gradient_stops(function, examples))
 
     if dynamic_shapes is not None:
         if draw is not None:
