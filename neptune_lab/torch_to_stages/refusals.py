@@ -40,7 +40,9 @@ HELP: dict[str, str] = {
         ("scatter", "scatter_reduce", "index_put", "index_copy", "masked_scatter"),
         "write it as a gather: say for each element of the result which element it reads, such as x[index]",
     ),
-    **dict.fromkeys(("fmax", "fmin"), "use torch.maximum or torch.minimum, which keep NaN where torch.fmax and torch.fmin drop it"),
+    **dict.fromkeys(
+        ("fmax", "fmin"), "use torch.maximum or torch.minimum, which keep NaN where torch.fmax and torch.fmin drop it"
+    ),
     **dict.fromkeys(
         ("dropout", "native_dropout", "alpha_dropout", "feature_dropout"),
         "call .eval() on the module, or give p=0.0: a compiled function draws no random numbers",
