@@ -71,7 +71,9 @@ def _range(expr: Expr, bounds_of: BoundsOf) -> ValueRange | None:
             if _is_condition(arg):
                 return ValueRange(0.0, 1.0)
             slack = _SLACK_OF_EIGHTS if dtype in EIGHTS else _SLACK_OF_HALVES if dtype in HALVES else _SLACK
-            return _widened(_range(arg, bounds_of), slack)
+            # (an integer, which a condition around may bound)
+            whole = bounds_of(arg) if isinstance(arg, Op) else None
+            return _widened(_range(arg, bounds_of) if whole is None else ValueRange(*map(float, whole)), slack)
         case Op("select", (_, yes, no)):
             sides = _range(yes, bounds_of), _range(no, bounds_of)
             return None if sides[0] is None or sides[1] is None else sides[0].hull(sides[1])

@@ -31,6 +31,10 @@ from neptune_lab.strict.dtypes import INTEGERS
 _SIGNS = {"lt": (None, -1), "le": (None, 0), "gt": (1, None), "ge": (0, None), "eq": (0, 0)}
 
 
+# Expressions of which a comparison around a choice gives bounds, for sides that have none otherwise.
+_MOST_ASSUMED = 4
+
+
 def bounds(expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
     """Least and greatest value of an index expression over loops `0 <= v < extents[v]`; None if unknown."""
     return _Bounds(extents).of(expr)
@@ -43,14 +47,15 @@ class _Bounds:
     these may be a choice again: without the dictionaries, the work is exponential in how deep choices are nested.
     """
 
-    def __init__(self, extents: Mapping[str, int]) -> None:
+    def __init__(self, extents: Mapping[str, int], assumed: Mapping[Expr, tuple[int, int]] | None = None) -> None:
         self.extents = extents
-        self._found: dict[Expr, tuple[int, int] | None] = {}
+        self._assumed = dict(assumed or {})
+        self._found: dict[Expr, tuple[int, int] | None] = {**self._assumed}
         self._without_conversions: dict[Expr, Expr] = {}
 
     def of(self, expr: Expr) -> tuple[int, int] | None:
         """Least and greatest value; None if unknown."""
-        if isinstance(expr, Var):
+        if isinstance(expr, Var) and expr not in self._assumed:
             return (0, self.extents[expr.name] - 1) if expr.name in self.extents else None
         if isinstance(expr, Const):
             return (int(expr.value), int(expr.value)) if isinstance(expr.value, int) else None
@@ -67,7 +72,7 @@ class _Bounds:
                 x = self.of(a)
                 return None if x is None else (max(0, x[0], -x[1]), max(-x[0], x[1]))
             case Op("select", (condition, a, b)):
-                sides = [self.where(condition, a), self.where(Op("not", (condition,)), b)]
+                sides = [self._side(condition, a), self._side(Op("not", (condition,)), b)]
                 taken = [x for x in sides if x is None or x[0] <= x[1]]
                 if None in taken:
                     return None
@@ -79,6 +84,41 @@ class _Bounds:
                 x, y = self.of(a), self.of(b)
                 return None if x is None or y is None else _of_operation(name, x, y)
         return None
+
+    def _side(self, condition: Expr, expr: Expr) -> tuple[int, int] | None:
+        """The bounds of a choice's side, whose condition holds: also those that it has only then.
+
+        `select(n < 4, n, int(log(n) * 2))` has no logarithm of 0: where n < 4 fails, n is at least 4.
+        """
+        found = self.where(condition, expr)
+        if found is not None or len(self._assumed) >= _MOST_ASSUMED:
+            return found
+        assumed = self._compared(condition)
+        if not assumed or assumed.items() <= self._assumed.items():
+            return None
+        return _Bounds(self.extents, {**self._assumed, **assumed}).of(expr)
+
+    def _compared(self, condition: Expr) -> dict[Expr, tuple[int, int]]:
+        """The bounds of both sides of a comparison of integers where it holds."""
+        match condition:
+            case Op("not", (Op("not", (whole,)),)):
+                return self._compared(whole)
+            case Op("not", (Op(name, args),)) if name in NEGATION:
+                condition = Op(NEGATION[name], args)
+        match condition:
+            case Op(name, (a, b)) if name in _SIGNS and (x := self.of(a)) is not None and (y := self.of(b)) is not None:
+                least, greatest = _SIGNS[name]  # of a - b
+                of_a = (
+                    x[0] if least is None else max(x[0], y[0] + least),
+                    x[1] if greatest is None else min(x[1], y[1] + greatest),
+                )
+                of_b = (
+                    y[0] if greatest is None else max(y[0], x[0] - greatest),
+                    y[1] if least is None else min(y[1], x[1] - least),
+                )
+                made = {a: of_a, self._unconverted(a): of_a, b: of_b, self._unconverted(b): of_b}
+                return {e: limits for e, limits in made.items() if not isinstance(e, Const) and limits[0] <= limits[1]}
+        return {}
 
     def where(self, condition: Expr, expr: Expr) -> tuple[int, int] | None:
         """The bounds of `expr` if `condition` holds; (1, 0) if it never does.  If j < 0, j + 8 is at most 7."""

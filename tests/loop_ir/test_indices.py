@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 from hypothesis import example, given
@@ -142,6 +143,37 @@ def test_bounds_of_a_choice_between_limits():
     )
     assert bounds(half, {"i": 8, "j": 2}) == (3, 7)
     assert bounds(half, {"i": 8, "j": 8}) == (3, 7)
+
+
+def _logarithm(of: Expr) -> Expr:
+    """A logarithm as an integer, which has no bounds where `of` may be 0 or less."""
+    return Cast("int64", Op("mul", (Op("log", (Cast("float32", of),)), Const(4.0))))
+
+
+@pytest.mark.parametrize("name", ["lt", "le", "gt", "ge", "eq", "ne"])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("limit", [-3, 0, 1, 4, 9, 30])
+def test_a_side_has_the_bounds_of_its_condition(name: str, turned: bool, limit: int):
+    """The buckets of T5: a logarithm of distances from 4 on, beside the distances below."""
+    extents = {"i": 13, "j": 9}
+    distance = Op("sub", (Var("i"), Var("j")))
+    comparison = Op(name, (Const(limit), distance) if turned else (distance, Const(limit)))
+    found = 0
+    for sides in ((_logarithm(distance), Const(2)), (Const(2), _logarithm(distance))):
+        limits = bounds(Op("select", (comparison, *sides)), extents)
+        values = []
+        for i, j in itertools.product(range(13), range(9)):
+            d = i - j
+            holds = PYTHON[name](limit, d) if turned else PYTHON[name](d, limit)
+            side = sides[0] if holds else sides[1]
+            values.append(2 if side == Const(2) else None if d <= 0 else int(math.log(d) * 4))
+        if limits is not None:
+            assert None not in values, "a logarithm without bounds"
+            assert all(limits[0] <= value <= limits[1] for value in values if value is not None)
+            found += 1
+    above = {"lt": limit >= 1, "le": limit >= 0, "gt": limit >= 0, "ge": limit >= 1}
+    if name in above and not turned and limit <= 9:
+        assert found == above[name], "the one side of which all distances are above 0"
 
 
 @pytest.mark.parametrize("converted", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections import namedtuple
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -28,6 +29,16 @@ PAGES = whole(B, 6, high=6, seed=14, dtype=torch.int32)
 REL_H, REL_W = draw(B, H, Q, 4, seed=15), draw(B, H, Q, 6, seed=16)
 BYTES = whole(KV, high=9, seed=17, dtype=torch.uint8)
 HASHED = draw(16, seed=18)
+
+
+def t5_bucket_of_any(distance, buckets: int = 8, most: int = 16):
+    """The same as transformers has it: the logarithm is that of 0 too, where it is not chosen."""
+    side = buckets // 2
+    bucket = (distance > 0).to(torch.long) * side
+    distance = torch.abs(distance)
+    exact = side // 2
+    far = exact + (torch.log(distance.float() / exact) / math.log(most / exact) * (side - exact)).to(torch.long)
+    return bucket + torch.where(distance < exact, distance, torch.min(far, torch.full_like(far, side - 1)))
 
 
 def t5_bucket(distance, buckets: int = 8, most: int = 16):
@@ -62,6 +73,7 @@ GATHERS = {
     "rel[torch.clamp]": lambda s, b, h, q, kv: s + BUCKETS[h, torch.clamp(kv - q + 4, 0, 8)],
     "rel[minimum]": lambda s, b, h, q, kv: s + BUCKETS[h, torch.minimum((q - kv).abs(), torch.full_like(q, 8))],
     "t5": lambda s, b, h, q, kv: s + BUCKETS[h, t5_bucket(kv - q)],
+    "t5, with the logarithm of 0": lambda s, b, h, q, kv: s + BUCKETS[h, t5_bucket_of_any(kv - q)],
     "sandwich": lambda s, b, h, q, kv: s + SINGLE[q - kv + KV - 1] * BUCKETS[h, 0],
     "t[kv // 16]": lambda s, b, h, q, kv: s + BLOCKS[0, kv // 16],
     "t[q // 16, kv // 8]": lambda s, b, h, q, kv: s + BLOCKS[q // 16, kv // 8],
