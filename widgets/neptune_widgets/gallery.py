@@ -77,6 +77,8 @@ def sizes(name: str) -> dict[str, int]:
         return {} if "seq" not in taken else _DECODE if name.endswith("_dc") else _PREFILL
     if name == "performer":
         return {"seq": 1024}
+    if name == "mla":
+        return {"kv_len": 1024}
     return _ROWS if name.startswith(("norms.", "rows.")) else {}
 
 
