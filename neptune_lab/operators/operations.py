@@ -130,7 +130,8 @@ def convert(value: Any, dtype: str) -> Any:
     if dtype == "bool":
         return operate("ne", [value, 0])
     if isinstance(value, np.ndarray | NUMBERS):
-        converted = np.asarray(value).astype(np.int64 if dtype.startswith("int") else np.float64)
+        with np.errstate(all="ignore"):  # an infinity that a condition hides
+            converted = np.asarray(value).astype(np.int64 if dtype.startswith("int") else np.float64)
         return converted[()] if isinstance(value, NUMBERS) else converted
     if dtype in HALVES:
         return to_tvm(to_tvm(to_tvm(value, "float32"), dtype), "float32")
