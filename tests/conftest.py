@@ -125,6 +125,8 @@ def _leave_to_the_night(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if addresses := [item.nodeid for item in items if " at 0x" in item.nodeid]:
+        raise pytest.UsageError(f"names with addresses, which workers cannot agree on: {addresses[0]}\nhelp: give ids")
     _leave_to_the_night(items)
     items.sort(key=_turn)
     if HAS_GPU:

@@ -72,7 +72,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("function", "shape", "in_order"), ROWS, ids=str)
+@pytest.mark.parametrize(("function", "shape", "in_order"), ROWS)
 def test_rows_of_several_dimensions_are_read_once(function, shape, in_order, monkeypatch: pytest.MonkeyPatch):
     if in_order:
         monkeypatch.setattr(row_groups_module, "HELD", 64)
