@@ -81,17 +81,17 @@ def swapped(h: Expr) -> Expr:
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [
-        (swapped, "Eq. 3 fails for h as written"),
-        (lambda h: Op("mul", (h, Const(1.0001, "float32"))), "Eq. 3 fails for h as written"),
-        (lambda h: Op("add", (h, Const(0.001, "float32"))), "Eq. 3 fails for h as written"),
-        (lambda h: Var("t"), "Eq. 3 fails for h as written"),
+        (lambda h, t: swapped(h), "Eq. 3 fails for h as written"),
+        (lambda h, t: Op("mul", (h, Const(1.0001, "float32"))), "Eq. 3 fails for h as written"),
+        (lambda h, t: Op("add", (h, Const(0.001, "float32"))), "Eq. 3 fails for h as written"),
+        (lambda h, t: t, "Eq. 3 fails for h as written"),
     ],
     ids=["r and r' exchanged", "a factor", "a summand", "no repair"],
 )
 def test_a_wrong_h_is_caught(name, wrong, match, monkeypatch):
     (program, reducer, term, h, t, places, _), *_ = repairs_of(DEFINITIONS[name](), "rolling_update", monkeypatch)
     with pytest.raises(RepairError, match=match):
-        check_lowered(program, reducer, term, wrong(h), t, places)
+        check_lowered(program, reducer, term, wrong(h, t), t, places)
 
 
 def test_an_h_that_is_right_term_by_term_only_is_caught():
