@@ -120,6 +120,7 @@ def test_what_real_refusals_hold_is_pickled():
         assert vars(found).keys() == vars(error).keys()
 
 
+@pytest.mark.nightly
 def test_a_refusal_comes_back_from_another_process():
     with pytest.raises(RepairError) as here:
         refuse("max(c, r)")

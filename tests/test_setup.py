@@ -11,6 +11,7 @@ import sys
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
@@ -238,29 +239,32 @@ def test_what_runs_at_night_is_named_with_what_the_day_keeps():
     )
 
 
-def test_one_in_n_of_a_test_s_parameters_is_in_every_run(tmp_path, monkeypatch):
-    (tmp_path / "test_sweep.py").write_text(
-        "import pytest\n@pytest.mark.one_in(3)\n@pytest.mark.parametrize('n', range(10))\ndef test_it(n): pass\n"
-        "@pytest.mark.one_in(3)\n@pytest.mark.parametrize('n', range(2))\ndef test_few(n): pass\n"
-    )
-    (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text(encoding="utf-8"))
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  nightly\n  one_in\n")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
+def _conftest(request: pytest.FixtureRequest) -> Any:
+    plugins = request.config.pluginmanager.get_plugins()
+    (conftest,) = [p for p in plugins if getattr(p, "__file__", None) == str(ROOT / "tests" / "conftest.py")]
+    return conftest
 
-    def picked(mark: str) -> list[str]:
-        command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-m", mark]
-        listed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-        return [line for line in listed.stdout.splitlines() if "::" in line]
 
-    day, night = picked("not nightly"), picked("nightly")
-    assert [sum("test_it" in name for name in names) for names in (day, night)] == [4, 6]
-    assert [sum("test_few" in name for name in names) for names in (day, night)] == [1, 1]
-    assert picked("not nightly") == day
+def test_one_in_n_of_a_test_s_parameters_is_in_every_run(request: pytest.FixtureRequest):
+    class Item(SimpleNamespace):
+        def get_closest_marker(self, name: str) -> pytest.Mark | None:
+            return next((mark.mark for mark in self.marks if mark.mark.name == name), None)
+
+        def add_marker(self, mark: pytest.MarkDecorator) -> None:
+            self.marks.append(mark)
+
+    def by_day(count: int, *marks: pytest.MarkDecorator) -> list[int]:
+        items = [Item(parent=None, name="test_it", marks=[pytest.mark.one_in(3), *marks]) for _ in range(count)]
+        _conftest(request)._leave_to_the_night(items)
+        return [n for n, item in enumerate(items) if item.get_closest_marker("nightly") is None]
+
+    assert [len(by_day(count)) for count in (1, 2, 3, 4, 10)] == [1, 1, 1, 2, 4]
+    assert by_day(10) == by_day(10)
+    assert by_day(10, pytest.mark.nightly) == []
 
 
 def test_browser_tests_are_one_unit_of_work_and_every_other_file_is_one(request: pytest.FixtureRequest):
-    plugins = request.config.pluginmanager.get_plugins()
-    (conftest,) = [p for p in plugins if getattr(p, "__file__", None) == str(ROOT / "tests" / "conftest.py")]
+    conftest = _conftest(request)
 
     def scheduler(dist: str):
         config = SimpleNamespace(getoption=lambda name: dist, getvalue=lambda name: ["2*popen"])

@@ -233,6 +233,7 @@ def cli():
     return lambda *arguments: CliRunner().invoke(app, list(map(str, arguments)))
 
 
+@pytest.mark.nightly
 def test_the_commands_and_a_workload_that_cannot_be_prepared_at_first(cli, tmp_path, monkeypatch):
     folder = tmp_path / "bundle"
     done = cli(

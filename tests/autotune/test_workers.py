@@ -37,6 +37,7 @@ def test_a_call_in_another_process(child):
     assert child.call("builtins:sorted", [3, 1, 2]) == [1, 2, 3]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("call", "said"),
     [

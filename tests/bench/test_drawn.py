@@ -69,7 +69,7 @@ def test_drawing_covers_every_class():
 # -- measuring ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("mask", MASKS)
 def test_tiny_attention_is_right(mask):
     drawn = next(p for p in draw(3, 90, tiny=True) if p.mask == mask and p.kind != "rows")
@@ -79,7 +79,7 @@ def test_tiny_attention_is_right(mask):
     assert found[COMPILE].status == "ok", found[COMPILE].note
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("operator", ROWS)
 def test_tiny_rows_are_right(operator):
     found = measure.measure(replace(FLAT, operator=operator), timer=Clock())

@@ -257,6 +257,7 @@ class _Clock:
         return {name: Samples((1.0, 1.0), "") for name in calls}
 
 
+@pytest.mark.nightly
 def test_a_peer_that_fails_is_told_and_costs_nothing_else(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(optional, "installed", lambda module: module == "quack")
     monkeypatch.setattr(optional.contestants, "__defaults__", (optional.installed,))

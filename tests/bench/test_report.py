@@ -230,6 +230,7 @@ def test_without_a_gpu_only_toy_sizes_run(call, tmp_path, monkeypatch):
     assert [s["name"] for s in json.loads((tmp_path / "b.json").read_text())["setups"]] == ["l2_norm-4x64"]
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU needs no interpreter")
 def test_the_interpreter_is_asked_for_in_time(tmp_path):
     """In a process of its own, as a user starts it: these tests ask for the interpreter before anything else."""

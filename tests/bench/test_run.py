@@ -100,6 +100,7 @@ def test_results_of_another_device_are_not_mixed_in(tmp_path):
         run(plan(tmp_path, "g1"), timer=CountingClock())
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("eager_peers")
 def test_a_setup_that_fails_as_a_whole_is_told_and_the_run_goes_on(tmp_path, monkeypatch):
     from neptune_lab.bench import run as module
@@ -234,6 +235,7 @@ def test_every_variant_names_options_that_exist(monkeypatch):
 # -- compiling ahead ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_contestants_are_compiled_in_other_processes(tmp_path):
     setup = TINY["l2_norm-4x64"]
     said: list[str] = []

@@ -33,6 +33,7 @@ def tab(page: Page, name: str) -> None:
     page.get_by_role("tablist", name="Kernel code").get_by_role("tab", name=name, exact=True).click()
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("pane", "line", "told"),
     [
@@ -119,6 +120,7 @@ def test_it_opens_where_the_pointer_rests_and_goes_with_it(drawn: LivePage):
     page.wait_for_function("window.viewOfPage?.panes.explain === 'key'")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("width", [390, 900, 1440])
 def test_the_panel_stays_inside_the_widget(live: Callable[..., LivePage], kernel: nl.Kernel, width: int):
     page = live(kernel, {"panes": {"narrow": "code", "code": "triton"}, "selection": ["triton:86"]}, width=width).page

@@ -124,6 +124,7 @@ def test_keys_pressed_in_the_explorer_leave_the_notebook_alone(explorers):
         assert page.evaluate(NOTEBOOK) == before, name
 
 
+@pytest.mark.nightly
 def test_a_restarted_kernel_is_told(explorers):
     explorer, page = explorers.nth(FIGURE1), explorers.page
     explorer.scroll_into_view_if_needed()
@@ -171,6 +172,7 @@ def test_edit_a_tile_then_an_illegal_edit_and_undo(explorers):
     expect(code.locator(".ln", has_text="j0 * 64").first).to_be_visible()
 
 
+@pytest.mark.nightly
 def test_a_remark_is_a_note_and_the_partition_shows_its_proof(explorers):
     explorer = explorers.nth(ATTENTION)
     explorer.scroll_into_view_if_needed()

@@ -55,6 +55,7 @@ VIEWS = {
 }
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_figure_is_saved_as_svg_and_png(kernel, live, new_page, view, scheme):

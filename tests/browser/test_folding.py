@@ -112,6 +112,7 @@ def test_a_run_of_one_primitive_and_a_step_with_phases_fold(page: Page):
     expect(page.locator("section[aria-label=program] .note")).to_contain_text("s_sum repairs the value that it carries")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("width", [390, 900, 1440])
 def test_no_line_of_code_is_cut(live: Callable[..., LivePage], kernel: nl.Kernel, width: int):
     page = live(kernel, {"step": 11, "phase": "retire_tags", "panes": {"narrow": "code"}}, width=width).page
@@ -152,6 +153,7 @@ TOPS = (
 )
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (900, "dark")])
 def test_loops_of_a_comparison_fold_on_both_sides(live: Callable[..., LivePage], kernel: nl.Kernel, width, scheme):
     view = {"step": 11, "phase": "retire_tags", "compare": {"left": "9.naive", "right": ""}}

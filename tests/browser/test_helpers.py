@@ -19,6 +19,7 @@ window.fetch = async (input, init) => {
 """
 
 
+@pytest.mark.nightly
 def test_a_run_is_not_lost_where_the_kernel_is_slow_to_start(page, lab):
     path = lab.folder / "slow_kernel.ipynb"
     write_notebook(path, "print(1 + 1)", "", "print(2 + 2)")
@@ -31,6 +32,7 @@ def test_a_run_is_not_lost_where_the_kernel_is_slow_to_start(page, lab):
     assert ["".join(o["text"]) for c in cells for o in c["outputs"]] == ["2\n", "4\n"]
 
 
+@pytest.mark.nightly
 def test_a_cell_that_raises_ends_the_wait(page, lab):
     write_notebook(lab.folder / "raises.ipynb", "raise ValueError('so it is')", "print('not run')")
     open_notebook(page, lab, "raises.ipynb")
@@ -39,6 +41,7 @@ def test_a_cell_that_raises_ends_the_wait(page, lab):
         wait_until_run(page)
 
 
+@pytest.mark.nightly
 def test_a_kernel_that_dies_ends_the_wait(page, lab):
     write_notebook(lab.folder / "dies.ipynb", "import os\nos._exit(1)", "print('not run')")
     open_notebook(page, lab, "dies.ipynb")

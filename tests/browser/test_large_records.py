@@ -41,6 +41,7 @@ def test_a_record_in_parts_shows_what_a_whole_one_shows(live, monkeypatch):
     assert at_each_stop(drawn.root) == whole
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("size", [72, 1440])
 def test_an_exported_page_shows_the_first_view_and_reads_the_parts_then(new_page, tmp_path, size):
     record = chained(size, 12)
@@ -119,6 +120,7 @@ def test_groups_unfold_and_fold_by_click_and_by_key(large):
     expect(root.locator(".dataflow .head")).to_have_count(0)
 
 
+@pytest.mark.nightly
 def test_what_is_unfolded_stays_from_step_to_step_and_in_the_view(large):
     root = large.root
     root.locator(".dataflow .node.group").first.click()
@@ -135,6 +137,7 @@ def test_what_is_unfolded_stays_from_step_to_step_and_in_the_view(large):
     root.page.wait_for_function("() => window.viewOfPage && window.viewOfPage.panes.unfolded === '0'")
 
 
+@pytest.mark.nightly
 def test_what_is_selected_is_marked_in_its_folded_group_and_what_is_found_unfolds(large):
     root = large.root
     root.locator("section[aria-label=program] .ln", has_text="l2_max[i, k] =").first.click()
@@ -149,6 +152,7 @@ def test_what_is_selected_is_marked_in_its_folded_group_and_what_is_found_unfold
     expect(root.locator(".dataflow .head", has_text="l200").first).to_be_visible()
 
 
+@pytest.mark.nightly
 def test_only_what_is_near_is_in_the_page_of_an_unfolded_graph(large):
     root = large.root
     root.get_by_role("button", name="unfold all groups").click()
@@ -160,6 +164,7 @@ def test_only_what_is_near_is_in_the_page_of_an_unfolded_graph(large):
     assert graph_elements(root) < 4000
 
 
+@pytest.mark.nightly
 def test_the_lines_of_a_long_program_are_made_as_they_come_into_view(large):
     root = large.root
     program = root.locator("section[aria-label=program]")
@@ -175,6 +180,7 @@ def test_the_lines_of_a_long_program_are_made_as_they_come_into_view(large):
     expect(program.locator(".ln.act")).to_contain_text("l239_out")
 
 
+@pytest.mark.nightly
 def test_rows_that_stay_say_what_rows_that_are_drawn_anew_say(live):
     schedule = nl.compile(attention.causal(batch=1, heads=2, seq=128, head_dim=16), validate="none").schedule
     stepped = live(schedule).root

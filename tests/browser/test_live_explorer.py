@@ -47,6 +47,7 @@ def show_repaired(root: Locator) -> None:
         root.get_by_role("tab", name=tab, exact=True).click()
 
 
+@pytest.mark.nightly
 def test_no_plain_key_reaches_the_page_around(live):
     drawn = live(figure1(), at("repaired"))
     page = drawn.page
@@ -100,6 +101,7 @@ def test_a_derivation_without_algebra_is_one_line(live):
     assert pane.bounding_box()["height"] > 150
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("width", [900, 1440])
 def test_the_names_of_phases_are_shown_whole(live, width):
     drawn = live(figure1(), at("repaired"), width=width)
@@ -121,6 +123,7 @@ def test_a_redraw_with_the_text_editor_open(live):
     expect(drawn.page.get_by_text("cannot show this")).to_have_count(0)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("how", ["jupyter", "throws"])
 def test_a_lost_kernel_is_told(live, how):
     drawn = live(figure1(), {"panes": {"graph": "schedule"}})
@@ -269,6 +272,7 @@ def test_an_export_opens_at_the_view(live, new_page, tmp_path):
     assert alone.evaluate("document.documentElement.scrollHeight <= innerHeight")
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("text", ["no JSON", "[]", '{"foo": 1}', '{"format": "neptune_lab view", "version": 9}'])
 def test_a_bad_view_file_is_told_where_it_can_be_seen(live, text):
     drawn = live(figure1())
@@ -350,6 +354,7 @@ def inside(locator, box: str) -> bool:
     )
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("phase", "nth", "rows"),
     [
@@ -407,6 +412,7 @@ def test_heads_of_the_tag_table_stay_and_rows_unfold(new_page, attention_page):
     assert own["x"] >= box["x"]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("width", [1440, 900])
 def test_the_header_and_the_rail_cut_nothing(new_page, attention_page, width):
     page = new_page(viewport={"width": width, "height": 900}, offline=True)
@@ -415,6 +421,7 @@ def test_the_header_and_the_rail_cut_nothing(new_page, attention_page, width):
         assert element.evaluate("e => e.scrollWidth <= e.clientWidth + 1"), element.inner_text()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("width", [1440, 1120])
 def test_the_header_of_a_live_page_cuts_nothing(live, width):
     kernel = nl.compile(nl.operators.attention.causal(1, 4, 256, head_dim=64), validate="none")

@@ -77,6 +77,7 @@ def test_it_is_compiled_when_asked_and_lines_light_each_other(live, kernel):
     expect(pane.locator(".ln.lit", has_text="v_").first).to_be_visible()
 
 
+@pytest.mark.nightly
 def test_the_keys_walk_and_select(live, kernel):
     drawn = live(kernel, {"panes": {"story": "off"}})
     page = drawn.page
@@ -99,6 +100,7 @@ def test_the_keys_walk_and_select(live, kernel):
     assert pane.locator(".ln").count() < int(active.get_attribute("aria-setsize") or 0)
 
 
+@pytest.mark.nightly
 def test_a_figure_leads_to_its_instructions(live, kernel):
     drawn = live(kernel, UP)
     pane = drawn.root.locator(MACHINE)
@@ -108,6 +110,7 @@ def test_a_figure_leads_to_its_instructions(live, kernel):
     expect(pane.locator(".ln.act")).to_contain_text("HGMMA")
 
 
+@pytest.mark.nightly
 def test_an_exported_page_keeps_what_was_compiled(new_page, kernel, tmp_path):
     explorer = nl.explore(kernel)
     file = tmp_path / "page.html"
@@ -126,6 +129,7 @@ def test_an_exported_page_keeps_what_was_compiled(new_page, kernel, tmp_path):
     expect(page.get_by_role("tab", name="Machine", exact=True)).to_be_hidden()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing(new_page, kernel, tmp_path, front_end_packages, scheme):
     file = tmp_path / "page.html"

@@ -13,6 +13,7 @@ from neptune_lab.operators import attention, softmax
 VIEW = {"panes": {"graph": "operator", "narrow": "graph"}}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (900, "dark")])
 def test_sizes_are_edited_and_undone(live, front_end_packages, width, scheme):
     kernel = nl.compile(attention.causal(heads=2, seq=64, head_dim=16), block_q=16, block_kv=32, validate="none")
@@ -100,6 +101,7 @@ def test_pages_that_cannot_change_it_say_why(live, new_page, tmp_path):
     expect(page.locator(".nx .operator")).to_contain_text("a saved record: nothing can be changed here")
 
 
+@pytest.mark.nightly
 def test_a_saved_record_is_made_again(live):
     trace = nl.compile(attention.causal(heads=2, seq=64, head_dim=16), validate="none").trace
     drawn = live(trace, {"step": -1, "phase": "triton", "panes": {"graph": "traffic"}})

@@ -91,6 +91,7 @@ def test_a_step_is_in_the_address_at_once_and_back_settles(new_page: Callable[..
     expect(page.locator(ON)).to_contain_text("naive fusion")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("how", ["alone", "live"])
 def test_a_page_opened_at_a_step_shows_what_the_step_changed(live, new_page, tmp_path: Path, how: str):
     kernel = nl.compile(nl.operators.attention.causal(1, 4, 256, head_dim=64), validate="none")
@@ -164,6 +165,7 @@ def test_a_notebook_s_address_is_left_alone(live: Callable[..., LivePage]):
     expect(page.locator(ON)).to_contain_text("retire_tags")
 
 
+@pytest.mark.nightly
 def test_an_export_opens_at_everything_that_is_shown(live: Callable[..., LivePage], new_page, tmp_path: Path):
     drawn = live(figure1())
     page = drawn.page

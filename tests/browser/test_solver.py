@@ -55,6 +55,7 @@ def test_write_a_term_and_read_its_repair(panel, front_end_packages):
     expect(status).to_contain_text("h(t, r, r') = t*r'/r")
 
 
+@pytest.mark.nightly
 def test_a_refused_term_says_at_which_step_and_a_half_written_one_waits(panel):
     status = panel.get_by_role("status")
     write(panel, "term g(r, c)", "max(c, r")
@@ -74,6 +75,7 @@ def test_a_refused_term_says_at_which_step_and_a_half_written_one_waits(panel):
     expect(panel.locator("section", has_text="family").locator(".s.ok").first).to_be_visible()
 
 
+@pytest.mark.nightly
 def test_axe_finds_nothing_serious(panel, front_end_packages):
     panel.get_by_role("button", name="deviation").click()  # a refusal, and a derivation
     expect(panel.get_by_role("status")).to_contain_text("a family of sums has one")
@@ -82,6 +84,7 @@ def test_axe_finds_nothing_serious(panel, front_end_packages):
     assert violations(panel.page, ".ns", impacts=("moderate", *SERIOUS)) == []
 
 
+@pytest.mark.nightly
 def test_a_question_that_takes_too_long_is_stopped(panel):
     write(panel, "term g(r, c)", "(c + r)**300")
     panel.get_by_role("button", name="Stop").click()

@@ -86,6 +86,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return path
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", CASES)
 def test_what_a_stop_speaks_of_is_in_sight(new_page: Callable[..., Page], exported: Callable[[str], Path], name: str):
     page = new_page(viewport={"width": 1440, "height": 900})

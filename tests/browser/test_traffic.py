@@ -118,6 +118,7 @@ def test_a_record_without_it_says_so(kernel, live):
     expect(page.root.locator(".traffic .lead")).to_contain_text("This record has no traffic")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe(kernel, live, front_end_packages, scheme):
     page = live(kernel, KERNEL, color_scheme=scheme)

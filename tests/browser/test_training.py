@@ -24,6 +24,7 @@ def causal(tmp_path_factory) -> Path:
     return path
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 900])
 def test_axe(new_page, causal, front_end_packages, scheme, width):

@@ -50,6 +50,7 @@ def test_progress_cancel_and_take_over(live, kernel):
     assert "{'i': 16, 'j': 16}" in str([step.plain_arguments() for step in drawn.explorer.schedule.steps])
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("own_cache", "three_candidates", "fake_workers")
 def test_a_whole_run(live, kernel):
     drawn = live(kernel, VIEW, width=900)

@@ -58,6 +58,7 @@ def test_groups_over_steps_are_linked_to_gluon(live, kernel):
     expect(root.locator(f"{TRITON}.own").first).to_be_visible()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_they_are_saved_as_svg_and_png(live, kernel, scheme):
     drawn = live(kernel, {"panes": {"story": "off", "graph": "warps"}}, color_scheme=scheme)
@@ -97,6 +98,7 @@ def test_a_saved_page_has_them(new_page, kernel, tmp_path):
     expect(page.locator(".warps .wbar.w-product").first).to_be_visible()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing(new_page, kernel, tmp_path, front_end_packages, scheme):
     file = tmp_path / "page.html"

@@ -85,6 +85,7 @@ def failing(numbers: Iterable[float]) -> Pair:
     return 0, 0
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("function", [online, online_with_a_branch])
 def test_right_online(function: Any):
     assert exercises.online(function), exercises.online(function)
@@ -347,6 +348,7 @@ def test_lines_are_counted():
         result_of(endless, lines=50, slow="slow")
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("kind", ["trace", "profile"])
 @pytest.mark.parametrize("function", [looped(right_body), number_by_number])
 def test_a_tracer_that_runs_already_changes_no_verdict(kind: str, function: Any):

@@ -231,6 +231,7 @@ except MeasureError as error:
 """
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("call", ["put(record)", "check()"])
 @pytest.mark.parametrize("size", [0, 100, 4096, 8192, 20_000])
 def test_files_that_cannot_grow(store, record, tmp_path, call, size):

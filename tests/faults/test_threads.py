@@ -112,6 +112,7 @@ done.set()
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_process_does_not_wait_for_a_thread_of_its_parent():
     env = {**os.environ, "TRITON_INTERPRET": "1"}

@@ -19,6 +19,7 @@ def test_there_are_forty():
     assert all((mutants.ROOT / path.partition("::")[0]).is_file() for m in ALL.values() for path in m.tests)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", ALL)
 def test_a_mutation_fits_its_function(name: str):
     """Where this fails, the function was changed: write the mutation for what it is now."""

@@ -99,7 +99,7 @@ OPERATORS = {
 UNSCALED = {*OPERATORS} - {"softcap", "bias", "no scales"}
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_attention(name: str):
     source = check(OPERATORS[name]())
@@ -135,7 +135,7 @@ def test_keys_are_in_halves_only_if_tiles_start_at_four_rows(start: int):
     assert error(out.double().numpy(), wanted(operator, inputs)[0]) < TOLERANCE
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(
     "options",
     [
@@ -217,6 +217,7 @@ def test_reasons(operator: Any, why: str):
     assert re.search(why, why_unsupported(kernel.htile, kernel.htile.kernels[0]) or "")
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("operator", "gluon"),
     [
@@ -232,6 +233,7 @@ def test_the_choice_without_a_record(operator: Any, gluon: bool):
     assert gluon == (choice is not None and choice.code.code == "gluon")
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("sizes", "keys"),
     [

@@ -47,7 +47,7 @@ OPERATORS = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_attention(name):
     assert simulate(OPERATORS[name]()) < 2e-3
@@ -68,7 +68,7 @@ OF_ODD_LENGTHS = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(("name", "persistent"), in_turn(OF_ODD_LENGTHS, [False, True], every=2))
 def test_lengths_that_tiles_do_not_divide(name: str, persistent: bool):
     """The copy engine reads each (batch, head) as a matrix of its own, past whose end are zeros."""
@@ -88,7 +88,7 @@ def test_values_past_the_end_are_not_of_the_next_head():
     assert np.linalg.norm(out[:, 0].double().numpy() - wanted[:, 0]) < 2e-3 * np.linalg.norm(wanted[:, 0])
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(
     "options",
     [
@@ -135,6 +135,7 @@ def _captured_matrix():
     return attention.general(1, 2, 256, 256, 64, score_mod=lambda s, b, h, q, kv: s + bias[h, q, kv])
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("make", [_captured_vectors, _captured_matrix])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_captured_tensors(make, persistent):
@@ -153,6 +154,7 @@ def test_a_guard_that_asks_for_the_last_tile_keeps_the_order():
     assert simulate(operator) < 2e-3
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("options", [{}, {"ring_stages": 1}, {"persistent": True}], ids=str)
 def test_products_of_the_same_tiles_share_a_ring(options):
     """Differential attention multiplies two softmaxes by the same values, which are copied to shared memory once."""
@@ -238,6 +240,7 @@ def test_the_simulator_sees_faults(fault):
     assert np.linalg.norm(out.double().numpy() - wanted) > 0.1 * np.linalg.norm(wanted)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("layout", "persistent"), in_turn(LAYOUTS, [False, True], every=2))
 def test_layouts(layout, persistent):
     operator = attention.gqa(batch=2, heads=4, kv_heads=2, seq=256, head_dim=64)

@@ -32,13 +32,13 @@ OPERATORS = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(("name", "persistent"), in_turn(OPERATORS, [False, True], every=2))
 def test_widths(name: str, persistent: bool):
     assert simulate(OPERATORS[name](), persistent=persistent) < 2e-3
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_a_widened_program_computes_the_same(name: str):
     operator = OPERATORS[name]()

@@ -21,7 +21,7 @@ from neptune_lab.htile_passes.skip_tiles_by_data import MOST_TILES, skip_tiles_b
 FORMS = "skip_tiles_by_data", "skip_any_tiles_by_data"
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(("mask", "form"), in_turn(MASKS, FORMS, every=2, first=1))
 @settings(max_examples=8)
 @given(ids=IDS, rising=st.booleans())

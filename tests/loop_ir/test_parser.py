@@ -61,6 +61,7 @@ OPERATORS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_a_program_is_read_back_after_every_phase(name: str):
     for template in TEMPLATES.values():

@@ -45,6 +45,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.parametrize("update", ["rolling_update", "split_k_update"])
 def test_what_loses_its_digits_is_refused(name: str, update: str):

@@ -115,7 +115,7 @@ def special(name: str, n: int = len(ROWS), m: int = 6) -> small.Definition:
     return ([x, y] if "weighted" in name or name == "divergence" else [x]), [small.fold("sum", "o", n, m, g)]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("name", ["exp", "masked exp", "masked weighted", "divergence", "l2", "mean"])
 @pytest.mark.parametrize("update", ["rolling_update", "split_k_update", "both"])
 def test_special_values_come_out_as_the_definition_has_them(name: str, update: str):

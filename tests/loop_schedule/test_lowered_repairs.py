@@ -55,6 +55,7 @@ def repairs_of(definition: small.Definition, update: str, monkeypatch: pytest.Mo
     return found
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", DEFINITIONS)
 @pytest.mark.parametrize("update", ["rolling_update", "split_k_update"])
 def test_every_lowered_repair(name, update, monkeypatch):

@@ -165,6 +165,7 @@ def _losses(rows: int, vocabulary: int):
     return nl.from_torch(lambda x, w: torch.logsumexp((x @ w.T).float(), dim=-1), x, w)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("rows", "vocabulary", "sizes"),
     [(8192, 32000, (128, 256)), (256, 128256, (128, 256)), (64, 128256, (64, 64)), (4096, 64, (64, 64))],
@@ -184,6 +185,7 @@ def test_a_large_product_is_split_until_every_multiprocessor_has_a_program():
     assert combine.grid[0] > 1
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("width", "nests"), [(64, 1), (128, 2)])
 def test_products_share_a_nest_while_their_accumulators_fit(width: int, nests: int):
     """Two attentions of the same values, V twice as wide as Q and K: a row accumulates 2 x V elements."""
@@ -206,6 +208,7 @@ def test_a_short_column_alone_still_rolls():
 # -- columns of the output, padded rows ----------------------------------------------------------------------
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("template", "options", "grids"),
     [

@@ -131,7 +131,7 @@ def seen_by_none(b, h, q, kv):
 MASKS = {"none": None, "window": window, "late_keys": late_keys, "seen_by_none": seen_by_none}
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize(("q_len", "kv_len"), [(4, 8), (5, 7)])
@@ -143,6 +143,7 @@ def test_attention_with_masks(template: str, mask: str, q_len: int, kv_len: int)
         assert sch.check(seed=seed)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])
 @pytest.mark.parametrize(
     ("q_len", "kv_len", "block_q", "block_kv"),
@@ -184,6 +185,7 @@ CHAINS: dict[str, tuple[Callable[[], small.Definition], tuple[str, ...]]] = {
 }
 
 
+@pytest.mark.one_in(3)
 @BOTH
 @pytest.mark.parametrize("name", CHAINS)
 def test_chains(update: str, name: str):

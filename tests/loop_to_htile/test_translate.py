@@ -156,6 +156,7 @@ def test_a_refusal_of_the_verifier_says_which_steps_to_look_at(monkeypatch: pyte
     assert "Schedule.undo()" in str(refused.value.help)
 
 
+@pytest.mark.one_in(3)
 @EACH
 @pytest.mark.parametrize(
     ("q_len", "kv_len", "block_q", "block_kv"),

@@ -216,6 +216,7 @@ def test_every_operator_and_every_target_is_here():
     assert set(PUBLISHED) == {*PRESETS, *gemm_chain.PRESETS}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("name", "target"),
     [pytest.param(*pair, marks=() if pair in day() else pytest.mark.nightly) for pair in product(CASES, TARGETS)],

@@ -200,6 +200,7 @@ def test_kernels_keep_each_dtype(dtype: str, template: str) -> None:
 WIDTHS = [(64, 64), (80, 80), (96, 96), (128, 128), (192, 128), (256, 256)]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("head_dim", "v_head_dim", "template"), in_turn(*WIDTHS))
 def test_kernels_take_the_usual_head_widths(head_dim: int, v_head_dim: int, template: str) -> None:
     op = attention.causal(q_len=9, kv_len=20, head_dim=head_dim, v_head_dim=v_head_dim)

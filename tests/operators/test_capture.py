@@ -174,6 +174,7 @@ def test_the_reference_takes_other_values() -> None:
 
 
 # By day both templates in float32 and one of them in each other dtype; all at night.
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("dtype", "template"),
     [

@@ -101,7 +101,7 @@ KINDS = [
 ]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(("name", "dtype", "template", "empty_rows"), KINDS)
 def test_kernels_of_both_kinds(name: str, dtype: str, template: str, empty_rows: str) -> None:
     """Some rows are in tiles that are never visited, others in tiles that show other rows something."""

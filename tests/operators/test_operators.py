@@ -169,6 +169,7 @@ def test_a_score_mod_means_the_same_in_program_and_reference(score_mod) -> None:
     assert np.isfinite(reference).all()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "mask_mod",
     [

@@ -29,6 +29,7 @@ def _two_layers(columns_first: bool):
     return custom("two_layers", [x, first, second], [te.compute((12, 3), term, name="out")])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", ["causal", "gqa", "softcap"])
 def test_no_product_transposes_what_its_nest_computes(name):
     op = attention.gqa(kv_heads=2, **SIZES) if name == "gqa" else getattr(attention, name)(**SIZES)

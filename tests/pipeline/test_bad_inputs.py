@@ -68,6 +68,7 @@ def test_attention(template: str, name: str, row: int, value: float):
     assert_same(queries(), template, poisoned(queries(), name, (row, 1), value))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("place", "value", "template"),
     in_turn([("q", 0), ("q", 5), ("k", 0), ("k", 5), ("v", 0)], [NAN, INF, -INF], TEMPLATES, every=3),
@@ -137,6 +138,7 @@ def row_inputs(op: Operator, named: dict[str, list[float]]) -> Inputs:
     return inputs
 
 
+@pytest.mark.one_in(3)
 @EACH
 @pytest.mark.parametrize("name", ROW_OPERATORS)
 def test_rows(template: str, name: str):

@@ -134,7 +134,7 @@ VISITS = [
 ]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(("mask", "q_len", "kv_len"), VISITS)
 def test_visited_tiles_against_all_positions(mask, q_len, kv_len):
     """Enumerated: a tile left out is false at every position, a tile that carries no mask is true at every one."""
@@ -183,6 +183,7 @@ def test_numbers(mask):
     assert compiled(mask).relative_error() < TOLERANCE
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("q_len", "kv_len"), [(33, 77), (77, 33), (48, 48)])
 @pytest.mark.parametrize(("block_q", "block_kv"), [(32, 16), (16, 32)])
 def test_causal_numbers_with_unequal_tiles(q_len, kv_len, block_q, block_kv):
@@ -226,6 +227,7 @@ def test_golden_window(golden):
     golden("attention_window.partition.txt", "\n".join(notes) + "\n\n" + to_text(program))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("written", "compared"),
     [

@@ -101,6 +101,7 @@ PRESETS: dict[str, tuple[Callable[[], Operator], tuple[str, ...]]] = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_on_special_values(name: str):
     make, but = PRESETS[name]

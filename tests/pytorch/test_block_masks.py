@@ -70,7 +70,7 @@ MASKS = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("name", MASKS)
 def test_a_mask_of_torchs(name, qkv):
     mask_mod, batch, heads = MASKS[name]
@@ -123,7 +123,7 @@ def test_new_lists_are_read_again(qkv):
     check(nl.attention(*qkv, block_mask=mask, enable_gqa=True), *qkv, lambda b, h, q, kv: (q >= kv) & (kv < BLOCK))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(
     ("kind", "batch", "heads"), in_turn(["partial", "full", "both", "no mask_mod"], [1, 2], [1, 4], every=2)
 )

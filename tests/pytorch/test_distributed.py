@@ -70,6 +70,7 @@ def _process(rank: int, port: int, kind: str, results: Any) -> None:
         dist.destroy_process_group()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["ddp", pytest.param("fsdp", marks=pytest.mark.nightly)])
 @pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="torch was built without gloo")
 def test_two_processes_train_as_one(kind: str):

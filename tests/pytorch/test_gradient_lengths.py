@@ -68,11 +68,13 @@ def test_two_kernels_serve_every_length_of_causal_attention(made_for_all: list[s
     assert lengths.refusals() == []
 
 
+@pytest.mark.nightly
 def test_two_kernels_serve_every_pair_of_lengths(made_for_all: list[str]):
     sweep([(40, 50), (41, 51), (64, 65), (7, 130), (130, 3), (97, 64)])
     assert (kernels(), len(made_for_all)) == (2, 2)
 
 
+@pytest.mark.nightly
 def test_slopes_get_gradients_by_kernels_of_each_length():
     """Theirs are sums over queries and keys, of which there is no kernel for all lengths."""
     slopes = leaf(2)

@@ -272,6 +272,7 @@ def test_gradients_leave_the_graph_whole(compile_whole, which):
 # -- other calls ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("made", ["argument", "outside", "inside"])
 def test_block_masks(compile_whole, made):
     inputs = drawn((1, 2, 40, 16))
@@ -336,6 +337,7 @@ def test_caches_of_pages(compile_whole):
         whole(last, k_cache, v_cache[:, :4].contiguous(), pages, given[4], given[5])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", ["bool", "float", "made"])
 def test_masks_of_scaled_dot_product_attention(compile_whole, kind):
     inputs = drawn(SHAPE)

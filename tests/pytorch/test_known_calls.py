@@ -83,6 +83,7 @@ def only_known(monkeypatch):
     return forbid
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", MODS)
 def test_the_second_call_is_known(name: str, only_known):
     q, k, v = drawn()

@@ -61,13 +61,14 @@ KNOWN = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("name", KNOWN)
 def test_gradients_are_those_of_float64(name: str):
     row = KNOWN[name]
     check(tensors(row.q, row.kv, row.dtype), row.mods, row.parameters, row.limit)
 
 
+@pytest.mark.nightly
 def test_146377_gradients_of_strided_keys():
     """Zeros have gradient 0, also after a call of another length, and for keys whose rows are apart in memory."""
     for length in (20, 12, 20):

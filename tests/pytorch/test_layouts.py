@@ -77,7 +77,7 @@ def launched(monkeypatch):
         yield places
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(("call", "layout"), in_turn(CALLS, LAYOUTS, every=2))
 def test_layouts(call: str, layout: str, launched):
     options = CALLS[call][3]
@@ -200,7 +200,7 @@ def compile_whole():
     torch._dynamo.reset()
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(("layout", "backend"), in_turn(LAYOUTS, ["aot_eager", "inductor"], every=2, first=1))
 def test_torch_compile(layout: str, backend: str, compile_whole, monkeypatch):
     """Tensors that the graph takes and makes; the output's strides are those of a call outside."""

@@ -135,6 +135,7 @@ def seen_through(n: int, batch: int, how: str) -> list[torch.Tensor]:
 OF_NIGHT = [pytest.param(how, marks=pytest.mark.nightly) for how in ("views", "cache")]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("how", ["packed", *OF_NIGHT])
 def test_strides_that_vary_with_the_length_have_a_kernel_for_all(how: str, monkeypatch):
     attend, long_way = flex_attention._attend, []

@@ -37,7 +37,7 @@ def same(score_mod=None, mask_mod=None) -> None:
     assert (found - expected).nan_to_num().abs().max() < 2e-5
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(
     "mask_mod",
     [
@@ -65,7 +65,7 @@ def test_masks(mask_mod):
     same(mask_mod=mask_mod)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(
     "score_mod",
     [
@@ -189,7 +189,7 @@ def prefix(b, h, q, kv):
 SETTINGS = SimpleNamespace(cap=3.0, slopes=torch.tensor([0.5, 0.25], device=DEVICE))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(
     ("score_mod", "mask_mod"),
     [

@@ -158,6 +158,7 @@ def test_a_function_that_calls_itself_ends():
     assert read(mod).key == read(mod).key
 
 
+@pytest.mark.nightly
 def test_keys_are_the_same_in_another_process(capsys):
     script = """
 from neptune_lab.pytorch.mods import read

@@ -64,7 +64,7 @@ MODS = {
 }
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(("q_len", "name"), in_turn([1, 5], MODS, every=2))
 def test_the_keys_of_the_pages(name, q_len):
     given = problem(q_len)
@@ -167,7 +167,7 @@ def test_values_that_do_not_fit():
 # -- the operator -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("q_len", [1, 12])
 @pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])
 def test_the_operator(q_len, template):

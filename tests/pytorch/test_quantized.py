@@ -94,13 +94,13 @@ def checked(tensors: Any, scales: Any, mask: Any, tolerance: float = TOLERANCE, 
     return found
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(("dtypes", "scales"), in_turn(DTYPES, SCALES, every=3, first=1))
 def test_dtypes_and_scales(dtypes: str, scales: str):
     checked(*case(0, DTYPES[dtypes], SHAPES["grouped"], [scales] * 3), causal)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(("dtypes", "mask", "shape"), in_turn(["e4m3", "bf16, int8 cache"], MASKS, SHAPES, every=3))
 def test_masks_and_shapes(dtypes: str, mask: str, shape: str):
     if shape == "decode" and mask == "first row empty":
@@ -108,7 +108,7 @@ def test_masks_and_shapes(dtypes: str, mask: str, shape: str):
     checked(*case(1, DTYPES[dtypes], SHAPES[shape], ["number", "heads", "batch and heads"]), MASKS[mask])
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("q_dtype", [E4, BF16])
 def test_weights_of_8_bits(q_dtype: torch.dtype, shape: str):

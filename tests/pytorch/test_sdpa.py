@@ -102,7 +102,7 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("case", CASES)
 def test_numbers_and_shapes_are_torchs(case):
     shapes, mask, options = CASES[case]
@@ -244,7 +244,7 @@ def random_case(seed: int) -> tuple[list[Any], dict[str, Any]]:
     return draw(*shapes, dtype=rng.choice([torch.float32, torch.float32, torch.float16]), seed=seed), options
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("seed", [*range(12), *(pytest.param(n, marks=pytest.mark.nightly) for n in range(12, 300))])
 @pytest.mark.filterwarnings("ignore:attention copies")
 def test_random_calls(seed):

@@ -120,6 +120,7 @@ def weakly(work) -> None:
 CALLBACKS = {"finalizer": Finalized, "garbage collector": collected, "weak reference": weakly}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("callback", CALLBACKS.values(), ids=CALLBACKS)
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_nothing_is_raised_in_a_callback_of_python_s(callback):

@@ -77,7 +77,7 @@ ENTRANCES = {
 }  # fmt: skip
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("entrance", ENTRANCES)
 def test_wrong_arguments_are_refused_by_us(entrance, monkeypatch, tmp_path):
     """Some of the values are right for some of the arguments; none may raise anything but our errors."""

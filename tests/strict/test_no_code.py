@@ -92,7 +92,7 @@ def test_a_record_with_code_cannot_be_read(canary, kind):
     assert not canary.exists()
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("option", OPTIONS)
 def test_a_record_runs_no_code(canary, monkeypatch, option):
     """The record is put into the program as if a store had handed it out, so every check behind the reader is tried."""

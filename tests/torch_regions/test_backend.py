@@ -251,6 +251,7 @@ CHANGING: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], bool]] = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.nightly) if name == "a length" else name for name in CHANGING]
 )

@@ -26,7 +26,7 @@ def outline(kernel) -> str:
     return f"{kernel.outline.rstrip()}\n\n{''.join(f'{r}{chr(10)}' for r in apart)}"
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("name", ATTENTION)
 def test_attention_in_textbook_spelling(name: str, golden):
     function, make = ATTENTION[name]
@@ -42,7 +42,7 @@ def test_attention_in_textbook_spelling(name: str, golden):
     golden(f"from_torch_{name}.outline.txt", outline(kernel))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("name", BEYOND)
 def test_reductions_in_textbook_spelling(name: str, golden):
     function, make = BEYOND[name]
@@ -57,7 +57,7 @@ def test_reductions_in_textbook_spelling(name: str, golden):
     golden(f"from_torch_{name}.outline.txt", outline(kernel))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("name", ["vanilla", "causal", "alibi", "softcap", "gqa", "evoformer", "invariant_point"])
 def test_attention_is_one_kernel_without_scores_in_memory(name: str):
     function, make = ATTENTION[name]

@@ -46,6 +46,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "name", [name if n < 2 else pytest.param(name, marks=pytest.mark.nightly) for n, name in enumerate(FUNCTIONS)]
 )

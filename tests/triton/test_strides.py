@@ -58,7 +58,7 @@ OPERATORS = {
 }
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize(
     ("name", "layout", "loads"),
     in_turn(OPERATORS, LAYOUTS, ["pointers", "descriptors", "host_descriptors"], every=2, first=1),
@@ -75,7 +75,7 @@ def test_numbers(name: str, layout: str, loads: str):
     assert kernel.relative_error() < 2e-3
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_full_validation_runs_every_form(layout: str):
     operator, _ = laid_out(OPERATORS["causal"][0](), layout)

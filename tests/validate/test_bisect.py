@@ -60,7 +60,7 @@ PLACES = {
 DAILY = {"accumulators", "dimensions_not_permuted", "padding_in_loads", "partition_one_short", "stale_tag"}
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="planting needs fork")
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in DAILY else [pytest.mark.nightly]) for n in PLACES])
 def test_a_planted_bug_is_found_at_its_statement(name: str):

@@ -53,7 +53,7 @@ def compiled(name: str, **more) -> nl.Kernel:
     return by_name.compile(make(), options.pop("template", None), **options)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_the_numpy_form_of_triton_is_what_tritons_interpreter_gives(name: str):
     kernel = compiled(name, validate="none")
@@ -144,7 +144,7 @@ def test_the_reference_is_the_operators_own(name: str):
         np.testing.assert_allclose(found[spec.name], array, rtol=1e-9, atol=1e-12, equal_nan=True)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(("mode", "name"), in_turn(["quick", "full"], OPERATORS, every=2))
 def test_right_kernels_pass_and_say_what_was_run(name: str, mode: str):
     validated = compiled(name, validate=mode).validated
@@ -242,6 +242,7 @@ def test_a_structure_is_run_once(monkeypatch: pytest.MonkeyPatch):
     assert len(ran) > first
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("seq", "block_q", "block_kv"), [(256, 64, 64), (250, 64, 64), (1000, 128, 64), (512, 128, 32), (96, 32, 32)]
 )

@@ -145,6 +145,7 @@ def test_text_is_the_same_schedule(softmax_page):
     assert "i=4" in page.explorer.to_python()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("text", "line", "column", "step", "message"),
     [
@@ -326,6 +327,7 @@ def test_the_check_runs_natively_or_at_smaller_sizes_or_says_that_it_did_not(pag
     assert "not checked natively" in own["text"]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("name", "sizes", "says"),
     [

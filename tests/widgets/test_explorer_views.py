@@ -53,6 +53,7 @@ def test_the_view_is_saved_and_opened_as_data(softmax_page, tmp_path):
     assert explorer.view == {"step": 3, "phase": "naive", "panes": {"code": "triton"}, "sizes": {"rail": 0.2}}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "text",
     [

@@ -13,6 +13,7 @@ from neptune_lab.errors import ScheduleError
 from neptune_lab.operators import Operator
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("q_len", "template"), [(2048, "rolling_update"), (1, "split_k_update"), (200, "split_k_update")]
 )

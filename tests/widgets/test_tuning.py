@@ -32,6 +32,7 @@ def test_without_a_gpu_it_says_so(page):
     assert "another machine" in last["help"]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("seconds", [0, True, "5", 1e9])
 def test_seconds_are_a_number_in_range(page, seconds):
     answer = page.ask("tune", seconds=seconds)
@@ -61,6 +62,7 @@ def test_a_run_tells_each_candidate_and_its_result_is_taken_over(page):
     assert "num_warps=32" not in page.triton
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("three_candidates", "held_after_the_first")
 def test_a_cancel_keeps_what_was_measured(page):
     seq = page.post("tune", seconds=ENDLESS)
