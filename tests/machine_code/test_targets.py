@@ -232,3 +232,20 @@ def test_hoppers_tiles_would_not_do(target: str, fault: str):
     """The check finds what the choice of tiles avoids."""
     kernel = nl.compile(attend("attention.causal", head_dim=256)(), target="h200", validate="none")
     assert fault in faults(kernel, kernel.machine_code(target))
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("attention.full", {"heads": 8, "seq": 1000, "head_dim": 192, "v_head_dim": 128}),
+        ("attention.full", {"heads": 8, "seq": 1000, "head_dim": 256}),
+        ("attention.causal", {"heads": 32, "seq": 4096, "head_dim": 256}),
+    ],
+    ids=["192 and 128 wide, split", "256 wide, split", "256 wide"],
+)
+def test_wide_backward_passes_fit_a_block_of_hopper(name: str, sizes: dict[str, int]):
+    backward_pass = training(OPERATORS[name](batch=1, dtype="bfloat16", **sizes)).backward
+    code = nl.compile(backward_pass, target="h200", validate="none").machine_code("sm_90")
+    assert max(k.resources.shared_bytes for k in code.kernels) <= architecture_of("sm_90").block_shared_memory
+    assert max(k.resources.local_bytes for k in code.kernels) <= 128  # (bytes that a thread spills)

@@ -98,23 +98,33 @@ _SUMS: Mapping[str, UnitTiles] = MappingProxyType(
     {"mfma": UnitTiles(64, 16, 4, 16, 1), "tcgen05": UnitTiles(64, 32, 4, 16, 1), "wmma": UnitTiles(64, 16, 8, 8, 1)}
 )
 # Of nests with two products per tile before the one that accumulates (backward passes): whole rows of several factors
-# are held at a time.  The first number is the width up to which other tiles do.
+# are held at a time.  The first number is the width up to which other tiles do: on Hopper, the tiles of narrower ones
+# would take more shared memory than a block has, and spill.
 _TWICE: Mapping[str, tuple[int, UnitTiles]] = MappingProxyType(
-    {"tcgen05": (128, UnitTiles(64, 64, 4, 16, 2)), "wmma": (0, UnitTiles(32, 16, 8, 4, 1))}
+    {
+        "wgmma": (128, UnitTiles(64, 64, 8, 8, 2)),
+        "tcgen05": (128, UnitTiles(64, 64, 4, 16, 2)),
+        "wmma": (0, UnitTiles(32, 16, 8, 4, 1)),
+    }
 )
+# The same for a split nest on Hopper, whose partial sums pass through shared memory beside the factors.
+_TWICE_SPLIT = UnitTiles(64, 32, 8, 8, 2)
 # Elements of a tile without a product, if it is a part of a row or there are several; of more, a program of NVIDIA's
 # has too few registers.
 _ROW_ELEMENTS = 1 << 14
 
 
-def suited(program: Program, nest: NestPlan, config: NestConfig, matrix_unit: str) -> NestConfig:
-    """`config` for a GPU with another matrix unit than Hopper.
+def suited(
+    program: Program, nest: NestPlan, config: NestConfig, matrix_unit: str, *, split: bool = False
+) -> NestConfig:
+    """`config` for a GPU with another matrix unit than Hopper, and for wide backward passes on Hopper.
 
     Args:
         program: the definition, before any step.
         nest: from `plan`.
         config: chosen by shape; without launch hints that a caller chose.
         matrix_unit: one of `target.MATRIX_UNITS`.
+        split: whether the columns of the nest may be split among programs.
 
     Returns:
         The config; `config` itself if nothing is smaller on such a GPU.
@@ -127,7 +137,7 @@ def suited(program: Program, nest: NestPlan, config: NestConfig, matrix_unit: st
         if matrix_unit == "wgmma" or config.block_q > 1 or config.block_kv <= _ROW_ELEMENTS or not several:
             return config
         return replace(config, block_kv=_ROW_ELEMENTS, one_tile=False)
-    tiles = _tiles(program, nest, config, matrix_unit)
+    tiles = _tiles(program, nest, config, matrix_unit, split)
     if tiles is None:
         return config
     rows, columns = min(config.block_q, tiles.rows), min(config.block_kv, tiles.columns)
@@ -136,7 +146,7 @@ def suited(program: Program, nest: NestPlan, config: NestConfig, matrix_unit: st
     return replace(config, block_q=rows, block_kv=columns, num_warps=warps, num_stages=tiles.stages, one_tile=whole)
 
 
-def _tiles(program: Program, nest: NestPlan, config: NestConfig, unit: str) -> UnitTiles | None:
+def _tiles(program: Program, nest: NestPlan, config: NestConfig, unit: str, split: bool) -> UnitTiles | None:
     """The tiles of a nest with a product; None: as chosen by shape."""
     if multiplies_float32(program, nest):
         return _FLOAT32.get(unit)
@@ -148,7 +158,7 @@ def _tiles(program: Program, nest: NestPlan, config: NestConfig, unit: str) -> U
         return _EIGHTS[unit]
     width = max(folded(program, nest), accumulated(program, nest))
     if unit in _TWICE and multiplies_twice(program, nest) and folded(program, nest) > _TWICE[unit][0]:
-        return _TWICE[unit][1]
+        return _TWICE_SPLIT if split and unit == "wgmma" else _TWICE[unit][1]
     cases = _HALVES.get(unit, ())
     found = (case.tiles for case in cases if width <= case.width and config.block_q >= case.rows)
     return next(found, cases[-1].tiles if cases else None)

@@ -9,7 +9,7 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_ir.products import is_product
 from neptune_lab.loop_schedule.plan import COLUMN_TILE, SMALLEST_ROWS, NestPlan, parallelism
-from neptune_lab.loop_schedule.templates.config import TileConfig
+from neptune_lab.loop_schedule.templates.config import SplitKConfig, TileConfig
 from neptune_lab.loop_schedule.templates.launch_hints import CROWDED, with_hints
 from neptune_lab.loop_schedule.templates.matrix_units import suited
 from neptune_lab.loop_schedule.templates.nest_shape import (
@@ -92,7 +92,7 @@ def _nest_config(program: Program, nest: NestPlan, n: int, several: bool, config
     values = {name: getattr(config, name, None) for name in SIZES}
     given = {name: value[n] if isinstance(value, tuple) else value for name, value in values.items()}
     chosen = default_config(program, nest, several=several, multiprocessors=config.multiprocessors)
-    chosen = suited(program, nest, chosen, config.matrix_unit)
+    chosen = suited(program, nest, chosen, config.matrix_unit, split=isinstance(config, SplitKConfig))
     width, splits = columns_of(program, nest), given["splits"] or 1
     if splits > 1:
         # Unless block_kv is given, tiles are short enough for this number of splits.
