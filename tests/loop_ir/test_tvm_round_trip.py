@@ -7,13 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import small_operators as small  # pyright: ignore[reportMissingImports]
-from tvm import te
+from tvm import s_tir, te
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Block, Buffer, Const, Iter, Load, Loop, Op, Program, Store, Var, walk
 from neptune_lab.loop_ir.run import run
-from neptune_lab.loop_ir.tvm_compat import from_te, from_tvm, to_tvm, tvmscript
+from neptune_lab.loop_ir.tvm_compat import from_te, from_tvm, outward, to_tvm, tvmscript
 from neptune_lab.loop_schedule import Schedule
 from neptune_lab.loop_schedule.templates import TEMPLATES
 from neptune_lab.operators import attention, softmax
@@ -143,3 +143,12 @@ def test_the_absolute_value_of_an_integer_stays_one():
     found = [e for b in tree.blocks(op.program) for e in walk(b.body.value) if isinstance(e, Op) and e.name == "abs"]
     assert {str(e.args[0]) for e in found} == {str(Op("sub", (Var("i"), Var("j")))), str(Var("i"))}
     assert_unchanged(op.program)
+
+
+def test_blocks_have_the_buffers_of_their_program():
+    """Also if a buffer has been converted again since, by another thread or after it left its cache."""
+    program = small.operator(small.two_sums()).build()
+    for _ in range(2):
+        s_tir.Schedule(to_tvm(program))  # (which verifies the function)
+        assert_unchanged(program)
+        outward._buffer.cache_clear()

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -43,9 +43,14 @@ def _buffer(b: Buffer) -> Any:
 
 
 @lru_cache(maxsize=2048)
-def _block(name: str, axes: tuple[_Axis, ...], body: Store, init: Store | None, buffers: tuple[Buffer, ...]) -> Any:
-    """A block without its bindings and predicates; `buffers`: those that it accesses."""
-    return _Out(buffers).block(name, axes, body, init)
+def _block(
+    name: str, axes: tuple[_Axis, ...], body: Store, init: Store | None, buffers: tuple[tuple[Buffer, Any], ...]
+) -> Any:
+    """A block without its bindings and predicates; `buffers`: those that it accesses, with TVM's.
+
+    TVM's are in the key, since a buffer may be converted again: by another thread, or after it has left its cache.
+    """
+    return _Out(dict(buffers)).block(name, axes, body, init)
 
 
 def _accessed(block: Block) -> dict[str, None]:
@@ -59,11 +64,11 @@ def _accessed(block: Block) -> dict[str, None]:
 
 
 class _Out:
-    """One conversion; holds the TVM buffer of each name."""
+    """One conversion, of a program with these buffers; holds the TVM buffer of each name."""
 
-    def __init__(self, buffers: Iterable[Buffer]) -> None:
+    def __init__(self, buffers: Mapping[Buffer, Any]) -> None:
         self.known = {b.name: b for b in buffers}
-        self.buffers = {name: _buffer(b) for name, b in self.known.items()}
+        self.buffers = {b.name: converted for b, converted in buffers.items()}
 
     def expr(self, expr: Expr, env: dict[str, Any]) -> Any:
         match expr:
@@ -124,7 +129,7 @@ class _Out:
 
     def realize(self, block: Block, env: dict[str, Any]) -> Any:
         axes = tuple([(it.name, it.extent, it.kind) for it in block.iters])
-        accessed = tuple([self.known[name] for name in _accessed(block)])
+        accessed = tuple([(self.known[name], self.buffers[name]) for name in _accessed(block)])
         inner = _block(block.name, axes, block.body, block.init, accessed)
         predicate = tirx.const(True, "bool")
         for n, p in enumerate(block.predicates):
@@ -162,7 +167,7 @@ class _Out:
 
 def to_tvm(program: Program, *, expose: bool = False) -> Any:
     """The program as a TensorIR function; with `expose`, every buffer is a parameter (inputs and outputs first)."""
-    return _Out(program.buffers).function(program, expose=expose)
+    return _Out({b: _buffer(b) for b in program.buffers}).function(program, expose=expose)
 
 
 def tvmscript(program: Program) -> str:
