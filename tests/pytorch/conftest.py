@@ -28,6 +28,15 @@ def nothing_seen_before():
 
 
 @pytest.fixture
+def nothing_seen(monkeypatch, tmp_path):
+    """No length was seen, and no kernel is on disk."""
+    monkeypatch.setenv("NEPTUNE_LAB_CACHE", str(tmp_path))
+    flex_attention.forget()
+    yield
+    lengths.forget()
+
+
+@pytest.fixture
 def splits():
     """Kernels for all lengths are those that users get: their columns are in splits."""
 

@@ -12,16 +12,9 @@ from attention_reference import DEVICE, causal
 from gradient_reference import check, leaf
 
 import neptune_lab as nl
-from neptune_lab.pytorch import flex_attention, length_training, lengths, recording
+from neptune_lab.pytorch import length_training, lengths, recording
 
-
-@pytest.fixture(autouse=True)
-def nothing_seen(monkeypatch, tmp_path):
-    """No length was seen, and no kernel is on disk."""
-    monkeypatch.setenv("NEPTUNE_LAB_CACHE", str(tmp_path))
-    flex_attention.forget()
-    yield
-    lengths.forget()
+pytestmark = pytest.mark.usefixtures("nothing_seen")
 
 
 def drawn(q_len: int, kv_len: int, heads: int = 2, kv_heads: int = 2) -> tuple[torch.Tensor, ...]:

@@ -14,16 +14,9 @@ from neptune_lab.pytorch import flex_attention, lengths
 from neptune_lab.pytorch.arguments import Extras, Problem
 from neptune_lab.pytorch.mods import read
 
+pytestmark = pytest.mark.usefixtures("nothing_seen")
+
 HEADS, KV_HEADS, WIDTH = 4, 2, 32
-
-
-@pytest.fixture(autouse=True)
-def nothing_seen(monkeypatch, tmp_path):
-    """No length was seen, and no kernel is on disk."""
-    monkeypatch.setenv("NEPTUNE_LAB_CACHE", str(tmp_path))
-    flex_attention.forget()
-    yield
-    lengths.forget()
 
 
 def drawn(q_len: int, kv_len: int, batch: int = 1, seed: int = 0) -> tuple[torch.Tensor, ...]:
