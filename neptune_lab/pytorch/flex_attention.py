@@ -28,6 +28,7 @@ from neptune_lab.pytorch.arguments import (
     warn_of_conversions,
     with_columns,
 )
+from neptune_lab.pytorch.autocast import under_autocast
 from neptune_lab.pytorch.block_masks import mask_of
 from neptune_lab.pytorch.compiled import Compiled, compiled_for
 from neptune_lab.pytorch.empty import is_empty, outputs_of_empty
@@ -144,7 +145,8 @@ def attention(
         q: queries (batch, heads, q_len, head_dim), float16, bfloat16 or float32, or float8_e4m3fn or float8_e5m2.
         k: keys (batch or 1, kv_heads, kv_len, head_dim).  With 1, all samples of the batch share k and v.
         v: values, of k's batch, heads and length: (batch or 1, kv_heads, kv_len, v_head_dim).  If the dtypes of q, k
-            and v differ, the ones that are narrower are converted at each call, with a warning once.  k and v may
+            and v differ, the ones that are narrower are converted at each call, with a warning once.  Under
+            torch.autocast, floats of 16 and 32 bits become its dtype first, as for torch's attention.  k and v may
             also be float8_e4m3fn, float8_e5m2 or int8, whatever q is: the kernel converts tiles of them.
         score_mod: `score_mod(score, b, h, q, kv)` returns the new score for a float32 score; None: unchanged.
         block_mask: a torch BlockMask for these lengths: the mask is its mask_mod and its lists of blocks.  For a new
@@ -201,6 +203,10 @@ def attention(
         DefinitionError: a mod cannot be compiled; `scale` is not a finite number.
         ScheduleError, TileError, EmitError: a stage of the compiler refused.
     """
+    if torch._C._is_any_autocast_enabled():
+        if others:
+            (q, k, v), others = named(q, k, v, others), {}
+        q, k, v = under_autocast(q, k, v)
     few = (
         block_mask
         is return_aux

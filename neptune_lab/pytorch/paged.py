@@ -21,6 +21,7 @@ from neptune_lab.pytorch.arguments import (
     refuse_options,
     refuse_transforms,
 )
+from neptune_lab.pytorch.autocast import under_autocast
 from neptune_lab.pytorch.compiled import Compiled, compiled_for
 from neptune_lab.pytorch.mods import read
 from neptune_lab.pytorch.quantized import NONE, has_quantized, quantized
@@ -85,6 +86,7 @@ def paged_attention(
         DefinitionError: a mod cannot be compiled; `scale` is not a finite number.
         ScheduleError, TileError, EmitError: a stage of the compiler refused.
     """
+    q, k_cache, v_cache = under_autocast(q, k_cache, v_cache)
     run = traced_paged if torch.compiler.is_dynamo_compiling() else paged
     return run(
         q, k_cache, v_cache, page_table, lengths, score_mod, mask_mod, scale, return_lse, kernel_options,

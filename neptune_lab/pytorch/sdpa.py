@@ -8,6 +8,7 @@ import torch
 
 from neptune_lab.errors import LaunchError
 from neptune_lab.pytorch.arguments import Shape, device_of, refuse_options
+from neptune_lab.pytorch.autocast import under_autocast
 from neptune_lab.pytorch.flex_attention import attention
 from neptune_lab.pytorch.masks import broadcasts, causal, element, scored, unexpanded
 from neptune_lab.strict.console import shown
@@ -57,6 +58,7 @@ def scaled_dot_product_attention(
         DefinitionError: `scale` is not a finite number.
         ScheduleError, TileError, EmitError: a stage of the compiler refused.
     """
+    query, key, value, attn_mask = under_autocast(query, key, value, attn_mask)
     _check(query, key, value, attn_mask, dropout_p, is_causal)
     refuse_options(enable_gqa, scale)
     batch = _broadcast([t.shape[:-3] for t in (query, key, value)])
