@@ -68,7 +68,6 @@ def with_gradients(op: Operator) -> Callable[..., Any]:
     from neptune_lab.runtime.differentiable import refuse_transforms
 
     kernel = differentiable(op, _kernel, _kernel)
-    torch_op = kernel.op
     captured, expected = CapturedInputs(op), len(op.inputs)
 
     def call(*tensors: Any) -> Any:
@@ -81,7 +80,7 @@ def with_gradients(op: Operator) -> Callable[..., Any]:
                 + ", ".join(t.name for t in op.inputs if t.name not in op.captured),
                 help="give the operator's inputs in this order",
             )
-        return kernel.outputs(torch_op(*tensors))
+        return kernel(*tensors)
 
     call.__name__ = op.name
     call.operator = op  # for nl.explore, which shows both passes

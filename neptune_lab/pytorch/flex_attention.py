@@ -33,7 +33,7 @@ from neptune_lab.pytorch.block_masks import mask_of
 from neptune_lab.pytorch.compiled import Compiled, compiled_for
 from neptune_lab.pytorch.empty import is_empty, outputs_of_empty
 from neptune_lab.pytorch.examples import over_examples
-from neptune_lab.pytorch.known_calls import keep, launched
+from neptune_lab.pytorch.known_calls import keep, keep_recorded, launched
 from neptune_lab.pytorch.lengths import known_family
 from neptune_lab.pytorch.mods import Reading, read
 from neptune_lab.pytorch.packed import Places, packed_mods, places_of
@@ -289,12 +289,15 @@ def _attend(
         mods, reading, captured = over_examples(*mods, reading)
     if torch.is_grad_enabled() and records_gradients((q, k, v, *captured)):
         found = recording_for(problem_of(*problem), *mods, reading, device)
-        return found.kernel.outputs(found.op(q, k, v, *captured_inputs(found.captured, captured, device)))
+        if reading.exact and q is given[0] and k is given[1] and v is given[2]:
+            call = q, k, v, score_mod, mask_mod, enable_gqa, scale, extras
+            keep_recorded(call, found.kernel, found.captured, reading.tensors)
+        return found.kernel(q, k, v, *captured_inputs(found.captured, captured, device))
     compiled = _kernel(problem, *mods, reading)
     extra = captured_inputs(compiled.captured, captured, device) if compiled.captured else ()
     if reading.exact and q is given[0] and k is given[1] and v is given[2]:
         family = known_family(problem_of(*problem), reading) if compiled.kernel.spec.ranges else None
-        keep(q, k, v, score_mod, mask_mod, enable_gqa, scale, extras, compiled, reading.tensors, family)
+        keep((q, k, v, score_mod, mask_mod, enable_gqa, scale, extras), compiled, reading.tensors, family)
     if type(q) is type(k) is type(v) is torch.Tensor and not torch._C._len_torch_dispatch_stack():
         return compiled.kernel.launch(q, k, v, *scales, *extra)
     return compiled.op(q, k, v, *scales, *extra)  # for fake tensors, and for modes that only see operators

@@ -2,8 +2,8 @@
 
 A call is known if an earlier one, with everything checked, had the same shapes, dtypes, device, strides and options,
 and mods of the same state (`mod_state`).  A kernel for all lengths also serves the lengths that its arguments may have:
-those are compared as numbers.  Everything else takes the long way: a tensor that records gradients, a subclass, a
-transform, a mod whose state cannot be seen.
+those are compared as numbers.  Calls that record gradients are found too, by their shapes.  Everything else takes the
+long way: a subclass, a transform, a mod whose state cannot be seen.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from neptune_lab.pytorch.compiled import Compiled
 from neptune_lab.pytorch.length_layouts import Layout, Layouts, fixed_layout, layouts_of, moving_layout
 from neptune_lab.pytorch.lengths import LONG, Family
 from neptune_lab.pytorch.mod_state import state_of
+from neptune_lab.runtime.differentiable import Differentiable
 from neptune_lab.tensor_spec import TensorSpec
 
 # Entries of each table; a full one is emptied, since calls fill it again.
@@ -39,6 +40,14 @@ class _Known:
     """
 
     compiled: Compiled
+    captured: tuple[tuple[int, torch.dtype], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """A kernel with gradients; `captured` as in `_Known`."""
+
+    kernel: Differentiable
     captured: tuple[tuple[int, torch.dtype], ...]
 
 
@@ -74,12 +83,14 @@ class _ForLengths:
 
 _known: dict[Any, _Known] = {}
 _for_lengths: dict[Any, _ForLengths] = {}
+_recorded: dict[Any, _Recorded] = {}
 
 
 def forget() -> None:
     """Forgets all calls."""
     _known.clear()
     _for_lengths.clear()
+    _recorded.clear()
 
 
 def launched(
@@ -96,14 +107,13 @@ def launched(
     """The output of a call whose kernel is known; None if it is not."""
     if not type(q) is type(k) is type(v) is _Tensor or _modes() or _transform() is not None:
         return None
-    if (_recording() and (q.requires_grad or k.requires_grad or v.requires_grad)) or forward_ad._current_level >= 0:
+    if forward_ad._current_level >= 0:
         return None
+    recording = _recording()
     tensors: list[torch.Tensor] = []
     mods = state_of(score_mod, tensors), state_of(mask_mod, tensors)
     options = _options(enable_gqa, scale, lse, dynamic)
     if options is None or None in mods:
-        return None
-    if tensors and _recording() and any(t.requires_grad for t in tensors):
         return None
     device = q.device
     of_q, of_k, of_v = q.shape, k.shape, v.shape
@@ -111,7 +121,13 @@ def launched(
     strides = None
     if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
         strides = q.stride(), k.stride(), v.stride()
-    known = _known.get((of_q, of_k, of_v, kinds, strides, *[t.shape for t in tensors]))
+    key = of_q, of_k, of_v, kinds, strides, *[t.shape for t in tensors]
+    if recording and (q.requires_grad or k.requires_grad or v.requires_grad or any(t.requires_grad for t in tensors)):
+        recorded = _recorded.get(key)
+        if recorded is None:
+            return None
+        return recorded.kernel(q, k, v, *captured_inputs(recorded.captured, tensors, device))
+    known = _known.get(key)
     if known is None:
         if not _for_lengths or len(of_q) != 4 or len(of_k) != 4 or len(of_v) != 4:
             return None
@@ -142,7 +158,18 @@ def _family(q: Any, k: Any, v: Any, kinds: Any, layouts: Layouts) -> Any:
     return sizes, kinds, layouts, m == 1, m == n, m >= LONG or n >= LONG
 
 
-def keep(
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """A call that was checked: what tells it from others, and `captured` as in `_Known`."""
+
+    tensors: list[torch.Tensor]
+    captured: tuple[tuple[int, torch.dtype], ...]
+    kinds: Any
+    strides: Any
+    key: Any
+
+
+def _noted(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -151,38 +178,64 @@ def keep(
     enable_gqa: bool,
     scale: float | None,
     extras: Extras,
-    compiled: Compiled,
+    captured: tuple[tuple[int, torch.dtype], ...],
     read: tuple[Any, ...],
-    family: Family | None,
-) -> None:
-    """Notes the kernel of a call that was checked, so that `launched` finds it.
-
-    Args:
-        read: the tensors that the mods read (`Reading.tensors`).
-        family: of a kernel for all lengths.
-    """
+) -> _Noted | None:
+    """A call that was checked; None if `launched` could not find it."""
     tensors: list[torch.Tensor] = []
     mods = state_of(score_mod, tensors), state_of(mask_mod, tensors)
     options = _options(enable_gqa, scale, extras.lse, extras.dynamic)
     if options is None or None in mods or Extras(extras.lse, dynamic=extras.dynamic) != extras:
-        return
+        return None
     place = {id(tensor): index for index, tensor in enumerate(tensors)}
-    if any(id(read[index]) not in place for index, _ in compiled.captured):
-        return
-    captured = tuple((place[id(read[index])], dtype) for index, dtype in compiled.captured)
-    known = _Known(compiled, captured)
+    if any(id(read[index]) not in place for index, _ in captured):
+        return None
     kinds = q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, options, mods
     strides = None
     if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
         strides = q.stride(), k.stride(), v.stride()
+    key = q.shape, k.shape, v.shape, kinds, strides, *[t.shape for t in tensors]
+    own = tuple((place[id(read[index])], dtype) for index, dtype in captured)
+    return _Noted(tensors, own, kinds, strides, key)
+
+
+def keep_recorded(
+    call: tuple[Any, ...], kernel: Differentiable, captured: tuple[tuple[int, torch.dtype], ...], read: tuple[Any, ...]
+) -> None:
+    """Notes the kernel with gradients of a call that was checked, so that `launched` finds it.
+
+    Args:
+        call: q, k, v, score_mod, mask_mod, enable_gqa, scale and the `Extras`.
+        captured: as in `Recording`.
+        read: the tensors that the mods read (`Reading.tensors`).
+    """
+    noted = _noted(*call, captured, read)
+    if noted is not None:
+        _add(_recorded, noted.key, _Recorded(kernel, noted.captured))
+
+
+def keep(call: tuple[Any, ...], compiled: Compiled, read: tuple[Any, ...], family: Family | None) -> None:
+    """Notes the kernel of a call that was checked, so that `launched` finds it.
+
+    Args:
+        call: q, k, v, score_mod, mask_mod, enable_gqa, scale and the `Extras`.
+        read: the tensors that the mods read (`Reading.tensors`).
+        family: of a kernel for all lengths.
+    """
+    noted = _noted(*call, compiled.captured, read)
+    if noted is None:
+        return
+    known = _Known(compiled, noted.captured)
     if family is None or not compiled.kernel.spec.ranges:
-        _add(_known, (q.shape, k.shape, v.shape, kinds, strides, *[t.shape for t in tensors]), known)
-    else:
+        _add(_known, noted.key, known)
+        return
+    q, k, v, *_ = call
+    layouts: Any = (None, None, None)
+    if noted.strides is not None:
         given = zip((q, k, v), compiled.kernel.spec.inputs[:3], strict=True)
-        layouts: Any = (None, None, None)
-        if strides is not None:
-            layouts = tuple(_layout_of(tensor, spec) for tensor, spec in given)
-        _add(_for_lengths, _family(q.shape, k.shape, v.shape, kinds, layouts), _lengths_of(known, tensors, family))
+        layouts = tuple(_layout_of(tensor, spec) for tensor, spec in given)
+    key = _family(q.shape, k.shape, v.shape, noted.kinds, layouts)
+    _add(_for_lengths, key, _lengths_of(known, noted.tensors, family))
 
 
 def _layout_of(tensor: torch.Tensor, spec: TensorSpec) -> Layout:
@@ -218,4 +271,4 @@ def _add(table: dict[Any, Any], key: Any, value: Any) -> None:
     table[key] = value
 
 
-__all__ = ["forget", "keep", "launched"]
+__all__ = ["forget", "keep", "keep_recorded", "launched"]

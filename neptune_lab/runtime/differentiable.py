@@ -1,4 +1,9 @@
-"""Kernels with gradients: a forward kernel as a torch operator whose backward pass is a kernel too."""
+"""Kernels with gradients: a forward kernel whose backward pass is a kernel too.
+
+It is an operator of torch, for graphs and for modes that only see operators. A call on plain tensors goes through a
+function of torch's autograd instead, whose two passes launch the kernels themselves: two operators with an autograd of
+Python take about 70 microseconds of the host's time more (scripts/backward_speed.py, at length 1024).
+"""
 
 from __future__ import annotations
 
@@ -7,15 +12,36 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd import forward_ad
 
 from neptune_lab.errors import LaunchError
 from neptune_lab.runtime import LoadedKernel
 from neptune_lab.runtime.strided import of_any_strides
 from neptune_lab.runtime.torch_op import torch_op
-from neptune_lab.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
+
+_Tensor = torch.Tensor
+_modes = torch._C._len_torch_dispatch_stack
+_functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@dataclass(frozen=True, slots=True)
+class _Backward:
+    """The backward kernel for some of the inputs.
+
+    Args:
+        launch: the kernel on tensors of any strides; `op`: the same as an operator.
+        sources: for each of its inputs, the index of the saved tensor, and -1; or of the saved output whose cotangent it
+            is, and the index of that.
+        places: for each input of the forward kernel, which of the results is its gradient; None: it has none.
+    """
+
+    launch: Callable[..., Any]
+    op: OpOverload
+    sources: tuple[tuple[int, int], ...]
+    places: tuple[int | None, ...]
 
 
 @dataclass(slots=True)
@@ -38,15 +64,29 @@ class Differentiable:
     wrt: frozenset[str]
     backward_for: Callable[[tuple[str, ...]], LoadedKernel]
     derivative: str = ""
-    _backward: dict[tuple[str, ...], OpOverload] = field(default_factory=dict)
+    # By which inputs of the forward kernel need gradients; None: none of them has one.
+    _backward: dict[tuple[bool, ...], _Backward | None] = field(default_factory=dict)
+    _forward: tuple[Callable[..., Any], OpOverload] | None = None
 
     @property
     def op(self) -> OpOverload:
         """The operator: from the forward kernel's inputs to all of its outputs; the first `results` have gradients."""
-        autograd = self.backward, self.keep
-        return torch_op(
-            self.forward, launch=of_any_strides(self.forward), autograd=autograd, derivative=self.derivative
-        )
+        return self._launch_and_op()[1]
+
+    def _launch_and_op(self) -> tuple[Callable[..., Any], OpOverload]:
+        if self._forward is None:
+            launch = of_any_strides(self.forward)
+            autograd = self.backward, self.keep
+            op = torch_op(self.forward, launch=launch, autograd=autograd, derivative=self.derivative)
+            self._forward = launch, op
+        return self._forward
+
+    def __call__(self, *tensors: torch.Tensor) -> Any:
+        """The operator's own outputs for the forward kernel's inputs: a tensor, or a tuple."""
+        launch, op = self._launch_and_op()
+        if torch.compiler.is_compiling() or not _is_plain(tensors):
+            return self.outputs(op(*tensors))
+        return self.outputs(_Passes.apply(self, launch, *tensors))
 
     def outputs(self, found: Any) -> Any:
         """The operator's own outputs of what `op` gives: a tensor, or a tuple."""
@@ -56,46 +96,89 @@ class Differentiable:
     def keep(self, ctx: Any, inputs: Sequence[torch.Tensor], output: Any) -> None:
         """Keeps what the backward pass reads, for torch's `setup_context`."""
         outputs = output if isinstance(output, tuple | list) else (output,)
+        ctx.set_materialize_grads(False)  # (otherwise torch fills zeros for what has no cotangent, at each call)
         ctx.save_for_backward(*inputs, *outputs)
         ctx.mark_non_differentiable(*outputs[self.results :])
 
     def backward(self, ctx: Any, *grads: torch.Tensor | None) -> Any:
         """The gradients of the inputs, None for those that need none."""
+        return self.gradients(tuple(ctx.needs_input_grad), ctx.saved_tensors, grads)
+
+    def gradients(
+        self, needed: tuple[bool, ...], saved: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None]
+    ) -> tuple[torch.Tensor | None, ...]:
+        """The gradients of the inputs.
+
+        Args:
+            needed: whether each input needs one.
+            saved: the inputs and the forward kernel's outputs.
+            grads: cotangents of the outputs; None is 0.
+        """
+        if needed not in self._backward:
+            self._backward[needed] = self._backward_of(needed)
+        backward = self._backward[needed]
+        if backward is None:
+            return (None,) * len(needed)
+        given: list[torch.Tensor] = []
+        for tensor, cotangent in backward.sources:
+            grad = None if cotangent < 0 else grads[cotangent]
+            if cotangent >= 0 and grad is None:
+                grad = torch.zeros_like(saved[tensor], memory_format=torch.contiguous_format)
+            given.append(saved[tensor] if grad is None else grad)
+        plain = not (torch.is_grad_enabled() or torch.compiler.is_compiling()) and _is_plain(given)
+        found = backward.launch(*given) if plain else backward.op(*given)
+        listed = found if isinstance(found, tuple | list) else (found,)
+        return tuple([None if place is None else listed[place] for place in backward.places])
+
+    def _backward_of(self, needed: tuple[bool, ...]) -> _Backward | None:
         specs = self.forward.spec.inputs
-        needed = zip(specs, ctx.needs_input_grad, strict=True)
-        wanted = tuple(spec.name for spec, needs in needed if needs and spec.name in self.wrt)
+        wanted = tuple(t.name for t, needs in zip(specs, needed, strict=True) if needs and t.name in self.wrt)
         if not wanted:
-            return (None,) * len(specs)
-        if wanted not in self._backward:
-            kernel = self.backward_for(wanted)
-            self._backward[wanted] = torch_op(kernel, launch=of_any_strides(kernel), autograd=(_refuse, _keep_nothing))
-            self._inputs[wanted] = kernel.spec.inputs
-        names = [t.name for t in (*specs, *self.forward.spec.outputs)]
-        saved = dict(zip(names, ctx.saved_tensors, strict=True))
-        given = [self._given(spec, saved, grads) for spec in self._inputs[wanted]]
-        found = self._backward[wanted](*given)
-        listed = iter(found if isinstance(found, tuple | list) else (found,))
-        return tuple(next(listed) if spec.name in wanted else None for spec in specs)
+            return None
+        kernel = self.backward_for(wanted)
+        launch = of_any_strides(kernel)
+        op = torch_op(kernel, launch=launch, autograd=(_refuse, _keep_nothing))
+        outputs = self.forward.spec.outputs
+        saved = {t.name: n for n, t in enumerate((*specs, *outputs))}
+        sources: list[tuple[int, int]] = []
+        for spec in kernel.spec.inputs:
+            cotangent = self.cotangents.get(spec.name, -1)
+            sources.append((saved[spec.name if cotangent < 0 else outputs[cotangent].name], cotangent))
+        places = {name: n for n, name in enumerate(wanted)}
+        return _Backward(launch, op, tuple(sources), tuple(places.get(t.name) for t in specs))
 
-    _inputs: dict[tuple[str, ...], tuple[TensorSpec, ...]] = field(default_factory=dict)
 
-    def _given(
-        self, spec: TensorSpec, saved: dict[str, torch.Tensor], grads: Sequence[torch.Tensor | None]
-    ) -> torch.Tensor:
-        """An input of the backward kernel: a cotangent, 0 if the output was not used, or what was kept."""
-        if spec.name not in self.cotangents:
-            return saved[spec.name]
-        grad = grads[self.cotangents[spec.name]]
-        if grad is None:
-            output = self.forward.spec.outputs[self.cotangents[spec.name]]
-            return torch.zeros_like(saved[output.name], memory_format=torch.contiguous_format)
-        return grad
+class _Passes(torch.autograd.Function):
+    """Both passes, launched without operators."""
+
+    @staticmethod
+    def forward(ctx: Any, kernel: Differentiable, launch: Callable[..., Any], *tensors: torch.Tensor) -> Any:
+        found = launch(*tensors)
+        ctx.kernel = kernel
+        kernel.keep(ctx, tensors, found)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
+        return (None, None, *ctx.kernel.gradients(ctx.needs_input_grad[2:], ctx.saved_tensors, grads))
+
+
+def _is_plain(tensors: Sequence[Any]) -> bool:
+    """Whether these are tensors that a kernel can be launched on, and nothing but the kernel has to see the launch."""
+    for tensor in tensors:
+        if type(tensor) is not _Tensor and type(tensor) is not torch.nn.Parameter:
+            return False
+    return not (
+        _modes()
+        or _functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
+        or torch._C._get_tracing_state() is not None
+    )
 
 
 def is_transformed(*tensors: Any) -> bool:
     """Whether one of these is a tensor of torch.vmap, torch.func.grad or the like."""
-    functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
-    return any(functorch.is_functorch_wrapped_tensor(t) for t in tensors if isinstance(t, torch.Tensor))
+    return any(_functorch.is_functorch_wrapped_tensor(t) for t in tensors if isinstance(t, torch.Tensor))
 
 
 def refuse_transforms(*tensors: torch.Tensor) -> None:

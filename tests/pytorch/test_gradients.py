@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils._python_dispatch
 from attention_reference import DEVICE, causal, reference, tensors
 from gradient_reference import check, leaf
 from tiny_generators import MODELS, pair
@@ -202,6 +203,58 @@ def test_the_gradient_of_a_gradient_is_refused():
     (first,) = torch.autograd.grad(out.sum(), q, create_graph=True)
     with pytest.raises(LaunchError, match=r"gradient of a gradient(.|\n)*torch's own operations"):
         torch.autograd.grad(first.sum(), q)
+
+
+class Seen(torch.utils._python_dispatch.TorchDispatchMode):
+    """Notes the names of operators of this package."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "neptune_lab":
+            self.names.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_modes_see_operators_and_other_calls_launch_kernels():
+    """The results are the same; so are those of a pass that a mode sees after one that it did not."""
+    q, k, v = (t.requires_grad_() for t in tensors((1, 2, 20, 8)))
+    given = torch.randn(1, 2, 20, 8, generator=torch.Generator().manual_seed(3)).to(DEVICE)
+    out = nl.attention(q, k, v, mask_mod=causal)
+    direct = torch.autograd.grad(out, (q, k, v), given, retain_graph=True)
+    with Seen() as first:
+        seen = torch.autograd.grad(nl.attention(q, k, v, mask_mod=causal), (q, k, v), given)
+    assert len(first.names) == 2
+    with Seen() as second:
+        later = torch.autograd.grad(out, (q, k, v), given)
+    assert len(second.names) == 1
+    assert all(torch.equal(a, b) and torch.equal(a, c) for a, b, c in zip(direct, seen, later, strict=True))
+
+
+def test_batches_of_cotangents_are_refused_or_right():
+    """torch.autograd.grad(is_grads_batched=True) is torch.vmap of the backward pass."""
+    q, k, v = (t.requires_grad_() for t in tensors((1, 2, 20, 8)))
+    out = nl.attention(q, k, v, mask_mod=causal)
+    given = torch.randn(3, 1, 2, 20, 8, generator=torch.Generator().manual_seed(3)).to(DEVICE)
+    single = [torch.autograd.grad(out, q, one, retain_graph=True)[0] for one in given]
+    try:
+        found = torch.autograd.grad(out, q, given, is_grads_batched=True)[0]
+    except (LaunchError, RuntimeError):
+        return
+    assert torch.allclose(found, torch.stack(single), atol=1e-5)
+
+
+def test_changes_in_place_of_what_is_kept_are_refused():
+    q, k, v = (t.requires_grad_() for t in tensors((1, 2, 20, 8)))
+    for make in (lambda: q * 1, lambda: None):
+        kept = make()
+        out = nl.attention(q if kept is None else kept, k, v, mask_mod=causal)
+        with torch.no_grad():
+            (out if kept is None else kept).mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            torch.autograd.grad(out.sum(), (k, v))
 
 
 def test_gradients_are_the_same_in_each_run():

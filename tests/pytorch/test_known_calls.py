@@ -174,6 +174,35 @@ def test_a_captured_tensor_that_records_gradients_is_none_of_a_known_call():
     assert nl.attention(q, k, v, score_mod=mod).requires_grad
 
 
+def gradients_wanted(tensors, mask, given):
+    wide = [t.detach().double().requires_grad_() for t in tensors]
+    return torch.autograd.grad(wanted(*wide, mask), wide, given.double())
+
+
+def test_the_second_call_that_records_gradients_is_known(only_known):
+    """Also with captured tensors, of which only one needs a gradient, and after a call without gradients."""
+    places = torch.arange(N)
+    mask = places[:, None] >= places
+    bias = torch.zeros(N)
+    mod = lambda s, b, h, i, j: s + bias[j]  # noqa: E731
+    nl.attention(*drawn(), score_mod=mod, mask_mod=causal)
+    nl.attention(drawn()[0].requires_grad_(), *drawn()[1:], score_mod=mod, mask_mod=causal)
+    only_known()
+    for seed in (1, 2):
+        q, k, v = (t.requires_grad_() for t in drawn(seed=seed))
+        given = drawn(seed=9)[0]
+        found = torch.autograd.grad(nl.attention(q, k, v, score_mod=mod, mask_mod=causal), (q, k, v), given)
+        for ours, theirs in zip(found, gradients_wanted((q, k, v), mask, given), strict=True):
+            assert (ours - theirs).norm() < 1e-5 * theirs.norm()
+    bias.requires_grad_()
+    q, k, v = drawn()
+    nl.attention(q, k, v, score_mod=mod, mask_mod=causal).sum().backward()
+    assert q.grad is None
+    assert bias.grad is not None
+    with torch.no_grad():
+        assert not nl.attention(q, k, v, score_mod=mod, mask_mod=causal).requires_grad
+
+
 def test_new_lengths_are_known(only_known):
     nl.attention(*drawn(20), mask_mod=causal, dynamic=True)
     only_known()
