@@ -1,4 +1,7 @@
-"""Kernels for all lengths with gradients: one for each pass of a family of calls, once a second length arrives.
+"""Kernels for all lengths with gradients: one for each pass of a family of calls, once it has had several lengths.
+
+The first lengths have kernels of their own, which are faster: on an H200, the causal backward pass of 8192 positions
+takes 1.4 times as long in a kernel for all lengths, whose tiles are loaded through pointers.
 
 A kernel for all lengths is made from programs at several lengths, so both passes are derived at each of them: with what
 is kept, and which gradients are computed, chosen at one.
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
     from neptune_lab.operators import Operator
 
+# Lengths of a family that have kernels of their own.
+OWN_LENGTHS = 4
 # A kernel with gradients, and the index in `Reading.tensors` of each captured tensor that it takes.
 Trained: TypeAlias = "tuple[Differentiable, tuple[int, ...]]"
 # Runs the compiler with its lock, outside of torch's modes.
@@ -39,6 +44,8 @@ def training_for_lengths(
         guard: runs the compiler when a backward pass first needs its kernel.
     """
     for key, family, plan in plans_of(problem, reading, "training"):
+        if problem.extras.dynamic is None and len(family.seen) <= OWN_LENGTHS:
+            continue
         if plan not in family.entries:
             family.entries[plan] = _made(problem, score_mod, mask_mod, reading, family, plan, key, guard)
         entry = family.entries[plan]
@@ -113,4 +120,4 @@ def _made(
     return made, captured
 
 
-__all__ = ["training_for_lengths"]
+__all__ = ["OWN_LENGTHS", "training_for_lengths"]

@@ -51,6 +51,7 @@ class Family:
         together: whether both lengths were equal at each call.
         grows: whether the first call already had one key more than another: its captured tensors grow with it.
         varied: which of the two lengths have varied.
+        seen: the lengths of the calls, as far as they are few.
         entries: by which lengths vary, which dimensions of captured tensors do, and whether they are long: the kernel;
             None: it was refused, for the reason in `refusals`.
     """
@@ -62,6 +63,7 @@ class Family:
     together: bool
     grows: bool
     varied: tuple[bool, bool] = (False, False)
+    seen: set[tuple[int, int]] = field(default_factory=set)
     entries: dict[Any, Any] = field(default_factory=dict)
     refusals: dict[Any, str] = field(default_factory=dict)
 
@@ -144,6 +146,8 @@ def _noted(key: Any, layouts: Layouts, problem: Problem, reading: Reading) -> Fa
         if len(_families) > _MOST:
             _families.popitem(last=False)
     family.keys = lengths[1]
+    if len(family.seen) <= _MOST:
+        family.seen.add(lengths)
     family.together &= lengths[0] == lengths[1]
     before, (q, kv) = family.lengths, family.varied
     family.varied = q or lengths[0] != before[0], kv or lengths[1] != before[1]

@@ -33,8 +33,8 @@ class _Backward:
 
     Args:
         launch: the kernel on tensors of any strides; `op`: the same as an operator.
-        sources: for each of its inputs, the index of the saved tensor, and -1; or of the saved output whose cotangent it
-            is, and the index of that.
+        sources: for each of its inputs, the index of the saved tensor, and -1; or of the saved output whose cotangent
+            it is, and the index of that.
         places: for each input of the forward kernel, which of the results is its gradient; None: it has none.
     """
 

@@ -17,6 +17,12 @@ from neptune_lab.pytorch import length_training, lengths, recording
 pytestmark = pytest.mark.usefixtures("nothing_seen")
 
 
+@pytest.fixture(autouse=True)
+def one_own_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the second length on, kernels for all lengths serve."""
+    monkeypatch.setattr(length_training, "OWN_LENGTHS", 1)
+
+
 def drawn(q_len: int, kv_len: int, heads: int = 2, kv_heads: int = 2) -> tuple[torch.Tensor, ...]:
     generator = torch.Generator().manual_seed(0)
     shapes = (1, heads, q_len, 8), (1, kv_heads, kv_len, 8), (1, kv_heads, kv_len, 8)
@@ -59,6 +65,14 @@ def test_two_kernels_serve_every_length_of_causal_attention(made_for_all: list[s
     sweep([(40, 40), *((n, n) for n in (41, 64, 65, 2, 130, 97, 33))], lambda: (None, causal))
     assert (kernels(), len(made_for_all)) == (2, 2)
     assert lengths.refusals() == []
+
+
+def test_the_first_lengths_have_kernels_of_their_own(made_for_all: list[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(length_training, "OWN_LENGTHS", 2)
+    sweep([(20, 20), (21, 21), (20, 20)], lambda: (None, causal))
+    assert (kernels(), made_for_all) == (2, [])
+    sweep([(22, 22), (20, 20), (23, 23)], lambda: (None, causal))
+    assert (kernels(), len(made_for_all)) == (3, 2)
 
 
 @pytest.mark.nightly
