@@ -9,7 +9,7 @@ long way: a subclass, a transform, a mod whose state cannot be seen.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.autograd import forward_ad
@@ -158,6 +158,10 @@ def _family(q: Any, k: Any, v: Any, kinds: Any, layouts: Layouts) -> Any:
     return sizes, kinds, layouts, m == 1, m == n, m >= LONG or n >= LONG
 
 
+# q, k, v, score_mod, mask_mod, enable_gqa, scale and the options.
+Call: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any, Any, bool, "float | None", Extras]
+
+
 @dataclass(frozen=True, slots=True)
 class _Noted:
     """A call that was checked: what tells it from others, and `captured` as in `_Known`."""
@@ -200,7 +204,7 @@ def _noted(
 
 
 def keep_recorded(
-    call: tuple[Any, ...], kernel: Differentiable, captured: tuple[tuple[int, torch.dtype], ...], read: tuple[Any, ...]
+    call: Call, kernel: Differentiable, captured: tuple[tuple[int, torch.dtype], ...], read: tuple[Any, ...]
 ) -> None:
     """Notes the kernel with gradients of a call that was checked, so that `launched` finds it.
 
@@ -214,7 +218,7 @@ def keep_recorded(
         _add(_recorded, noted.key, _Recorded(kernel, noted.captured))
 
 
-def keep(call: tuple[Any, ...], compiled: Compiled, read: tuple[Any, ...], family: Family | None) -> None:
+def keep(call: Call, compiled: Compiled, read: tuple[Any, ...], family: Family | None) -> None:
     """Notes the kernel of a call that was checked, so that `launched` finds it.
 
     Args:
