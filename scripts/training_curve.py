@@ -1,7 +1,7 @@
 """Trains a Llama of `transformers` on a GPU by several attentions and compares their losses with eager's.
 
     python scripts/training_curve.py [--layers 8] [--hidden 1024] [--heads 16] [--kv-heads 4] [--length 1024]
-        [--batch 4] [--steps 50] [--dtype float32,bfloat16] [--only eager,sdpa,ours,compiled] [--seconds 200]
+        [--batch 4] [--steps 50] [--rate 1e-4] [--dtype float32,bfloat16] [--only eager,sdpa,ours,compiled] [--seconds 200]
 
 - eager: `attn_implementation="eager"`, in plain PyTorch: what the others are compared with.
 - sdpa: PyTorch's own kernels, for scale: it differs from eager by rounding too.
@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 import neptune_lab as nl
+from neptune_lab.torch_regions.backend import backend
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 KINDS = "eager", "sdpa", "ours", "compiled"
@@ -61,8 +62,8 @@ def batches(given: argparse.Namespace) -> Iterator[torch.Tensor]:
 def trained(given: argparse.Namespace, kind: str, dtype: str) -> tuple[list[float], float]:
     """Losses of all steps, and the median of the seconds per step after the first five."""
     net = model(given, kind)
-    call: Callable[..., Any] = torch.compile(net, backend="neptune_lab") if kind == "compiled" else net
-    optimizer = torch.optim.AdamW(net.parameters(), lr=3e-4)
+    call: Callable[..., Any] = torch.compile(net, backend=backend) if kind == "compiled" else net
+    optimizer = torch.optim.AdamW(net.parameters(), lr=given.rate)
     losses, seconds = [], []
     for ids in batches(given):
         started = time.perf_counter()
@@ -73,7 +74,7 @@ def trained(given: argparse.Namespace, kind: str, dtype: str) -> tuple[list[floa
         loss.backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(loss.item())
         seconds.append(time.perf_counter() - started)
     return losses, median(seconds[5:] or seconds)
 
@@ -86,6 +87,7 @@ def main() -> None:
         "vocabulary": 8192,
     }.items():  # fmt: skip
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--rate", type=float, default=1e-4)
     parser.add_argument("--dtype", default="float32,bfloat16")
     parser.add_argument("--only", default=",".join(KINDS))
     parser.add_argument("--seconds", type=float, default=200.0)

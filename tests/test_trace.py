@@ -155,7 +155,7 @@ def edited(*place: str | int, **change) -> str:
         ("[" * 100_000, "nested too deeply"),
         ("[]", "not a record"),
         ("{}", "not a record: expected an object with a field 'schema'"),
-        (edited(schema=1), "schema 1, this version reads schemas 2 to 4"),
+        (edited(schema=1), "schema 1, this version reads schemas 2 to 5"),
         (edited(schema=True), "schema True"),
         (edited(schema="1"), "schema '1'"),
         (edited(kernel=...), "trace has no field 'kernel'"),

@@ -97,7 +97,7 @@ class Kernel:
             said[next(tiles).name] = f"{len(k.text.splitlines())} lines of {k.language.capitalize()}"
             if k.counters:
                 said[next(tiles).name] = f"in the last programs of {k.name}"
-        return outline.outline(self._at_hint, said)
+        return outline.outline(self.at_hint, said)
 
     @property
     def source(self) -> str:
@@ -129,7 +129,12 @@ class Kernel:
         said = record.operator_record(self.operator)
         if self.least:
             free = {s.name: f"any from {self.least.get(s.name, 1)} to {s.most}" for s in self.htile.sizes}
-            said = replace(said, params={**said.params, **free})
+            said = replace(
+                said,
+                params={**said.params, **free},
+                inputs=record.tensor_records(self.spec.inputs),
+                outputs=record.tensor_records(self.spec.outputs),
+            )
         made = replace(made, validated="" if self.validated is None else str(self.validated))
         return Trace(said, record.steps_record(self.schedule), made, record.versions())
 
@@ -265,11 +270,11 @@ class Kernel:
         if blocks is None:
             blocks = self._resident_blocks(gpu)
         check_integer("blocks", blocks, 1, 64, MachineCodeError)
-        return schedule_traffic(self.schedule, self._at_hint, gpu, blocks)
+        return schedule_traffic(self.schedule, self.at_hint, gpu, blocks)
 
     @property
-    def _at_hint(self) -> TileProgram:
-        """`htile` at the sizes of the definition and the schedule."""
+    def at_hint(self) -> TileProgram:
+        """`htile` at the sizes of the definition and the schedule: for counting, where sizes have names."""
         given = ((self.htile.tensor(t.name).sizes or (), t.shape) for t in self.operator.inputs)
         pairs = (pair for names, shape in given for pair in zip(names, shape, strict=False))
         return sizes.at(self.htile, {size.name: extent for size, extent in pairs if isinstance(size, Name)})

@@ -25,6 +25,7 @@ from neptune_lab.loop_schedule.schedule import Schedule, Step
 from neptune_lab.pipeline.layout import laid_out
 from neptune_lab.repair import RepairTerm, VectorRepair
 from neptune_lab.repair import Step as DerivationStep
+from neptune_lab.tensor_spec import TensorSpec
 from neptune_lab.trace import record
 
 if TYPE_CHECKING:
@@ -57,20 +58,21 @@ def versions() -> dict[str, str]:
     return numbers
 
 
+def tensor_records(specs: Iterable[TensorSpec]) -> tuple[record.TensorRecord, ...]:
+    """Inputs or outputs as the record keeps them."""
+    return tuple(record.TensorRecord(s.name, s.shape, s.dtype, s.sizes or ()) for s in specs)
+
+
 def operator_record(operator: Operator) -> record.OperatorRecord:
     """The operator as the record keeps it."""
-
-    def tensors(specs) -> tuple[record.TensorRecord, ...]:
-        return tuple(record.TensorRecord(s.name, s.shape, s.dtype) for s in specs)
-
     words = {f"def:{b.name}": _store_words(b) for b in tree.blocks(operator.program)}
     lines = tuple(_line(x, (), words[x.node]) for x in render.definition(operator.program))
     return record.OperatorRecord(
         operator.name,
         operator.title,
         operator.params,
-        tensors(operator.inputs),
-        tensors(operator.outputs),
+        tensor_records(operator.inputs),
+        tensor_records(operator.outputs),
         operator.source,
         lines,
         tuple(

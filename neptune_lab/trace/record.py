@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 # Increased by one whenever a field is added, removed or changes its meaning; schema.py upgrades older records.
-SCHEMA = 4
+SCHEMA = 5
 
 # Plain JSON with string keys; tuples inside come back as lists.
 Json: TypeAlias = dict[str, Any]
@@ -34,11 +34,17 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class TensorRecord:
-    """Name, static shape and dtype of an input or output."""
+    """Name, shape and dtype of an input or output.
+
+    Args:
+        sizes: the name of each dimension whose size is known at the launch only, "" of the others; () if all are
+            static.  `shape` is a sample's.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
+    sizes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

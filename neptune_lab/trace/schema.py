@@ -32,9 +32,19 @@ def _without_python(data: dict[str, Any]) -> None:
         operator["python"] = []
 
 
+def _without_sizes(data: dict[str, Any]) -> None:
+    """Schema 5 names sizes that are known at the launch only; before, a record had those of its sample."""
+    operator = data.get("operator")
+    for name in ("inputs", "outputs") if isinstance(operator, dict) else ():
+        tensors = operator.get(name)
+        for tensor in tensors if isinstance(tensors, list) else ():
+            if isinstance(tensor, dict):
+                tensor["sizes"] = []
+
+
 # UPGRADES[n] changes the parsed data of schema n, in place, into that of schema n + 1. The data may be anything that
 # JSON can hold, and its fields are checked only afterwards.
-UPGRADES: dict[int, Callable[[dict[str, Any]], None]] = {2: _without_templates, 3: _without_python}
+UPGRADES: dict[int, Callable[[dict[str, Any]], None]] = {2: _without_templates, 3: _without_python, 4: _without_sizes}
 
 
 def upgrade(data: dict[str, Any]) -> None:

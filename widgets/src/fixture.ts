@@ -33,7 +33,7 @@ const phase = (key: string, program: number[], kind: "plain" | "early" | "repair
 const derivation = { reducer: "sum", term: "exp(x - m)", steps: [{ title: "Read: f", text: "Read: f\n f(a, b) = a + b", latex: "", mathml: "", ok: true }], accepted: true, summary: "h = t*exp(m - m')" };
 
 export const rawTrace: Trace = {
-  operator: { name: "softmax", title: "Softmax", params: {}, inputs: [{ name: "x", shape: [4], dtype: "float32" }], outputs: [], source: "", definition: [0, 1], python: [] },
+  operator: { name: "softmax", title: "Softmax", params: {}, inputs: [{ name: "x", shape: [4], dtype: "float32", sizes: [] }], outputs: [], source: "", definition: [0, 1], python: [] },
   steps: [
     { index: 0, primitive: "definition", arguments: {}, summary: "", phases: [phase("definition", [2, 3, 9, 4, 5], "plain")], error: null, template: "" },
     {
@@ -62,7 +62,7 @@ export const rawTrace: Trace = {
   },
   versions: {},
   command: null,
-  schema: 4,
+  schema: 5,
   lines,
 };
 

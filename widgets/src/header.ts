@@ -3,6 +3,7 @@
 import type { Context } from "./context";
 import { copyText } from "./copy";
 import { download, h } from "./dom";
+import { extents, sampled } from "./extents";
 import { KEYS, MORE } from "./keys";
 import { type Key, bringUp, isUp } from "./pane";
 import { pane as OPERATOR } from "./panes/operator";
@@ -121,8 +122,9 @@ export function header(ctx: Context, help: () => void): Bar {
       name.title = operator.title;
       const first = operator.inputs[0];
       shape.hidden = !first;
-      if (first) shape.textContent = `${first.shape.join(" × ") || "scalar"} · ${first.dtype}`;
-      shape.title = [...operator.inputs, ...operator.outputs].map((t) => `${t.name}: ${t.shape.join(" × ")} ${t.dtype}`).join("\n") + "\nThe operator's sizes and options (O)";
+      if (first) shape.textContent = `${extents(first).join(" × ") || "scalar"} · ${first.dtype}`;
+      const sample = sampled(operator);
+      shape.title = [...operator.inputs, ...operator.outputs].map((t) => `${t.name}: ${extents(t).join(" × ")} ${t.dtype}`).join("\n") + (sample && `\nOne kernel for every value; loop programs and counts are for ${sample}`) + "\nThe operator's sizes and options (O)";
       const said = status(payload, live, ctx.connection, ctx.editing);
       check.className = `chip check ${said.css}`;
       check.textContent = said.text;

@@ -185,7 +185,7 @@ export interface Source {
   union(): Graph;
 }
 
-export const SCHEMA: Trace["schema"] = 4;
+export const SCHEMA: Trace["schema"] = 5;
 
 /** A sentence for readers, which does nothing. */
 export const isRemark = (step: { primitive: string }): boolean => step.primitive === "remark";

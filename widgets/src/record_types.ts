@@ -13,11 +13,12 @@ export interface Line {
   refs: string[];
 }
 
-/** Name, static shape and dtype of an input or output. */
+/** Name, shape and dtype of an input or output. */
 export interface TensorRecord {
   name: string;
   shape: number[];
   dtype: string;
+  sizes: string[];
 }
 
 /** A line of the user's Python that the operator was traced from. */
@@ -150,6 +151,6 @@ export interface Trace {
   kernel: KernelRecord | null;
   versions: Record<string, string>;
   command: string | null;
-  schema: 4;
+  schema: 5;
   lines: [string, string, string, string, string[]][];
 }

@@ -58,7 +58,7 @@ def counted(schedule: Schedule, kernel: Kernel | None) -> Json:
     forms: list[Json] = []
     for name in GPUS:
         target = Target(name)
-        found = schedule_traffic(schedule, None if kernel is None else kernel.htile, target).forms
+        found = schedule_traffic(schedule, None if kernel is None else kernel.at_hint, target).forms
         forms = [{"name": form.name, "step": form.step, "phase": form.phase} for form in found]
         places = []
         for form in found:

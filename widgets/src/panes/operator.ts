@@ -2,6 +2,7 @@
 
 import type { Context, Message, Pane } from "../context";
 import { h } from "../dom";
+import { extents } from "../extents";
 import { bringUp, definePane } from "../pane";
 import type { EditError } from "../record";
 import { AGAIN } from "../status";
@@ -117,7 +118,7 @@ function operatorPane(ctx: Context): Pane {
     code.hidden = ctx.payload.live || !python;
     code.textContent = python.trim();
     if (!ctx.payload.live && !python) note.textContent = `This page shows a saved record: nothing can be changed here.${ctx.payload.again ? ` ${AGAIN}` : ""}`;
-    shapes.replaceChildren(...[...operator.inputs.map((t) => ["in", t] as const), ...operator.outputs.map((t) => ["out", t] as const)].map(([way, t]) => h("li", {}, h("span", { class: "dim" }, `${way} `), h("code", {}, `${t.name}: ${t.dtype}[${t.shape.join(", ")}]`))));
+    shapes.replaceChildren(...[...operator.inputs.map((t) => ["in", t] as const), ...operator.outputs.map((t) => ["out", t] as const)].map(([way, t]) => h("li", {}, h("span", { class: "dim" }, `${way} `), h("code", {}, `${t.name}: ${t.dtype}[${extents(t).join(", ")}]`))));
     marks();
   }
 

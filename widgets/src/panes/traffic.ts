@@ -2,6 +2,7 @@
 
 import type { Context, Pane } from "../context";
 import { h } from "../dom";
+import { sampled } from "../extents";
 import { figureButtons } from "../figures";
 import { flowsOf, memoryPicture, scaleOf, title } from "../memory_picture";
 import { measuredOf } from "../measured";
@@ -66,6 +67,7 @@ function trafficPane(ctx: Context): Pane {
 
   function leadOf([before, after]: [At, At], gpu: Gpu, wrong: boolean): (Node | string)[] {
     const us = before.us !== null && after.us !== null;
+    const sample = sampled(ctx.doc.trace.operator);
     return [
       h("b", {}, `${bytesText(hbm(before.counts))} → ${bytesText(hbm(after.counts))}`),
       ` of HBM from the definition to ${after.form.step === null ? "the kernel" : nameOf(after.form).toLowerCase()}: `,
@@ -73,6 +75,7 @@ function trafficPane(ctx: Context): Pane {
       `. Operations: ${opsText(before.counts.operations)} → ${opsText(after.counts.operations)}. `,
       us ? `Least time on the ${gpu.name.toUpperCase()}: ${usText(before.us)} → ${usText(after.us)}, bound by ${after.bound}.` : "",
       wrong ? h("b", { class: "bad" }, " ! This form is wrong on purpose.") : "",
+      sample && ` Counted at ${sample}; the kernel takes every value.`,
       after.counts.exact ? "" : " Some indices are data: those tensors count whole.",
     ];
   }
