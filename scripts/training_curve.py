@@ -1,7 +1,8 @@
 """Trains a Llama of `transformers` on a GPU by several attentions and compares their losses with eager's.
 
     python scripts/training_curve.py [--layers 8] [--hidden 1024] [--heads 16] [--kv-heads 4] [--length 1024]
-        [--batch 4] [--steps 50] [--rate 1e-4] [--dtype float32,bfloat16] [--only eager,sdpa,ours,compiled] [--seconds 200]
+        [--batch 4] [--steps 50] [--rate 1e-4] [--dtype float32,bfloat16]
+        [--only eager,sdpa,ours,compiled] [--seconds 200]
 
 - eager: `attn_implementation="eager"`, in plain PyTorch: what the others are compared with.
 - sdpa: PyTorch's own kernels, for scale: it differs from eager by rounding too.
