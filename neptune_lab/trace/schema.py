@@ -35,8 +35,9 @@ def _without_python(data: dict[str, Any]) -> None:
 def _without_sizes(data: dict[str, Any]) -> None:
     """Schema 5 names sizes that are known at the launch only; before, a record had those of its sample."""
     operator = data.get("operator")
-    for name in ("inputs", "outputs") if isinstance(operator, dict) else ():
-        tensors = operator.get(name)
+    if not isinstance(operator, dict):
+        return
+    for tensors in (operator.get("inputs"), operator.get("outputs")):
         for tensor in tensors if isinstance(tensors, list) else ():
             if isinstance(tensor, dict):
                 tensor["sizes"] = []
