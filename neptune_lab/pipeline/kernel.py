@@ -184,7 +184,11 @@ class Kernel:
         Raises:
             LaunchError: wrong number, shape, dtype, device or contiguity of an argument.
         """
-        if self.other_sizes is not None and not self._fits(tensors):
+        try:
+            fits = self.other_sizes is None or self._fits(tensors)
+        except RuntimeError:  # a nested tensor, which has no shape, is for the kernel's own checks to refuse
+            fits = True
+        if self.other_sizes is not None and not fits:
             return self.other_sizes.kernel(tensors)(*tensors)
         return self._loaded(*self._captured.appended(tensors))
 

@@ -13,7 +13,7 @@ import torch
 from torch.autograd import forward_ad
 
 from neptune_lab.errors import LaunchError
-from neptune_lab.pytorch.refusals import refuse_captured
+from neptune_lab.pytorch.refusals import refuse_captured, refuse_layout
 from neptune_lab.runtime import interpreting, to_tensor
 from neptune_lab.runtime.differentiable import is_transformed
 from neptune_lab.strict.console import shown
@@ -71,21 +71,28 @@ class Problem:
     pages: tuple[int, int] | None = None
 
 
-def device_of(q: Any, k: Any, v: Any) -> torch.device:
-    """The device of q, k and v; LaunchError if one of them is not a tensor or is on another device."""
+def device_of(q: Any, k: Any, v: Any, names: tuple[str, str, str] = ("q", "k", "v")) -> torch.device:
+    """The device of q, k and v, whose names in errors are `names`.
+
+    Raises:
+        LaunchError: one of them is not a tensor, is nested or sparse, or is on another device.
+    """
     if not (isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor) and isinstance(v, torch.Tensor)):
-        name, value = next((n, t) for n, t in (("q", q), ("k", k), ("v", v)) if not isinstance(t, torch.Tensor))
+        given = zip(names, (q, k, v), strict=True)
+        name, value = next((n, t) for n, t in given if not isinstance(t, torch.Tensor))
         raise LaunchError(
             f"argument {name} is a {type(value).__name__}; expected a torch.Tensor",
             help="convert it: torch.as_tensor(values)",
         )
     device = q.device
     if k.device != device or v.device != device:
-        name, tensor = ("k", k) if k.device != device else ("v", v)
+        name, tensor = (names[1], k) if k.device != device else (names[2], v)
         raise LaunchError(
-            f"argument {name} is on {tensor.device}; expected {device}, where q is",
-            help=f"move it with {name}.to(q.device)",
+            f"argument {name} is on {tensor.device}; expected {device}, where {names[0]} is",
+            help=f"move it with {name}.to({names[0]}.device)",
         )
+    for name, tensor in zip(names, (q, k, v), strict=True):
+        refuse_layout(f"argument {name}", tensor)
     return device
 
 

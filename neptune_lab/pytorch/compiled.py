@@ -18,6 +18,7 @@ from neptune_lab.pytorch import lengths, stored
 from neptune_lab.pytorch.arguments import Problem
 from neptune_lab.pytorch.lengths import families_of, for_lengths, laid_out
 from neptune_lab.pytorch.mods import Reading
+from neptune_lab.pytorch.refusals import refuse_captured_kinds
 from neptune_lab.runtime import KernelSpec, LoadedKernel, device_facts, load
 from neptune_lab.runtime.early import compiling
 from neptune_lab.runtime.strided import of_any_strides
@@ -79,9 +80,11 @@ def compiled_for(
         place: where the keys are in a cache of pages (`operators.paging`).
 
     Raises:
+        LaunchError: a mod captures a tensor that is nested or sparse, or has no values.
         DefinitionError: a mod cannot be compiled, or captures a value that cannot be an input.
         ScheduleError, TileError, EmitError: a stage of the compiler refused.
     """
+    refuse_captured_kinds(reading.tensors, device)
     on_device = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
     with _lock, on_device:  # TVM and the caches serve one call at a time
         key = None

@@ -116,12 +116,15 @@ def launched(
     if options is None or None in mods:
         return None
     device = q.device
-    of_q, of_k, of_v = q.shape, k.shape, v.shape
     kinds = q.dtype, k.dtype, v.dtype, device, k.device, v.device, options, mods
     strides = None
-    if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
-        strides = q.stride(), k.stride(), v.stride()
-    key = of_q, of_k, of_v, kinds, strides, *[t.shape for t in tensors]
+    try:
+        of_q, of_k, of_v = q.shape, k.shape, v.shape
+        if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
+            strides = q.stride(), k.stride(), v.stride()
+        key = of_q, of_k, of_v, kinds, strides, *[t.shape for t in tensors]
+    except RuntimeError:  # a layout without sizes or strides, which is refused later
+        return None
     if recording and (q.requires_grad or k.requires_grad or v.requires_grad or any(t.requires_grad for t in tensors)):
         recorded = _recorded.get(key)
         if recorded is None:

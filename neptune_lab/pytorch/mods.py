@@ -220,6 +220,8 @@ class _Walk:
             self.tensors.append(value)
             self.tensor_links.append(link)
             self._tensor_attributes.update(getattr(value, "__dict__", ()))
+        if isinstance(value, torch.Tensor) and value.is_nested:  # it has no shape, and is refused later
+            return "tensor", index, "nested", value.dtype
         return "tensor", index, value.shape, value.dtype
 
     def _function(self, function: FunctionType, link: _Link) -> Any:

@@ -17,6 +17,7 @@ import torch
 from neptune_lab.errors import LaunchError
 from neptune_lab.operators.relative import Relative
 from neptune_lab.pytorch.arguments import check_shape, device_of
+from neptune_lab.pytorch.refusals import refuse_layout
 
 
 class Places(NamedTuple):
@@ -52,7 +53,8 @@ def places_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, of_q: Any, of_k
         raise LaunchError("attention got cu_seqlens_k without cu_seqlens_q", help="give both, or cu_seqlens_q alone")
     device = device_of(q, k, v)
     for name, tensor in (("q", q), ("k", k)):
-        check_shape(name, tensor.shape)
+        if tensor.ndim != 4:
+            check_shape(name, tensor.shape)
         if tensor.shape[0] != 1:
             raise LaunchError(
                 f"argument {name} has batch {tensor.shape[0]}; expected 1, since cu_seqlens_q says that its sequences "
@@ -87,10 +89,11 @@ def _check(name: str, offsets: Any, total: int, of: str, device: torch.device) -
             f"argument {name} is a {type(offsets).__name__}; expected a torch.Tensor of int32",
             help=f"torch.tensor({name}, dtype=torch.int32, device={of}.device)",
         )
+    refuse_layout(f"argument {name}", offsets)
     if offsets.dtype not in (torch.int32, torch.int64) or offsets.ndim != 1 or offsets.shape[0] < 2:
         raise LaunchError(
-            f"argument {name} has shape {tuple(offsets.shape)} and dtype {offsets.dtype}; expected int32 of shape "
-            "(sequences + 1,)",
+            f"argument {name} has shape {tuple(offsets.shape)} and dtype {offsets.dtype}; expected int32 or "
+            "int64, of shape (sequences + 1,)",
             help=f"the offsets at which the sequences start, and the number of all tokens: [0, ..., {total}]",
         )
     if offsets.device != device:

@@ -25,6 +25,7 @@ from neptune_lab.pytorch.autocast import under_autocast
 from neptune_lab.pytorch.compiled import Compiled, compiled_for
 from neptune_lab.pytorch.mods import read
 from neptune_lab.pytorch.quantized import NONE, has_quantized, quantized
+from neptune_lab.pytorch.refusals import refuse_layout
 from neptune_lab.pytorch.traced_paged import traced_paged
 
 # Kernels by everything that they depend on; the oldest are dropped first.
@@ -158,7 +159,7 @@ def _widened(page_table: torch.Tensor, sizes: Any) -> torch.Tensor:
 
 def check_paged(q: Any, k_cache: Any, v_cache: Any, page_table: Any, lengths: Any, scale: float | None) -> torch.device:
     """The device of a call's tensors; LaunchError if they do not fit together."""
-    device = device_of(q, k_cache, v_cache)
+    device = device_of(q, k_cache, v_cache, ("q", "k_cache", "v_cache"))
     refuse_options(True, scale)
     if torch.is_grad_enabled() and (q.requires_grad or k_cache.requires_grad or v_cache.requires_grad):
         refuse_gradients(q, k_cache, v_cache)
@@ -200,11 +201,12 @@ def _check_tables(q: Any, k_cache: Any, page_table: Any, lengths: Any, device: t
                 f"argument {name} is a {type(tensor).__name__}; expected a torch.Tensor of int32, {expected}",
                 help=f"torch.tensor({name}, dtype=torch.int32, device=q.device)",
             )
+        refuse_layout(f"argument {name}", tensor)
         wrong = tensor.ndim != axes or tensor.shape[0] != q.shape[0] or tensor.numel() == 0
         if wrong or tensor.dtype not in (torch.int32, torch.int64):
             raise LaunchError(
-                f"argument {name} has shape {tuple(tensor.shape)} and dtype {tensor.dtype}; expected int32, "
-                f"{expected}, with batch {q.shape[0]}",
+                f"argument {name} has shape {tuple(tensor.shape)} and dtype {tensor.dtype}; expected int32 or "
+                f"int64, {expected}, with batch {q.shape[0]}",
                 help="give each sequence of q one row of pages and one length",
             )
         if tensor.device != device:

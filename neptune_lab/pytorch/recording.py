@@ -18,6 +18,7 @@ from neptune_lab.pytorch.compiled import _keep, definition_of, known_records
 from neptune_lab.pytorch.compiled import _lock as compiling
 from neptune_lab.pytorch.length_training import training_for_lengths
 from neptune_lab.pytorch.mods import Reading
+from neptune_lab.pytorch.refusals import refuse_captured_kinds
 from neptune_lab.runtime import LoadedKernel, load
 from neptune_lab.runtime.differentiable import Differentiable
 
@@ -65,6 +66,7 @@ def recording_for(problem: Problem, score_mod: Any, mask_mod: Any, reading: Read
             "attention on tensors of 8 bits has no backward pass",
             help="call it under torch.no_grad(), or convert the tensors to bfloat16 where gradients are needed",
         )
+    refuse_captured_kinds(reading.tensors, device)
     key = (problem, reading.key, device) if reading.exact else None
     if key in _known:
         return _known[key]

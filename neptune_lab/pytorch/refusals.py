@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
 from neptune_lab.errors import LaunchError
 
 
+def refuse_layout(name: str, tensor: torch.Tensor) -> None:
+    """Raise LaunchError for a tensor whose elements are not at strides in memory: nested, sparse, of MKL-DNN."""
+    if tensor.is_nested:
+        raise LaunchError(
+            f"{name} is a nested tensor; expected a tensor of one shape",
+            help="pack the sequences (cu_seqlens_q of nl.attention), or pad them and hide the padding with a mask",
+        )
+    if tensor.layout != torch.strided:
+        raise LaunchError(
+            f"{name} has layout {tensor.layout}; expected torch.strided", help="convert it with .to_dense()"
+        )
+
+
+def refuse_captured_kinds(tensors: Sequence[Any], device: torch.device) -> None:
+    """Raise LaunchError for a captured tensor that has no values to compile with."""
+    for tensor in tensors:
+        if isinstance(tensor, torch.Tensor):
+            refuse_layout("a mod captures a tensor that", tensor)
+            if tensor.is_meta and device.type != "meta":
+                refuse_captured(tensor, device)
+
+
 def refuse_captured(tensor: torch.Tensor, device: torch.device) -> None:
-    """Raise LaunchError for a captured tensor that is on another device than q."""
+    """Raise LaunchError for a captured tensor that is on another device than q, or not at strides in memory."""
+    refuse_layout("a mod captures a tensor that", tensor)
     if tensor.device != device and not (tensor.ndim == 0 and tensor.device.type == "cpu"):
         raise LaunchError(
             f"a mod captures a tensor of shape {tuple(tensor.shape)} on {tensor.device}; expected {device}, where q is",
@@ -38,4 +62,4 @@ def refuse_symbols(*tensors: torch.Tensor) -> None:
             )
 
 
-__all__ = ["refuse_captured", "refuse_recording", "refuse_symbols"]
+__all__ = ["refuse_captured", "refuse_captured_kinds", "refuse_layout", "refuse_recording", "refuse_symbols"]

@@ -11,6 +11,7 @@ from neptune_lab.pytorch.arguments import Shape, device_of, refuse_options
 from neptune_lab.pytorch.autocast import under_autocast
 from neptune_lab.pytorch.flex_attention import attention
 from neptune_lab.pytorch.masks import broadcasts, causal, element, scored, unexpanded
+from neptune_lab.pytorch.refusals import refuse_layout
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import check_switch
 
@@ -91,13 +92,12 @@ def _check(query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, is_
             help="dropout_p=0.0, for example `dropout_p=self.p if self.training else 0.0` under model.eval()",
         )
     check_switch("is_causal", is_causal, LaunchError)
-    device = device_of(query, key, value)
+    device = device_of(query, key, value, ("query", "key", "value"))
     for name, tensor in (("query", query), ("key", key), ("value", value)):
-        if tensor.is_nested or tensor.ndim < 2:
-            found = "is a nested tensor" if tensor.is_nested else f"has shape {tuple(tensor.shape)}"
+        if tensor.ndim < 2:
             raise LaunchError(
-                f"argument {name} {found}; expected (batch, heads, length, head_dim)",
-                help="pad the sequences to one length, and hide the padding with attn_mask",
+                f"argument {name} has shape {tuple(tensor.shape)}; expected (batch, heads, length, head_dim)",
+                help=f"{name}.unsqueeze(0) adds a dimension",
             )
         if tensor.dtype != query.dtype:
             raise LaunchError(
@@ -116,6 +116,7 @@ def _check(query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, is_
             f"argument attn_mask is a {type(attn_mask).__name__}; expected a torch.Tensor",
             help="convert it: torch.as_tensor(values)",
         )
+    refuse_layout("argument attn_mask", attn_mask)
     if attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
         raise LaunchError(
             f"argument attn_mask has dtype {attn_mask.dtype}; expected torch.bool, torch.float32 or {query.dtype}",

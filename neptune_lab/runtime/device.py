@@ -116,8 +116,13 @@ def device_facts() -> DeviceFacts:
 
 def check_device(name: str, tensor: torch.Tensor, interpreter: bool) -> None:
     """Raise LaunchError if kernels cannot run on the device of the argument `name`."""
-    if interpreter or tensor.is_cuda:
+    if tensor.is_cuda or (interpreter and not tensor.is_meta):
         return
+    if tensor.is_meta:
+        raise LaunchError(
+            f"argument {name} is on meta, where tensors have no values",
+            help="make it on the device of the kernel: torch.randn(..., device='cpu')",
+        )
     raise LaunchError(
         f"argument {name} is on {tensor.device}; expected a CUDA device, since kernels run on the GPU here",
         help=f"move it with {name}.cuda(), or start with TRITON_INTERPRET=1 to interpret kernels on the CPU",

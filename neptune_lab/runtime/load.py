@@ -101,7 +101,7 @@ class LoadedKernel:
         recording = self._torch.is_grad_enabled()
         try:
             device = tensors[0].device
-            if device.type != self._device_type and not self.interpreter:
+            if device.type != self._device_type and (device.type == "meta" or not self.interpreter):
                 return False
             if self._sized and sizes_in(self.spec, [tensor.shape for tensor in tensors]) is None:
                 return False
@@ -361,6 +361,11 @@ def check_shapes(spec: KernelSpec, tensors: tuple[Any, ...]) -> None:
             raise LaunchError(
                 f"argument {name} is a {type(tensor).__name__}; expected a torch.Tensor",
                 help=f"torch.as_tensor({name}, dtype=torch.{argument.dtype})",
+            )
+        if tensor.is_nested:
+            raise LaunchError(
+                f"argument {name} is a nested tensor; expected a tensor of one shape",
+                help="pad its parts to one shape: torch.nested.to_padded_tensor",
             )
         if not spec.ranges and tuple(tensor.shape) != argument.shape:
             raise LaunchError(

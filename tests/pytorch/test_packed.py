@@ -165,7 +165,10 @@ REFUSED = {
     "no tensor": ({"cu_seqlens_q": [0, 64]}, r"cu_seqlens_q is a list; expected a torch.Tensor of int32"),
     "keys alone": ({"cu_seqlens_k": offsets([0, 96])}, r"cu_seqlens_k without cu_seqlens_q"),
     "floats": ({"cu_seqlens_q": torch.tensor([0.0, 64.0])}, r"dtype torch.float32; expected int32"),
-    "one offset": ({"cu_seqlens_q": offsets([64])}, r"shape \(1,\) and dtype torch.int32; expected int32 of shape"),
+    "one offset": (
+        {"cu_seqlens_q": offsets([64])},
+        r"shape \(1,\) and dtype torch.int32; expected int32 or int64",
+    ),
     "lengths differ": ({"cu_seqlens_q": offsets([0, 64])}, r"q has 64 tokens and k 96; with cu_seqlens_q alone"),
     "other numbers of sequences": (
         {"cu_seqlens_q": offsets([0, 64]), "cu_seqlens_k": offsets([0, 3, 96])},

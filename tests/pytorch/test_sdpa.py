@@ -180,7 +180,7 @@ def test_shared_keys_are_not_copied():
         (lambda q, k, v: (q[0, 0, 0], k, v), {}, r"argument query has shape \(16,\); expected"),
         (lambda q, k, v: (q, k[..., :8], v), {}, r"k has head_dim 8; expected 16"),
         (lambda q, k, v: (q, k, v[:, :, :8]), {}, r"v has 4 heads and length 8; expected 4 and 24"),
-        (lambda q, k, v: (q, None, v), {}, r"argument k is a NoneType"),
+        (lambda q, k, v: (q, None, v), {}, r"argument key is a NoneType"),
     ],
 )
 def test_refusals(change, options, match):
@@ -191,7 +191,7 @@ def test_refusals(change, options, match):
 
 def test_nested_tensors_are_refused():
     nested = torch.nested.nested_tensor([torch.ones(2, 3, 8), torch.ones(2, 4, 8)], layout=torch.jagged)
-    with pytest.raises(LaunchError, match=r"argument query is a nested tensor(.|\n)*pad the sequences"):
+    with pytest.raises(LaunchError, match=r"argument query is a nested tensor(.|\n)*pad them and hide"):
         nl.scaled_dot_product_attention(nested, nested, nested)
 
 

@@ -165,6 +165,17 @@ def test_a_function_that_makes_an_operator_can_be_explored():
         nl.explore(row_scale(4), sample={"rows": 4})
     with pytest.raises(DefinitionError, match="returned list, expected an operator"):
         nl.explore(lambda rows: [rows], rows=4)
+    with pytest.raises(
+        DefinitionError, match="<lambda> needs cols: expected a function that makes an operator"
+    ) as told:
+        nl.explore(lambda rows, cols: softmax.figure1(rows, cols), rows=4)
+    assert "nl.from_torch(function, *inputs)" in str(told.value)
+
+
+def test_a_module_is_no_function_that_makes_an_operator():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(DefinitionError, match="Linear needs input: expected a function that makes an operator"):
+        nl.explore(torch.nn.Linear(4, 4))
 
 
 def test_a_sample_without_its_function_is_dropped_and_that_is_said():

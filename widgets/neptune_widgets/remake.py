@@ -95,17 +95,25 @@ def named(make: Callable[..., Any], arguments: Mapping[str, Any]) -> Operator:
         arguments: its arguments by name.
 
     Raises:
-        DefinitionError: it returns something else.
+        DefinitionError: it returns something else, or lacks an argument.
     """
     from neptune_lab.operators import Operator
     from neptune_lab.operators.recipe import Recipe
 
+    name = getattr(make, "__name__", type(make).__name__)
+    of_tensors = "a function of tensors, or a module, is for nl.from_torch(function, *inputs)"
+
     def made(values: Mapping[str, Any]) -> Operator:
+        if missing := _missing(make, {**arguments, **values}):
+            raise DefinitionError(
+                f"{name} needs {', '.join(missing)}: expected a function that makes an operator, and its arguments",
+                help=f"give them by name, {missing[0]}=...; {of_tensors}",
+            )
         found = make(**{**arguments, **values})
         if not isinstance(found, Operator):
             raise DefinitionError(
-                f"{getattr(make, '__name__', 'the function')} returned {type(found).__name__}, expected an operator",
-                help="return what nl.operators makes; a function of tensors is for nl.from_torch(function, *inputs)",
+                f"{name} returned {type(found).__name__}, expected an operator",
+                help=f"return what nl.operators makes; {of_tensors}",
             )
         return replace(found, recipe=recipe)
 
@@ -113,6 +121,13 @@ def named(make: Callable[..., Any], arguments: Mapping[str, Any]) -> Operator:
     plain = {n: v for n, v in given.items() if v is None or isinstance(v, bool | int | float | str)}
     recipe = Recipe(plain, lambda values: named(make, {**arguments, **values}))
     return made({})
+
+
+def _missing(make: Callable[..., Any], given: Mapping[str, Any]) -> list[str]:
+    """Parameters of a function, or of a module's `forward`, that have no default and are not given."""
+    alone = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = _parameters(getattr(make, "forward", make)).items()
+    return [n for n, p in needed if p.default is inspect.Parameter.empty and p.kind not in alone and n not in given]
 
 
 def _parameters(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
