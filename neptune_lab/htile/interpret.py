@@ -144,6 +144,10 @@ class _Machine:
         target = self.program.tensor(store.target.tensor)
         shape = shape_of_access(store.target)
         value = np.broadcast_to(self.convert(self.eval(store.value), target.dtype), shape)
+        whole = None if store.mask is not None else self.whole(store.target.index, target.shape)
+        if whole is not None and self.observer is None:
+            self.arrays[target.name][whole] = value
+            return
         where, exists = self.positions(store.target.index, target.shape)
         keep = np.broadcast_to(exists, shape)
         if store.mask is not None:
@@ -162,6 +166,21 @@ class _Machine:
 
     def index(self, expr: ir.IndexExpr) -> int:
         return evaluate(expr, self.env)
+
+    def whole(self, indices: tuple[ir.Index, ...], shape: tuple[int, ...]) -> tuple[Any, ...] | None:
+        """NumPy's index of a tile whose elements all exist, which is faster than their positions; None of others."""
+        selected: list[Any] = []
+        sizes = iter(shape)
+        for index in indices:
+            if isinstance(index, ir.NewAxis):
+                selected.append(None)
+                continue
+            tiled = isinstance(index, ir.Slice)
+            start = self.index(index.start if tiled else index)
+            if start < 0 or start + (index.extent if tiled else 1) > next(sizes):
+                return None
+            selected.append(slice(start, start + index.extent) if tiled else start)
+        return (*selected, ...)  # (the ellipsis makes one element an array without dimensions, not a number)
 
     def positions(self, indices: tuple[ir.Index, ...], shape: tuple[int, ...]) -> tuple[list[Array], Array]:
         """Along each dimension of the tensor, the position of each element of the tile; and whether it exists."""
@@ -186,6 +205,9 @@ class _Machine:
 
     def read(self, access: ir.Access) -> Array:
         tensor = self.program.tensor(access.tensor)
+        whole = self.whole(access.index, tensor.shape)
+        if whole is not None:
+            return self.arrays[tensor.name][whole]
         where, exists = self.positions(access.index, tensor.shape)
         inside = [np.clip(w, 0, size - 1) for w, size in zip(where, tensor.shape, strict=True)]
         shape = shape_of_access(access)

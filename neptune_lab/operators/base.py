@@ -225,6 +225,9 @@ class Operator:
 
 def tensor_expressions() -> Any:
     """TVM's `te`, loaded now; untyped, since its own hints take `compute` for a list."""
+    from neptune_lab.loop_ir.tvm_compat.loading import load_tvm
+
+    load_tvm()
     from tvm import te
 
     return te

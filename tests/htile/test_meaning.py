@@ -8,7 +8,8 @@ from htile_programs import CASES, F16, F32, at, lit, op, softmax, tile
 
 from neptune_lab.errors import TileError
 from neptune_lab.htile import interpret, verify
-from neptune_lab.htile.nodes import Cast, GridAxis, Kernel, Program, Reduce, Store, Tensor
+from neptune_lab.htile.interpret import _Machine
+from neptune_lab.htile.nodes import Arith, Cast, GridAxis, Int, Kernel, Name, Program, Reduce, Slice, Store, Tensor
 from neptune_lab.htile.rounding import round_to_bfloat16
 from neptune_lab.htile_passes import PASSES, apply
 
@@ -77,6 +78,22 @@ def test_global_reads_past_the_end_are_zero_and_stores_are_dropped():
     tensors = (Tensor("x", (6,), F16, "input"), Tensor("y", (10,), F32, "output"))
     program = Program("p", tensors, ("x",), ("y",), (Kernel("k", "p", (GridAxis("i0", 3),), (store,)),))
     assert list(interpret(program, {"x": np.ones(6)})["y"]) == [2.0] * 6 + [1.0] * 4
+
+
+@pytest.mark.parametrize("shift", [-3, 0, 2, 5])
+def test_a_tile_inside_is_read_and_stored_as_its_elements_are(shift, monkeypatch):
+    """The tiles of `y[i, j] = x[i + shift, j] + 1`, some of which are partly or wholly outside, by both ways."""
+    i, j = tile("i0", 4, "i"), Slice(Int(0), 3, "j")
+    moved = Slice(Arith("+", Arith("*", Name("i0"), Int(4)), Int(shift)), 4, "i")
+    store = Store("s", at("y", i, j), op("add", at("x", moved, j), lit(1.0)), "y")
+    tensors = (Tensor("x", (10, 3), F32, "input"), Tensor("y", (10, 3), F32, "output"))
+    program = Program("p", tensors, ("x",), ("y",), (Kernel("k", "p", (GridAxis("i0", 3),), (store,)),))
+    x = np.arange(30.0).reshape(10, 3)
+    whole = interpret(program, {"x": x})["y"]
+    monkeypatch.setattr(_Machine, "whole", lambda *_: None)
+    assert np.array_equal(whole, interpret(program, {"x": x})["y"])
+    rows = [row + shift for row in range(10)]
+    assert np.array_equal(whole, [x[row] + 1 if 0 <= row < 10 else np.ones(3) for row in rows])
 
 
 def test_inputs_are_checked():

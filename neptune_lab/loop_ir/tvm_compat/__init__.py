@@ -5,6 +5,11 @@ Only this package and the operators' tensor expressions name TVM's classes, so a
 have tags) are copied by name from the program that was converted.
 """
 
+# ruff: noqa: E402
+from neptune_lab.loop_ir.tvm_compat.loading import load_tvm
+
+load_tvm()  # before the modules below import it
+
 from neptune_lab.loop_ir.tvm_compat.backend import TvmRefusal, apply, run_native
 from neptune_lab.loop_ir.tvm_compat.inward import from_te, from_tvm
 from neptune_lab.loop_ir.tvm_compat.outward import to_tvm, tvmscript
