@@ -24,6 +24,11 @@ def dtype_of(expr: Expr, program: Program) -> str:
             return dtype_of(args[0], program)
 
 
+def widened(expr: Expr, dtype: str, program: Program) -> Expr:
+    """The expression in `dtype` if it is a float of 16 bits and `dtype` a wider one, which holds all its values."""
+    return Cast(dtype, expr) if dtype in ("float32", "float64") and dtype_of(expr, program) in HALVES else expr
+
+
 def as_multiplied(a: Expr, b: Expr, program: Program) -> tuple[Expr, Expr]:
     """The factors of a sum of products as a matrix unit takes them: it multiplies values of one dtype of 8 or 16
     bits and adds in float32, so a conversion of both factors to float32 is dropped."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from neptune_lab.loop_ir.dataflow import writer_of
+from neptune_lab.loop_ir.dtypes import widened
 from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op, Program, Store, transform, walk
 from neptune_lab.loop_ir.reduction import IDENTITIES, reducer_of
 from neptune_lab.loop_schedule.singular_points import Point, ProducerReads
@@ -96,8 +97,10 @@ def producer_values(
     values: dict[Symbol, Expr] = {}
     for producer, index in repair.reads.items():
         points = repair.points[producer]
-        now = guarded(reads.current(producer, index), points, dtype, reads.is_last(producer))
-        before = reads.previous(producer, index)
+        current, before = (
+            widened(read, dtype, program) for read in (reads.current(producer, index), reads.previous(producer, index))
+        )
+        now = guarded(current, points, dtype, reads.is_last(producer))
         empty = {point.value: point.identity for point in points if not point.absorbing}
         if reads.starts:
             source = writer_of(program, producer)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from neptune_lab.errors import RepairError, ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import writer_of
+from neptune_lab.loop_ir.dtypes import widened
 from neptune_lab.loop_ir.nodes import (
     Block,
     Const,
@@ -375,7 +376,7 @@ def apply_repair_term(block: Block, carried: Expr, repair: Repair, moment: TagRe
     term = repair.term
     dtype = program.buffer(block.writes).dtype
     values = producer_values(term, repair, moment, program, dtype=dtype)
-    values |= repair.constants
+    values |= {symbol: widened(value, dtype, program) for symbol, value in repair.constants.items()}
     values[term.t] = carried
     if term.factor is not None:
         if term.factor == 1:

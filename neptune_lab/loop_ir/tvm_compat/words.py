@@ -16,6 +16,8 @@ from neptune_lab.scalar_ops import OPERATIONS, compose, rows
 def build(name: str, operands: Sequence[Any]) -> Any:
     """An operation on TVM's expressions: a node, a call, or a formula of these."""
     row = OPERATIONS[name]
+    if row.tvm == "pow":  # (TVM's own function writes a warning to stderr for every constant of 3 and more)
+        return tirx.call_intrin(operands[0].ty.dtype, "tirx.pow", *operands)
     if row.tvm:
         return getattr(tirx, row.tvm)(*operands)
     assert row.formula is not None, f"the table has no TVM form of {name}"
