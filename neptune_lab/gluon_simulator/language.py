@@ -59,7 +59,7 @@ def gluon_language(
         SliceLayout=layout,
         DotOperandLayout=layout,
         BlockedLayout=layout,
-        NVMMASharedLayout=SimpleNamespace(get_default_for=layout),
+        NVMMASharedLayout=_SharedLayout,
         barrier=lambda: None,
         convert_layout=_step(lambda value, _layout, assert_trivial=False: value),
         full=lambda shape, value, dtype, layout=None: tile(np.full(shape, value, dtype)),
@@ -84,6 +84,15 @@ def gluon_language(
         int32=np.int32,
         int64=np.int64,
     )
+
+
+class _SharedLayout:
+    """A layout of shared memory, which numbers do not depend on."""
+
+    def __init__(self, **_: Any) -> None: ...
+
+    @staticmethod
+    def get_default_for(*_: Any) -> None: ...
 
 
 def _functions() -> dict[str, Callable[..., Any]]:

@@ -8,7 +8,7 @@ numbers.  If every thread waits at a barrier, that is a deadlock.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 from neptune_lab.gluon_simulator import language
 from neptune_lab.gluon_simulator.steps import MODULE, Group, begin
 from neptune_lab.gluon_simulator.threads import Crew, Named
-from neptune_lab.gluon_simulator.tiles import Descriptor, Pointer, memory_of
+from neptune_lab.gluon_simulator.tiles import Descriptor, Pointer, add_out, memory_of
 
 # What follows the last "_" of a partition's name, as the emitter writes it.
 _PARTS = ("producer", "consumer")
@@ -31,6 +31,8 @@ class Simulator:
         text: of the module, as the compiler emits it: it is executed.
         multiprocessors: of the GPU, for kernels whose grid depends on it.
         first_only: run the first program of each kernel alone.
+        plain: what stands for the module's kernels in Triton, by name: functions of a launch's arguments, which are
+            CPU tensors.
         limit: record the steps below this of every group of warps; 0: none.
 
     Attributes:
@@ -38,18 +40,29 @@ class Simulator:
         groups: what was recorded of the program that ran last.
     """
 
-    def __init__(self, text: str, multiprocessors: int = 5, *, first_only: bool = False, limit: int = 0) -> None:
+    def __init__(
+        self,
+        text: str,
+        multiprocessors: int = 5,
+        *,
+        first_only: bool = False,
+        limit: int = 0,
+        plain: Mapping[str, Callable[..., None]] | None = None,
+    ) -> None:
         self.program = self.programs = 0
         self.space: dict[str, Any] = {"__builtins__": {**vars(builtins), "__import__": self._import}}
         self.named: dict[int, Named] = {}
         self.crew = Crew()
         self.launched = 0
         self.groups: tuple[Group, ...] = ()
-        self._first_only, self._limit = first_only, limit
+        self._first_only, self._limit, self._plain = first_only, limit, plain or {}
         exec(compile(text, MODULE, "exec"), self.space)
         self.space["_sync"] = lambda barrier: self._named(barrier).sync()
         self.space["_arrive"] = lambda barrier: self._named(barrier).arrive()
         self.space["_meet"] = lambda: None
+        # (A consumer is one thread here, which waits for the other one alone.)
+        self.space["_meet_of"] = lambda barrier, threads: self._named(barrier).sync() if threads > 128 else None
+        self.space["_add_out"] = add_out
         self.space["_rest"] = self.crew.rest  # for tests that change the module
         self.space["_multiprocessors"] = lambda device: multiprocessors
 
@@ -71,8 +84,19 @@ class Simulator:
             return builtins.__import__(name, *rest)
         gl = language.gluon_language(self.crew, lambda: self.program, lambda: self.programs, self._specialize)
         nan = SimpleNamespace(PropagateNan=SimpleNamespace(ALL="all", NONE="none"))
-        names = {"TensorDescriptor": Descriptor, **language.hopper()}
-        return SimpleNamespace(gluon=SimpleNamespace(jit=self._jit), language=gl, **vars(nan), **names)
+        names = {"TensorDescriptor": Descriptor, "builtin": lambda function: function, "ir": None, **language.hopper()}
+        gluon = SimpleNamespace(jit=self._jit)
+        return SimpleNamespace(gluon=gluon, jit=self._triton_jit, language=gl, **vars(nan), **names)
+
+    def _triton_jit(self, function: Callable[..., Any]) -> Any:
+        class Jit:
+            def __getitem__(_, grid: tuple[int, ...]) -> Callable[..., None]:
+                def launch(*arguments: Any, **options: Any) -> None:
+                    self._plain[function.__name__](*arguments)
+
+                return launch
+
+        return Jit()
 
     def _jit(self, function: Callable[..., Any]) -> Any:
         simulator = self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,9 @@ _BY_BITS = {
     "torch.float8_e4m3fn": (E4M3, "uint8"),
     "torch.float8_e5m2": (E5M2, "uint8"),
 }
+
+
+_ADDING = threading.Lock()
 
 
 class Tile(np.ndarray):
@@ -197,6 +201,15 @@ def copy_out(rows: Descriptor, place: Sequence[int], source: Memory) -> None:
     if group is not None:
         group.fly("copy")
     rows.at(place)[...] = source.array
+
+
+def add_out(rows: Descriptor, place: Sequence[int], source: Memory) -> None:
+    """Adds a tile in shared memory to its block, each element in one operation."""
+    group = current()
+    if group is not None:
+        group.fly("copy")
+    with _ADDING:
+        rows.at(place)[...] += source.array
 
 
 def load(pointer: Pointer, mask: Any = True, other: Any = 0) -> Tile:

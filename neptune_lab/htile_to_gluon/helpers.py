@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from neptune_lab.htile_to_triton.helpers import HELPERS as TRITON_HELPERS
+from neptune_lab.strict.emitted import ADD_OUT
 
 _NEXT = '''@gluon.jit
 def _next(slot, phase, STAGES: gl.constexpr):
@@ -102,6 +103,15 @@ def _barriers(NUMBER: gl.constexpr, ARRIVALS: gl.constexpr):
 # Triton 3.7 renamed it.
 _MEET = """_meet = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier  # Triton 3.7 and before
 """
+
+_MEET_OF = '''@gluon.jit
+def _meet_of(BARRIER: gl.constexpr, THREADS: gl.constexpr):
+    """Waits at a barrier of the hardware for so many threads, of one or of both consumers."""
+    lane = gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0]))
+    gl.inline_asm_elementwise(
+        f"bar.sync {BARRIER}, {THREADS}; mov.b32 $0, $1;", "=r,r", [lane], dtype=gl.int32, is_pure=False, pack=1
+    )
+'''
 
 _SYNC = '''@gluon.jit
 def _sync(BARRIER: gl.constexpr):
@@ -215,6 +225,8 @@ HELPERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "_turn": (_TURN, ()),
         "_barriers": (_BARRIERS, ()),
         "_meet": (_MEET, ()),
+        "_meet_of": (_MEET_OF, ()),
+        "_add_out": (ADD_OUT, ()),
         "_negate": (_NEGATE, ("_meet",)),
         "_sums_of_threads": (_SUMS_OF_THREADS, ()),
         "_beside_threads": (_BESIDE_THREADS, ()),

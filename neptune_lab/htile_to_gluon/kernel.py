@@ -125,7 +125,7 @@ class _Warps:
     @property
     def pointers(self) -> dict[str, str]:
         """The tensors that the consumer accesses through pointers, with their parameters."""
-        return self.consumer.ctx.pointers_in(line.text for line in _lines(self.consumer.ctx))
+        return self.consumer.ctx.pointers_in(line.text for line in lines_of(self.consumer.ctx))
 
     @property
     def inputs(self) -> tuple[HostDescriptor, ...]:
@@ -187,11 +187,11 @@ def _functions(kernel: Kernel, name: str, warps: _Warps) -> list[KernelLine]:
     entry_parameters = [*pointers.values(), *(d.parameter for d in inputs + outputs)]
     entry_lines = [KernelLine(f"    {text}", (kernel.node_id,), kernel.name) for text in entry]
     return [
-        *_function(kernel, f"{name}_producer", for_producer, _lines(warps.producer)),
+        *function_lines(kernel, f"{name}_producer", for_producer, lines_of(warps.producer)),
         *blank,
-        *_function(kernel, f"{name}_consumer", consumer_parameters, _lines(warps.consumer.ctx)),
+        *function_lines(kernel, f"{name}_consumer", consumer_parameters, lines_of(warps.consumer.ctx)),
         *blank,
-        *_function(kernel, name, entry_parameters, entry_lines),
+        *function_lines(kernel, name, entry_parameters, entry_lines),
     ]
 
 
@@ -209,7 +209,8 @@ def _launch_registers(program: Program, structure: Structure) -> int:
     return WIDE_REGISTERS
 
 
-def _lines(ctx: GluonContext) -> list[KernelLine]:
+def lines_of(ctx: GluonContext) -> list[KernelLine]:
+    """The body of a function that was emitted."""
     return [
         KernelLine(indent + spelled(text), tuple(draft.nodes), draft.origin)
         for indent, draft in ctx.root.drafts("    ")
@@ -217,7 +218,8 @@ def _lines(ctx: GluonContext) -> list[KernelLine]:
     ]
 
 
-def _function(kernel: Kernel, name: str, parameters: list[str], body: list[KernelLine]) -> list[KernelLine]:
+def function_lines(kernel: Kernel, name: str, parameters: list[str], body: list[KernelLine]) -> list[KernelLine]:
+    """A function of the module."""
     texts = lines(Bracketed(f"def {name}(", tuple(parameters), "):"), WIDTH)
     return [KernelLine("@gluon.jit"), *(KernelLine(text, (kernel.node_id,), kernel.name) for text in texts), *body]
 

@@ -11,10 +11,12 @@ from neptune_lab.htile.verify import verify
 from neptune_lab.htile.walk import stores
 from neptune_lab.htile_to_gluon.context import MODULE_NAMES, gluon_dtype
 from neptune_lab.htile_to_gluon.helpers import EXTREMA, HELPERS, MULTIPROCESSORS
+from neptune_lab.htile_to_gluon.joint import Joined, emit_joint, joined
 from neptune_lab.htile_to_gluon.kernel import GluonKernel, emit_kernel
 from neptune_lab.htile_to_gluon.options import GluonOptions
 from neptune_lab.htile_to_gluon.structure import UnsupportedKernel
 from neptune_lab.htile_to_triton.context import Context, HostDescriptor
+from neptune_lab.htile_to_triton.descriptors import BYTES
 from neptune_lab.htile_to_triton.helpers import ASK, INTERPRETED
 from neptune_lab.htile_to_triton.helpers import HELPERS as TRITON_HELPERS
 from neptune_lab.htile_to_triton.kernel import emit_kernel as emit_triton_kernel
@@ -47,7 +49,8 @@ def why_unsupported(program: Program, kernel: Kernel, options: GluonOptions | No
 def emit(program: Program, options: GluonOptions | None = None) -> EmittedModule:
     """`program` as a module of Gluon kernels, every computing line linked to its HTile nodes.
 
-    A kernel that has not the form of match.py is emitted in Triton, in the same module, with a note.
+    A kernel that has not the form of match.py is emitted in Triton, in the same module, with a note.  With
+    `deterministic=False`, two nests become one kernel (`joint`), and the others are in Triton.
 
     Args:
         program: HTile IR, verified here.
@@ -55,11 +58,14 @@ def emit(program: Program, options: GluonOptions | None = None) -> EmittedModule
 
     Raises:
         TileError: the program is not valid HTile IR.
-        EmitError: no kernel of the program can be emitted in Gluon; the message has the reason for each.
+        EmitError: no kernel of the program can be emitted in Gluon; the message has the reason for each.  With
+            `deterministic=False`: it has no two nests that can be one kernel.
     """
     verify(program)
     check_spelling(program)
     options = options or GluonOptions()
+    join = None if options.deterministic else _joined(program)
+    program = program if join is None else join.program
     names = UniqueNames([*HELPERS, *TRITON_HELPERS])
     entry = names.fresh(program.name)
     functions = [names.fresh(f"{k.name}_kernel" if k.name == program.name else k.name) for k in program.kernels]
@@ -70,6 +76,12 @@ def emit(program: Program, options: GluonOptions | None = None) -> EmittedModule
     reasons: dict[str, str] = {}
     emitted: list[GluonKernel | Context] = []
     for kernel, function in zip(program.kernels, functions, strict=True):
+        if join is not None:
+            if kernel is join.kernel:
+                emitted.append(_emitted_joint(join, function, helpers, taken, options))
+            else:
+                emitted.append(emit_triton_kernel(program, kernel, triton_helpers, taken, options.emit))
+            continue
         try:
             emitted.append(emit_kernel(program, kernel, function, helpers, taken, options))
         except UnsupportedKernel as reason:
@@ -83,6 +95,29 @@ def emit(program: Program, options: GluonOptions | None = None) -> EmittedModule
         )
     notes = tuple(f"{name} is emitted in Triton: {reason}." for name, reason in reasons.items())
     return replace(_module(program, options, entry, functions, emitted, helpers, triton_helpers), notes=notes)
+
+
+def _joined(program: Program) -> Joined:
+    try:
+        return joined(program)
+    except UnsupportedKernel as reason:
+        raise _not_joint(program, reason) from reason
+
+
+def _emitted_joint(
+    join: Joined, function: str, helpers: dict[str, dict[str, None]], taken: set[str], options: GluonOptions
+) -> GluonKernel:
+    try:
+        return emit_joint(join, function, helpers, taken, options)
+    except UnsupportedKernel as reason:
+        raise _not_joint(join.program, reason) from reason
+
+
+def _not_joint(program: Program, reason: UnsupportedKernel) -> EmitError:
+    return EmitError(
+        f"deterministic=False: no two nests of {program.name} can be one kernel ({reason.reason})",
+        help="leave deterministic out",
+    )
 
 
 def _module(
@@ -143,6 +178,9 @@ def _write_imports(
         ")",
         "from triton.experimental.gluon.nvidia.hopper import TensorDescriptor",
     )
+    if "_add_out" in helpers:
+        out.plain("from triton._C.libtriton import ir as compiler_ir")
+        out.plain("from triton.experimental.gluon.language._core import builtin")
     if EXTREMA & helpers.keys():
         out.plain("from triton.language import PropagateNan")
     if any(ctx.host_descriptors for ctx in contexts):
@@ -201,7 +239,10 @@ def _write_launcher(
     )
     layouts = {(block, dtype): f"_SHARED_{'_'.join(map(str, block))}_{dtype.upper()}" for block, dtype in blocks}
     for (block, dtype), name in layouts.items():
-        out.plain(f"{name} = gl.NVMMASharedLayout.get_default_for({[*block]}, {gluon_dtype(dtype)})")
+        layout = f"get_default_for({[*block]}, {gluon_dtype(dtype)})"
+        if len(block) == 1:  # (a vector is not swizzled)
+            layout = f"(swizzle_byte_width=0, element_bitwidth={8 * BYTES[dtype]}, rank=1)"
+        out.plain(f"{name} = gl.NVMMASharedLayout{'' if len(block) == 1 else '.'}{layout}")
     out.plain("", "", f"def {entry}({', '.join(arguments.values())}):", *signature(program))
     device = f"{arguments[program.inputs[0]]}.device"
     for kernel, source, done in zip(program.kernels, sources, emitted, strict=True):
@@ -228,6 +269,8 @@ def _write_launcher(
 
 def _block(made: HostDescriptor) -> tuple[int, ...]:
     """The shape of a tile, as the descriptor counts dimensions."""
+    if made.is_vector:
+        return made.block[1:]
     if made.in_halves:
         return (made.block[0] // 4, 2, made.block[1])
     return made.block if made.matrices is None else (1, *made.block)

@@ -32,6 +32,8 @@ class GluonOptions:
             and 3.7 lacks registers for it, and serialises all products.
         heads_together: how many heads (all grid axes other than row blocks) run at the same time and share the L2
             cache; None: few, but enough to balance long and short tiles.
+        deterministic: False: two nests of a backward pass that compute the same tiles become one kernel (`joint`),
+            which adds to one of the sums in the order in which programs come.
         emit: the options of the Triton emitter: the target, tanh, and kernels that cannot be emitted in Gluon.
 
     Raises:
@@ -44,12 +46,13 @@ class GluonOptions:
     persistent: bool = False
     ahead: bool = False
     heads_together: int | None = None
+    deterministic: bool = True
     emit: EmitOptions = field(default_factory=lambda: EmitOptions(target=DEFAULT))
 
     def __post_init__(self) -> None:
         check_integer("stages", self.stages, 1, MOST_STAGES, EmitError)
         check_integer("heads_together", self.heads_together, 1, MOST_HEADS, EmitError, optional=True)
-        for name in ("ping_pong", "tie", "persistent", "ahead"):
+        for name in ("ping_pong", "tie", "persistent", "ahead", "deterministic"):
             check_switch(name, getattr(self, name), EmitError)
         if not isinstance(self.emit, EmitOptions):
             raise EmitError(

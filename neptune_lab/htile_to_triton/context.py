@@ -65,6 +65,7 @@ class HostDescriptor:
         matrices: how many matrices, and the elements from one to the next; rows of a tile past the end of its matrix
             are 0. None: one.
         in_halves: a tile is loaded in two halves: the rows 0 and 1 of every four, and the rows 2 and 3.
+        is_vector: the tensor is seen as one row, and the descriptor has one dimension.
     """
 
     parameter: str
@@ -74,6 +75,7 @@ class HostDescriptor:
     block: tuple[int, int]
     matrices: tuple[int, int] | None = None
     in_halves: bool = False
+    is_vector: bool = False
 
 
 class Context:

@@ -265,6 +265,8 @@ def descriptor_text(made: HostDescriptor, tensor: str, maker: str = "TensorDescr
 def described(made: HostDescriptor) -> str:
     """The arguments of a descriptor after its tensor: shape, strides and block."""
     shape, strides, block = [*made.shape], [made.stride, 1], [*made.block]
+    if made.is_vector:
+        shape, strides, block = shape[1:], [1], block[1:]
     if made.matrices is not None:
         count, stride = made.matrices
         shape, strides, block = [count, *shape], [stride, *strides], [1, *block]

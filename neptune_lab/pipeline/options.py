@@ -38,8 +38,8 @@ class CodeOptions:
         disable_passes: names of HTile passes to leave out, to measure their effect.
         code: "triton", or "gluon": kernels of the right form are written in Gluon, for Hopper only. On an H200, prefill
             attention from 512 positions on takes 10 to 33% less time than the best form in Triton.
-        ring_stages, ping_pong, tie, persistent, ahead, heads_together: as in `GluonOptions`; they have an effect with
-            code="gluon" only.
+        ring_stages, ping_pong, tie, persistent, ahead, heads_together, deterministic: as in `GluonOptions`; they have
+            an effect with code="gluon" only.
 
     Raises:
         ScheduleError, EmitError: no such field, or a value that it does not take.
@@ -60,11 +60,12 @@ class CodeOptions:
     persistent: bool = False
     ahead: bool = False
     heads_together: int | None = None
+    deterministic: bool = True
 
     def __post_init__(self) -> None:
         for name, known in (("loads", LOADS), ("tanh", TANH), ("combine", COMBINE)):
             check_choice(name, getattr(self, name), known, EmitError)
-        for name in ("dependent_launch", "ping_pong", "tie", "persistent", "ahead"):
+        for name in ("dependent_launch", "ping_pong", "tie", "persistent", "ahead", "deterministic"):
             check_switch(name, getattr(self, name), EmitError)
         check_integer("loop_stages", self.loop_stages, 1, MOST_STAGES, EmitError, optional=True)
         check_integer("ring_stages", self.ring_stages, 1, MOST_RING_STAGES, EmitError)
@@ -110,7 +111,14 @@ class CodeOptions:
         """The Gluon emitter's part, for `target`; None: as `emitter` has it."""
         emit = replace(self.emitter(target), target=target or Target.current())
         return GluonOptions(
-            self.ring_stages, self.ping_pong, self.tie, self.persistent, self.ahead, self.heads_together, emit
+            self.ring_stages,
+            self.ping_pong,
+            self.tie,
+            self.persistent,
+            self.ahead,
+            self.heads_together,
+            self.deterministic,
+            emit,
         )
 
 

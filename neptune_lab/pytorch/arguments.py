@@ -44,6 +44,21 @@ class Extras(NamedTuple):
     dynamic: bool | None = None
     formats: tuple[tuple[str, Any], ...] = ()
 
+    @property
+    def deterministic(self) -> Any:
+        """Whether gradients are added in one order: the option of that name, which is of the backward pass alone."""
+        return dict(self.options).get("deterministic", True)
+
+    @property
+    def forward_options(self) -> dict[str, Any]:
+        """The options of the forward kernel."""
+        return {name: value for name, value in self.options if name != "deterministic"}
+
+    @property
+    def is_few(self) -> bool:
+        """Whether there is nothing but what calls may have that `known_calls` finds."""
+        return self == Extras(self.lse, options=self.options, dynamic=self.dynamic) and not self.forward_options
+
 
 PLAIN = Extras()
 

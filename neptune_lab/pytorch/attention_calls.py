@@ -55,8 +55,7 @@ class AttentionCall:
     @cached_property
     def _few(self) -> bool:
         """Whether the call has no other options than those of `known_calls`."""
-        few = Extras(self.extras.lse, dynamic=self.extras.dynamic)
-        return self.extras == few and not self.scales and not self.packed
+        return self.extras.is_few and not self.scales and not self.packed
 
     def _options(self, captured: Sequence[Any]) -> tuple[Any, ...]:
         """The mods and the other arguments of the call."""
@@ -69,7 +68,7 @@ class AttentionCall:
         (q, k, v), scales, captured, places = self._parts(tensors)
         options, found = self._options(captured), None
         if self._few:
-            known: tuple[Any, ...] = (q, k, v, *options[:4], self.extras.lse, self.extras.dynamic)
+            known: tuple[Any, ...] = (q, k, v, *options[:4], self.extras.lse, self.extras.dynamic, self.extras.options)
             found = launched(*known)
         if found is None:
             every: tuple[Any, ...] = (q, k, v, *options, places, tuple(scales))

@@ -159,12 +159,12 @@ def _compiled(
     made = definition_of(problem, score_mod, mask_mod, reading, place)
     workloads = tuple(map(workload_key, (made.op, *made.similar)))
     records = known_records(workloads)
-    definition = stored.key_of((workloads, records, made.captured, problem.extras.options))
+    definition = stored.key_of((workloads, records, made.captured, tuple(problem.extras.forward_options.items())))
     if definition not in _by_definition:
         entry = stored.find(definition)
         if entry is None:
             try:
-                spec = _spec(made.op, made.similar, dict(problem.extras.options), device)
+                spec = _spec(made.op, made.similar, problem.extras.forward_options, device)
             except TileError as error:
                 raise _explained(error, made.lookups()) from error
             entry = stored.StoredKernel(spec, made.captured, workloads, records)

@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 # Kernels by everything that they depend on; the oldest are dropped first.
 _kernels: OrderedDict[Any, Compiled] = OrderedDict()
 _MOST = 1024
+# The option of calls whose gradients may be added in any order.
+_IN_ANY_ORDER = {"deterministic": False}
+_ANY_ORDER = tuple(_IN_ANY_ORDER.items())
 _MISSING: Any = None  # a tensor that was left out, or passed under another name
 
 
@@ -158,7 +161,9 @@ def attention(
         return_lse: also return the log-sum-exp of the scores.
         kernel_options: fields of `TileConfig`, `SplitKConfig` and `CodeOptions` by name, such as {"block_q": 64}, and
             "template"; they replace a tuning record.  Options of FlexAttention's kernels, such as BLOCK_M, are
-            ignored, with a warning once.
+            ignored, with a warning once.  {"deterministic": False} lets the backward pass add to the gradient of q in
+            any order, which differs from run to run by rounding: on Hopper it is then one kernel instead of two nests,
+            where there is one (docs/using/training.md).
         mask_mod: `mask_mod(b, h, q, kv)` is true if the query attends to the key; None: no mask.  The output row of a
             query that attends to no key is 0.  A call has mask_mod or block_mask.  (A call without keys gives zeros.)
         return_aux: torch's AuxRequest(lse=..., max_scores=...): also return these in an AuxOutput.
@@ -218,8 +223,10 @@ def attention(
         is weights_dtype
         is None
     )
-    if few and not (others or kernel_options or torch.compiler.is_dynamo_compiling()):
-        found = launched(q, k, v, score_mod, mask_mod, enable_gqa, scale, return_lse, dynamic)
+    in_order = not kernel_options
+    if few and not (others or torch.compiler.is_dynamo_compiling()) and (in_order or kernel_options == _IN_ANY_ORDER):
+        more = () if in_order else _ANY_ORDER
+        found = launched(q, k, v, score_mod, mask_mod, enable_gqa, scale, return_lse, dynamic, more)
         if found is not None:
             return found
     if others:
@@ -277,8 +284,9 @@ def _attend(
     if places is not None:
         score_mod, mask_mod = packed_mods(score_mod, mask_mod, places)
         places = None
-        if extras == Extras(extras.lse, dynamic=extras.dynamic):
-            found = launched(q, k, v, score_mod, mask_mod, enable_gqa, scale, extras.lse, extras.dynamic)
+        if extras.is_few:
+            given = q, k, v, score_mod, mask_mod, enable_gqa, scale, extras.lse, extras.dynamic, extras.options
+            found = launched(*given)
             if found is not None:
                 return found
     given = q, k, v

@@ -103,8 +103,9 @@ def launched(
     scale: Any,
     lse: Any,
     dynamic: Any,
+    more: tuple[tuple[str, Any], ...] = (),
 ) -> Any:
-    """The output of a call whose kernel is known; None if it is not."""
+    """The output of a call whose kernel is known; None if it is not; `more`: as `Extras.options`."""
     if not type(q) is type(k) is type(v) is _Tensor or _modes() or _transform() is not None:
         return None
     if forward_ad._current_level >= 0:
@@ -112,7 +113,7 @@ def launched(
     recording = _recording()
     tensors: list[torch.Tensor] = []
     mods = state_of(score_mod, tensors), state_of(mask_mod, tensors)
-    options = _options(enable_gqa, scale, lse, dynamic)
+    options = _options(enable_gqa, scale, lse, dynamic, more)
     if options is None or None in mods:
         return None
     device = q.device
@@ -147,11 +148,11 @@ def launched(
     return launch(q, k, v, *captured_inputs(known.captured, tensors, device))
 
 
-def _options(enable_gqa: Any, scale: Any, lse: Any, dynamic: Any) -> Any:
+def _options(enable_gqa: Any, scale: Any, lse: Any, dynamic: Any, more: tuple[tuple[str, Any], ...]) -> Any:
     """The options, if each is of its type; else None."""
     if not (type(enable_gqa) is type(lse) is bool and (scale is None or type(scale) in (int, float))):
         return None
-    return (enable_gqa, scale, lse, dynamic) if dynamic is None or type(dynamic) is bool else None
+    return (enable_gqa, scale, lse, dynamic, more) if dynamic is None or type(dynamic) is bool else None
 
 
 def _family(q: Any, k: Any, v: Any, kinds: Any, layouts: Layouts) -> Any:
@@ -191,8 +192,8 @@ def _noted(
     """A call that was checked; None if `launched` could not find it."""
     tensors: list[torch.Tensor] = []
     mods = state_of(score_mod, tensors), state_of(mask_mod, tensors)
-    options = _options(enable_gqa, scale, extras.lse, extras.dynamic)
-    if options is None or None in mods or Extras(extras.lse, dynamic=extras.dynamic) != extras:
+    options = _options(enable_gqa, scale, extras.lse, extras.dynamic, extras.options)
+    if options is None or None in mods or not extras.is_few:
         return None
     place = {id(tensor): index for index, tensor in enumerate(tensors)}
     if any(id(read[index]) not in place for index, _ in captured):

@@ -43,6 +43,8 @@ def training_for_lengths(
     Args:
         guard: runs the compiler when a backward pass first needs its kernel.
     """
+    if not problem.extras.deterministic:  # (such kernels are in Gluon, at numbers)
+        return None
     for key, family, plan in plans_of(problem, reading, "training"):
         if problem.extras.dynamic is None and len(family.seen) <= OWN_LENGTHS:
             continue
@@ -105,7 +107,7 @@ def _made(
         at_hint = training(own(plan.hint))
         kept = at_hint.kept
         backward_for(at_hint.wrt)  # (first, as the one that is refused more often)
-        first = kernel("forward", forward, options=dict(problem.extras.options))
+        first = kernel("forward", forward, options=problem.extras.forward_options)
         captured = captured_indices(own, first.spec, problem, score_mod, mask_mod, reading, plan)
     except NeptuneError as error:
         family.refusals[plan] = str(error)

@@ -218,7 +218,7 @@ def _made(
         return entry
     make = partial(operator_at, problem, score_mod, mask_mod, reading, plan, family.layouts)
     try:
-        kernel = compiled(make, problem, reading, plan, options=dict(problem.extras.options))
+        kernel = compiled(make, problem, reading, plan, options=problem.extras.forward_options)
     except NeptuneError as error:
         family.refusals[plan] = str(error)
         return None

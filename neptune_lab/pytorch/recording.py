@@ -21,6 +21,7 @@ from neptune_lab.pytorch.mods import Reading
 from neptune_lab.pytorch.refusals import refuse_captured_kinds
 from neptune_lab.runtime import LoadedKernel, load
 from neptune_lab.runtime.differentiable import Differentiable
+from neptune_lab.strict.values import check_switch
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -67,7 +68,9 @@ def recording_for(problem: Problem, score_mod: Any, mask_mod: Any, reading: Read
             help="call it under torch.no_grad(), or convert the tensors to bfloat16 where gradients are needed",
         )
     refuse_captured_kinds(reading.tensors, device)
-    key = (problem, reading.key, device) if reading.exact else None
+    check_switch("kernel_options: deterministic", problem.extras.deterministic, LaunchError)
+    ordered = torch.are_deterministic_algorithms_enabled()
+    key = (problem, reading.key, device, ordered) if reading.exact else None
     if key in _known:
         return _known[key]
     on_device = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
@@ -82,9 +85,11 @@ def recording_for(problem: Problem, score_mod: Any, mask_mod: Any, reading: Read
         sized = training_for_lengths(problem, score_mod, mask_mod, reading, guarded)
         if sized is None:
             made = definition_of(problem, score_mod, mask_mod, reading)
-            options = dict(problem.extras.options)
+            options, joint = problem.extras.forward_options, not problem.extras.deterministic
             kernel = differentiable(
-                made.op, lambda op: _kernel(op, options), lambda op: guarded(lambda: _kernel(op, {}))
+                made.op,
+                lambda op: _kernel(op, options),
+                lambda op: guarded(lambda: (_joint_kernel(op) if joint else None) or _kernel(op, {})),
             )
             captured = made.captured
         else:
@@ -111,6 +116,27 @@ def _kernel(op: Operator, options: dict[str, Any]) -> LoadedKernel:
         made = compile(op) if choice is None else compile_choice(op, choice)
         further = tuple(range(len(stored.captured_inputs(made.spec.inputs))))
         entry = stored.StoredKernel(made.spec, further, workloads, records)
+        stored.put(key, entry)
+    return load(entry.spec)
+
+
+def _joint_kernel(op: Operator) -> LoadedKernel | None:
+    """The backward kernel that adds in any order; None if there is none for this operator or GPU, or if torch is to be
+    deterministic."""
+    from neptune_lab.pipeline.joint import joint_kernel
+    from neptune_lab.records import workload_key
+
+    if torch.are_deterministic_algorithms_enabled():
+        return None
+    workloads = (workload_key(op),)
+    key = stored.key_of(("joint pass", workloads))
+    entry = stored.find(key)
+    if entry is None:
+        made = joint_kernel(op)
+        if made is None:
+            return None
+        further = tuple(range(len(stored.captured_inputs(made.spec.inputs))))
+        entry = stored.StoredKernel(made.spec, further, workloads, "")
         stored.put(key, entry)
     return load(entry.spec)
 

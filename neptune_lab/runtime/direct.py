@@ -105,6 +105,7 @@ class _Rewrite:
     device: Any
     slow: Callable[..., Any]
     names: dict[str, Any] = field(default_factory=dict)
+    inside: dict[str, Any] = field(default_factory=dict)  # dtypes of the tensors that are parts of one allocation
     text: str = ""
 
     def __post_init__(self) -> None:
@@ -147,6 +148,7 @@ class _Rewrite:
         outputs = [node.id for node in returned]
         if not set(outputs) <= allocations.keys():
             raise _Unknown  # it returns an argument
+        self.inside = {name: _dtype_of(made) for name, made in allocations.items() if name not in outputs}
         given = ", ".join(arguments)
         slow = f"return {_PREFIX}slow({given})"
         negated = " or ".join(f"{name}.is_neg()" for name in arguments)
@@ -266,11 +268,7 @@ class _Rewrite:
             except ValueError:
                 arguments.append(ast.unparse(argument))
         maker = "empty" if made.whole else "empty_strided"
-        dtype = next(k.value for k in made.call.keywords if k.arg == "dtype")
-        assert isinstance(dtype, ast.Attribute)
-        import torch
-
-        self.names[f"{_PREFIX}t_{name}"] = getattr(torch, dtype.attr)
+        self.names[f"{_PREFIX}t_{name}"] = _dtype_of(made)
         call = f"{_PREFIX}{maker}({', '.join(arguments)}, dtype={_PREFIX}t_{name}, device={_PREFIX}device)"
         return [f"    {name} = {call}", f"    {_PREFIX}p_{name} = {name}.data_ptr()"]
 
@@ -324,11 +322,21 @@ class _Rewrite:
                 number = sum(name.startswith(f"{prefix}descriptor_") for name in self.names)
                 text = ast.unparse(ast.Tuple([*rest], ast.Load()))
                 described = eval(text, vars(self.module))  # literals, and names of the module
-                kept = Descriptors(getattr(self.module, maker), described, metas, number)
+                kept = Descriptors(getattr(self.module, maker), described, metas, number, self.inside.get(tensor))
                 self.names[f"{prefix}descriptor_{number}"] = kept
                 flat = "*" if metas is not None else ""
-                return f"{flat}{prefix}descriptor_{number}({tensor}, {_PREFIX}p_{tensor})"
+                whole = "None" if tensor in self.inside else tensor
+                return f"{flat}{prefix}descriptor_{number}({whole}, {_PREFIX}p_{tensor})"
         raise _Unknown
+
+
+def _dtype_of(made: _Allocation) -> Any:
+    """The dtype of a tensor that the launcher makes."""
+    import torch
+
+    dtype = next(k.value for k in made.call.keywords if k.arg == "dtype")
+    assert isinstance(dtype, ast.Attribute)
+    return getattr(torch, dtype.attr)
 
 
 class _Answers(ast.NodeTransformer):

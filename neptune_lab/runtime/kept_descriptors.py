@@ -13,8 +13,8 @@ class _Address:
 
     __slots__ = ("address", "dtype")
 
-    def __init__(self, tensor: Any) -> None:
-        self.address, self.dtype = tensor.data_ptr(), tensor.dtype
+    def __init__(self, address: int, dtype: Any) -> None:
+        self.address, self.dtype = address, dtype
 
     def data_ptr(self) -> int:
         return self.address
@@ -27,20 +27,25 @@ class Descriptors:
         maker: makes a descriptor of a tensor and `described`.
         metas: of the kernel's descriptors; None: Triton makes its arguments of a descriptor at each launch.
         number: of this descriptor.
+        dtype: of the tensor if it is a part of an allocation, at an address; None: there is a tensor at each call.
     """
 
-    __slots__ = ("_described", "_kept", "_maker", "_meta", "_ready")
+    __slots__ = ("_described", "_dtype", "_kept", "_maker", "_meta", "_ready")
 
-    def __init__(self, maker: Any, described: tuple[Any, ...], metas: list[Any] | None, number: int) -> None:
-        self._maker, self._described, self._kept = maker, described, dict[int, Any]()
+    def __init__(
+        self, maker: Any, described: tuple[Any, ...], metas: list[Any] | None, number: int, dtype: Any = None
+    ) -> None:
+        self._maker, self._described, self._kept, self._dtype = maker, described, dict[int, Any](), dtype
         self._ready = metas is not None
         self._meta = metas[number] if metas is not None else None
 
     def __call__(self, tensor: Any, address: int) -> Any:
         found = self._kept.get(address)
         if found is None:
+            if tensor is None:
+                tensor = _Address(address, self._dtype)
             found = self._maker(tensor, *self._described)
-            found.base = _Address(tensor)
+            found.base = _Address(address, tensor.dtype)
             if self._ready:
                 from triton.backends.nvidia.driver import make_tensordesc_arg
 

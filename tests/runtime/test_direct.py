@@ -281,6 +281,37 @@ def test_descriptors_are_kept_by_address(world):
         assert not isinstance(one.base, torch.Tensor)  # it would keep the tensor's memory
 
 
+INSIDE = """
+import torch
+
+def entry(q):
+    first_of_all = torch.empty((2, 8), dtype=torch.float16, device=q.device)
+    sums = torch.empty((4, 8), dtype=torch.float32, device=q.device)
+    first[(1,)](Descriptor(sums, [4, 8], [8, 1], [4, 8]), sums)
+    out = torch.empty((4, 8), dtype=torch.float16, device=q.device)
+    second[(1,)](out, Descriptor(sums, [4, 8], [8, 1], [2, 8]), first_of_all)
+    return out
+"""
+
+
+def test_descriptors_of_what_is_not_returned(world):
+    """Such a tensor is a part of an allocation, and no tensor in the launcher."""
+
+    class Descriptor:
+        def __init__(self, base, shape, strides, block):
+            self.dtype, self.base, self.block = base.dtype, base, block
+
+    module = ModuleType("module")
+    module.Descriptor = Descriptor
+    kernels = {"first": kernel(world, "first"), "second": kernel(world, "second")}
+    launch = direct(INSIDE, "entry", module, kernels, torch.device("cpu"), print)
+    launch(torch.zeros(4, 8))
+    (_, (*_, one, place)), (_, (*_, other, first)) = world.seen
+    assert [d.base.data_ptr() for d in (one, other)] == [place, place]
+    assert (one.dtype, one.block, other.block) == (torch.float32, [4, 8], [2, 8])
+    assert place - first == 256
+
+
 # A whole module through Triton's own compiler, with the stand-in of scripts/launch_overhead.py for the driver.
 SCRIPT = """
 import json, sys

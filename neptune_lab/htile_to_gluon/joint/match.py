@@ -1,0 +1,286 @@
+"""Matches two nests of a backward pass that compute the same tiles, one of them transposed.
+
+    nest over keys                              nest over queries
+        for j: s[i, j] = …                          for i: s[j, i] = …
+               x[i, j] = f(s[i, j], …)                     x[j, i] = f(s[j, i], …)
+               y[i] = y[i] + x[i, j] @ k[j]                z[j] = z[j] + x[j, i] @ q[i], …
+        out[i] = g(y[i])                            …
+    =>
+        for i: s[j, i], x[j, i], z[j] as in the nest over queries
+               total[i] += transpose(x[j, i]) @ k[j]       in the order in which programs come to it
+        out[i] = g(total[i])                        in a kernel of its own
+
+Legality.  Formal statement: let V and W be the pairs (i, j) of elements that the two nests visit.  The kernel of both
+stores the same out as the first nest, up to the order of a sum, if (1) both nests compute x by the same terms from the
+same elements of global memory, (2) V is a part of W, and (3) where W visits a pair that V does not, x is 0 there, or
+not a number in both.  (1) is an equality of terms, here.  (2) is tried for all
+programs.  (3) holds since both nests are of one sum over all pairs, from which the compiler leaves out only tiles that
+add 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from neptune_lab.htile import nodes as ir
+from neptune_lab.htile.shapes import dtype_of, shape_of
+from neptune_lab.htile.walk import evaluate, names_of_index, same_index, subexpressions, tile_dims
+from neptune_lab.htile_to_gluon.match import MOST_PROGRAMS, match_structure
+from neptune_lab.htile_to_gluon.structure import LoopPart, Product, Structure, UnsupportedKernel
+from neptune_lab.strict.dtypes import HALVES
+
+KEYS = 128  # rows of a program: two consumers of 64
+WIDTHS = (64, 128)  # of the heads
+SQUARE = 64  # rows and columns of tiles are multiples of it
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """Two nests that are one kernel.
+
+    Args:
+        kernel: the nest whose programs stay, and its structure.
+        other: the nest whose sum is added by the programs of `kernel`.
+        value: the tile of `kernel` that, transposed, is the left operand of that sum.
+        held: the leading product of `kernel` whose left operand is the sum's right one.
+        total: the tile of `other` that accumulates.
+        output: the store of it.
+    """
+
+    kernel: ir.Kernel
+    structure: Structure
+    other: ir.Kernel
+    value: str
+    held: Product
+    total: str
+    output: ir.Store
+
+
+def joint_of(program: ir.Program) -> Joint:
+    """The two nests of a program.
+
+    Raises:
+        UnsupportedKernel: there are no two of this form; the message says in what they differ.
+    """
+    reason = UnsupportedKernel("it has no two nests over the same pairs")
+    for kernel in program.kernels:
+        for other in program.kernels:
+            if kernel is other:
+                continue
+            try:
+                return _joint(program, kernel, other)
+            except UnsupportedKernel as found:
+                if _products(kernel) == 4 and _products(other) == 3:
+                    reason = found
+    raise reason
+
+
+def _products(kernel: ir.Kernel) -> int:
+    loops = [stmt for stmt in kernel.body if isinstance(stmt, ir.For)]
+    return sum(isinstance(s, ir.Store) and isinstance(s.value, ir.Dot) for s in loops[0].body) if loops else 0
+
+
+def _joint(program: ir.Program, kernel: ir.Kernel, other: ir.Kernel) -> Joint:
+    if program.sizes:
+        raise UnsupportedKernel("its lengths are known at the launch only")
+    mine, theirs = match_structure(program, kernel), match_structure(program, other)
+    _check_form(program, kernel, mine, theirs)
+    keys = [_Terms(program, kernel, part, mine.resident, transposed=True) for part in mine.parts]
+    queries = [_Terms(program, other, part, theirs.resident, transposed=False) for part in theirs.parts]
+    sums = [part.trailing[0] for part in theirs.parts]
+    wanted = _definition([terms.of(p.a) for terms, p in zip(queries, sums, strict=True)])
+    rights = {terms.of(p.b) for terms, p in zip(queries, sums, strict=True)}
+    values: list[str] = []
+    for n, product in enumerate(mine.first.trailing):
+        found = [terms.of(part.trailing[n].a) for terms, part in zip(keys, mine.parts, strict=True)]
+        if isinstance(product.a, ir.Access) and wanted is not None and _definition(found) == wanted:
+            values.append(product.a.tensor)
+    held = [p for p in mine.parts[0].leading if {terms.of(p.a) for terms in keys} == rights]
+    sum_ = sums[0]
+    if not values or not held or sum_.transposed:
+        raise UnsupportedKernel(f"{kernel.name} and {other.name} do not compute the same tiles")
+    if not _covers(keys, queries):
+        raise UnsupportedKernel(f"{kernel.name} does not visit all pairs that {other.name} visits")
+    (output,) = theirs.after
+    for expr in subexpressions(output.value):
+        if not isinstance(expr, ir.Elementwise | ir.Cast | ir.Literal | ir.Access) or (
+            isinstance(expr, ir.Access) and expr.tensor != sum_.target
+        ):
+            raise UnsupportedKernel(f"{output.target.tensor} is more than a multiple of a sum")
+    return Joint(kernel, mine, other, values[0], held[0], sum_.target, output)
+
+
+def _check_form(program: ir.Program, kernel: ir.Kernel, mine: Structure, theirs: Structure) -> None:
+    counts = [(len(s.first.leading), len(s.first.trailing)) for s in (mine, theirs)]
+    if counts != [(2, 2), (2, 1)] or mine.eights or theirs.eights or mine.promoted or theirs.promoted:
+        raise UnsupportedKernel(f"{kernel.name} has other products than two of scores and two sums")
+    if mine.rows != KEYS:
+        raise UnsupportedKernel(f"{kernel.name} has {mine.rows} rows per program; expected {KEYS}", help="block_q=128")
+    if any(part.after for s in (mine, theirs) for part in s.parts):
+        raise UnsupportedKernel(f"{kernel.name} computes after its sums")
+    if len(theirs.after) != 1 or theirs.after[0].mask is not None:
+        raise UnsupportedKernel("the nest over keys stores more than one output")
+    zero = {s.target.tensor for s in mine.before if isinstance(s.value, ir.Literal) and s.value.value == 0}
+    if any(p.target not in zero or not isinstance(p.acc, ir.Access) for s in (mine,) for p in s.first.trailing):
+        raise UnsupportedKernel(f"{kernel.name} has sums that do not begin at 0, or are scaled")
+    begins = {s.target.tensor for s in theirs.before if isinstance(s.value, ir.Literal) and s.value.value == 0}
+    if any(p.target not in begins or not isinstance(p.acc, ir.Access) for p in theirs.first.trailing):
+        raise UnsupportedKernel("the sum of the nest over keys does not begin at 0, or is scaled")
+    widths = {shape_of(p.store.target, program)[1] for p in (*mine.first.trailing, *theirs.first.trailing)}
+    columns = {shape_of(p.store.target, program)[1] for p in mine.first.leading}
+    if len(widths) != 1 or not widths <= {*WIDTHS} or columns != ({64} if widths == {128} else {128}):
+        raise UnsupportedKernel(
+            f"{kernel.name} has heads of {sorted(widths)} columns and tiles of {sorted(columns)} queries; expected "
+            "heads of 128 and 64 queries, or heads of 64 and 128 queries"
+        )
+    if {dtype_of(p.b, program) for p in (*mine.first.leading, *mine.first.trailing)} - {*HALVES}:
+        raise UnsupportedKernel(f"{kernel.name} multiplies other dtypes than float16 and bfloat16")
+    if len({p.b.tensor for p in (*mine.first.leading, *mine.first.trailing)}) != 2:
+        raise UnsupportedKernel(f"{kernel.name} loads other tiles than queries and their cotangents")
+
+
+class _Terms:
+    """The tiles of one part of a nest as terms of an element of a pair: "row" is the element of `kernel`'s rows.
+
+    Args:
+        transposed: whether the rows of this nest are the keys.
+    """
+
+    def __init__(
+        self,
+        program: ir.Program,
+        kernel: ir.Kernel,
+        part: LoopPart,
+        resident: dict[str, ir.Access],
+        *,
+        transposed: bool,
+    ) -> None:
+        self._program = program
+        self._resident = resident
+        self._loop = part.loop
+        scores = part.leading[0].store.target
+        self.rows, self.columns = (i for i in tile_dims(scores.index) if isinstance(i, ir.Slice))
+        self._names = ("key", "query") if transposed else ("query", "key")
+        self._grid = {axis.var: axis.extent for axis in kernel.grid}
+        self._values = {
+            s.target.tensor: s
+            for s in (*kernel.body, *(p.store for p in part.leading), *part.middle)
+            if isinstance(s, ir.Store)
+        }
+
+    def of(self, expr: ir.TileExpr) -> Any:
+        """The term of an expression.
+
+        Raises:
+            UnsupportedKernel: it is not made of elements of the pair's row and column.
+        """
+        match expr:
+            case ir.Access(tensor=name) if self._program.tensor(name).space == "chip":
+                stored = self._values.get(name)
+                if stored is None or stored.mask is not None or not _same_elements(stored.target, expr):
+                    raise UnsupportedKernel(f"{name} is read in parts, or computed elsewhere")
+                return self.of(stored.value)
+            case ir.Access(tensor=name, index=index):
+                return ("load", name, *(self._place(i, n, name) for n, i in enumerate(_dimensions(index))))
+            case ir.Iota(index=index):
+                (place,) = (i for i in index if isinstance(i, ir.Slice))
+                return ("iota", self._element(place))
+            case ir.Literal(value=value, dtype=dtype):
+                return ("literal", repr(value), dtype)
+            case ir.Scalar(value=value):
+                return ("scalar", self._outside(value, "a scalar"))
+            case ir.Elementwise(op=op, args=args, dtype=dtype):
+                return (op, dtype, *(self.of(arg) for arg in args))
+            case ir.Cast(arg=arg, dtype=dtype):
+                return ("cast", dtype, self.of(arg))
+            case ir.Dot(a=a, b=ir.Permute(arg=b, order=(1, 0)), acc=None):
+                return ("dot", frozenset({self.of(a), self.of(b)}))
+            case _:
+                raise UnsupportedKernel(f"a tile of the backward pass has {type(expr).__name__}")
+
+    def visited(self) -> Iterator[tuple[int, int]]:
+        """The pairs that the part visits, as numbers of squares of 64 rows and 64 columns."""
+        names, loop = sorted(names_of_index(self.rows.start)), self._loop
+        if len(names) != 1 or self._grid[names[0]] > MOST_PROGRAMS:
+            raise UnsupportedKernel("the rows of a program depend on several axes of the grid, or there are too many")
+        for number in range(self._grid[names[0]]):
+            env = {names[0]: number}
+            row = evaluate(self.rows.start, env)
+            steps = [0] if loop is None else range(evaluate(loop.start, env), evaluate(loop.stop, env))
+            for step in steps:
+                column = evaluate(self.columns.start, env if loop is None else {**env, loop.var: step})
+                if (row | column | self.rows.extent | self.columns.extent) % SQUARE:
+                    raise UnsupportedKernel(f"tiles are no multiples of {SQUARE}")
+                for r in range(row // SQUARE, (row + self.rows.extent) // SQUARE):
+                    for c in range(column // SQUARE, (column + self.columns.extent) // SQUARE):
+                        yield r, c
+
+    def _place(self, index: Any, dimension: int, tensor: str) -> Any:
+        if not isinstance(index, ir.Slice):
+            return ("at", self._outside(index, tensor))
+        if index.start == ir.Int(0) and index.extent == self._program.tensor(tensor).shape[dimension]:
+            return "all"
+        return self._element(index)
+
+    def _outside(self, index: ir.IndexExpr, what: str) -> Any:
+        """The term of an index that depends on no row and no column: on axes of the grid, which have to be equal."""
+        names = names_of_index(index)
+        if not names <= self._grid.keys() - names_of_index(self.rows) - names_of_index(self.columns):
+            raise UnsupportedKernel(f"{what} is read at an index that moves with the tiles")
+        return index, tuple(sorted((name, self._grid[name]) for name in names))
+
+    def _element(self, index: ir.Slice) -> str:
+        """Which of the pair's elements a slice runs over; on the diagonal, where both are the same, by its loop."""
+        both = zip((self.rows, self.columns), self._names, strict=True)
+        fitting = [(mine, n) for mine, n in both if same_index(ir.Slice(index.start, index.extent, mine.axis), mine)]
+        if len(fitting) > 1:
+            fitting = [(mine, name) for mine, name in fitting if mine.axis == index.axis]
+        if len(fitting) != 1:
+            raise UnsupportedKernel("a tile is read beside the pairs that a program visits")
+        return fitting[0][1]
+
+
+def _dimensions(index: tuple[Any, ...]) -> Iterator[Any]:
+    """The entries of an index that are dimensions of the tensor."""
+    return (i for i in index if not isinstance(i, ir.NewAxis))
+
+
+def _same_elements(stored: ir.Access, read: ir.Access) -> bool:
+    places = [*_dimensions(stored.index)], [*_dimensions(read.index)]
+    return len(places[0]) == len(places[1]) and all(map(same_index, *places))
+
+
+def _definition(terms: list[Any]) -> tuple[Any, Any] | None:
+    """What the parts of a nest compute, with its mask and without; None if they do not compute one thing.
+
+    A part of which the compiler has shown that the mask is true everywhere has the term without it.
+    """
+    bare = {_unmasked(term) for term in terms}
+    masked = set(terms) - bare
+    if len(bare) > 1 or len(masked) > 1:
+        return None
+    (plain,) = bare
+    return (next(iter(masked), plain), plain)
+
+
+def _unmasked(term: Any) -> Any:
+    match term:
+        case ("where", _, _, shown, ("literal", "-inf", _)):
+            return _unmasked(shown)
+        case tuple():
+            return tuple(map(_unmasked, term))
+        case frozenset():
+            return frozenset(map(_unmasked, term))
+        case _:
+            return term
+
+
+def _covers(keys: list[_Terms], queries: list[_Terms]) -> bool:
+    """Whether the nest over queries visits every pair that the nest over keys does."""
+    mine = {(q, k) for terms in keys for k, q in terms.visited()}
+    return all(pair in mine for terms in queries for pair in terms.visited())
+
+
+__all__ = ["Joint", "joint_of"]
