@@ -32,7 +32,7 @@ class Simulator:
         multiprocessors: of the GPU, for kernels whose grid depends on it.
         first_only: run the first program of each kernel alone.
         plain: what stands for the module's kernels in Triton, by name: functions of a launch's arguments, which are
-            CPU tensors.
+            CPU tensors.  None: they are skipped, and what they store stays as it was allocated.
         limit: record the steps below this of every group of warps; 0: none.
 
     Attributes:
@@ -55,7 +55,7 @@ class Simulator:
         self.crew = Crew()
         self.launched = 0
         self.groups: tuple[Group, ...] = ()
-        self._first_only, self._limit, self._plain = first_only, limit, plain or {}
+        self._first_only, self._limit, self._plain = first_only, limit, plain
         exec(compile(text, MODULE, "exec"), self.space)
         self.space["_sync"] = lambda barrier: self._named(barrier).sync()
         self.space["_arrive"] = lambda barrier: self._named(barrier).arrive()
@@ -92,7 +92,8 @@ class Simulator:
         class Jit:
             def __getitem__(_, grid: tuple[int, ...]) -> Callable[..., None]:
                 def launch(*arguments: Any, **options: Any) -> None:
-                    self._plain[function.__name__](*arguments)
+                    if self._plain is not None:
+                        self._plain[function.__name__](*arguments)
 
                 return launch
 

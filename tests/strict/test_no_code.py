@@ -24,7 +24,7 @@ from neptune_lab.operators import attention
 from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.records import Record, workload_key
 from neptune_lab.runtime import device_facts
-from neptune_lab.strict.emitted import check_emitted
+from neptune_lab.strict.emitted import ADD_OUT, check_emitted
 from neptune_lab.target import Target
 
 SIZES = {"heads": 2, "seq": 32, "head_dim": 16}
@@ -57,9 +57,9 @@ def payloads(path: Path) -> dict[str, str]:
 KINDS = tuple(payloads(Path()))
 OPTIONS = (
     "loads", "tanh", "loop_stages", "dependent_launch", "combine", "interleave", "hidden_tiles", "disable_passes",
-    "code", "ring_stages", "ping_pong", "tie", "persistent", "ahead", "heads_together", "block_q", "block_kv",
-    "block_out", "splits", "num_warps", "num_stages", "pad_rows", "multiprocessors", "target", "tuned", "op",
-    "template", "x\nimport os",
+    "code", "ring_stages", "ping_pong", "tie", "persistent", "ahead", "heads_together", "deterministic",
+    "block_q", "block_kv", "block_out", "splits", "num_warps", "num_stages", "pad_rows", "multiprocessors",
+    "target", "tuned", "op", "template", "x\nimport os",
 )  # fmt: skip
 
 
@@ -246,3 +246,26 @@ def test_modules_that_no_emitter_writes_are_refused(what):
     )
     with pytest.raises(EmitError, match="an emitted module"):
         check_emitted(GOOD.format(BAD[what]), EmitError)
+
+
+INSIDE = (
+    "from triton._C.libtriton import ir as compiler_ir\nfrom triton.experimental.gluon.language._core import builtin\n"
+)
+
+
+def test_only_a_known_function_reaches_into_the_compiler_of_triton():
+    module = GOOD.format(f"{INSIDE}\n\n{ADD_OUT}")
+    check_emitted(module, EmitError)
+    for old, new in (
+        ("rows.handle", "rows.__class__"),
+        ("_add_out", "_another"),
+        ("    at = ", "    compiler_ir.anything()\n    at = "),
+    ):
+        with pytest.raises(EmitError, match="an emitted module"):
+            check_emitted(module.replace(old, new), EmitError)
+    for text in ("def f(q):\n    return compiler_ir", "def f(q):\n    return builtin(q)", "x = builtin"):
+        with pytest.raises(EmitError, match="the name"):
+            check_emitted(GOOD.format(f"{INSIDE}\n\n{text}"), EmitError)
+    for text in ("from triton._C.libtriton import ir", "from triton._C.libtriton import passes as compiler_ir"):
+        with pytest.raises(EmitError, match="an import"):
+            check_emitted(GOOD.format(text), EmitError)
