@@ -89,34 +89,13 @@ class Simulator:
         return SimpleNamespace(gluon=gluon, jit=self._triton_jit, language=gl, **vars(nan), **names)
 
     def _triton_jit(self, function: Callable[..., Any]) -> Any:
-        class Jit:
-            def __getitem__(_, grid: tuple[int, ...]) -> Callable[..., None]:
-                def launch(*arguments: Any, **options: Any) -> None:
-                    if self._plain is not None:
-                        self._plain[function.__name__](*arguments)
-
-                return launch
-
-        return Jit()
-
-    def _jit(self, function: Callable[..., Any]) -> Any:
-        simulator = self
+        plain = self._plain
 
         class Jit:
-            __name__ = function.__name__
-
-            def __call__(self, *arguments: Any, **named: Any) -> Any:
-                return function(*arguments, **named)
-
             def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
                 def launch(*arguments: Any, **options: Any) -> None:
-                    flat = [a if isinstance(a, Descriptor) else Pointer(memory_of(a)) for a in arguments]
-                    simulator.programs, simulator.launched = grid[0], simulator.launched + 1
-                    for program in range(1 if simulator._first_only else grid[0]):
-                        simulator.program = program
-                        simulator.named.clear()
-                        simulator.crew.begin(1)
-                        function(*flat)
+                    if plain is not None:
+                        plain[function.__name__](*arguments)
 
                 return launch
 

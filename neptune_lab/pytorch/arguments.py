@@ -352,7 +352,10 @@ def extras_of(return_lse: Any, return_aux: Any, kernel_options: Any, dynamic: An
     check_switch("return_aux.max_scores", largest, LaunchError)
     if dynamic is not None:
         check_switch("dynamic", dynamic, LaunchError)
-    return Extras(lse, largest, _own_options(kernel_options), dynamic)
+    options = _own_options(kernel_options)
+    if ("deterministic", False) in options and torch.are_deterministic_algorithms_enabled():
+        options = tuple(option for option in options if option[0] != "deterministic")
+    return Extras(lse, largest, options, dynamic)
 
 
 def _own_options(kernel_options: Any) -> tuple[tuple[str, Any], ...]:

@@ -162,8 +162,8 @@ def attention(
         kernel_options: fields of `TileConfig`, `SplitKConfig` and `CodeOptions` by name, such as {"block_q": 64}, and
             "template"; they replace a tuning record.  Options of FlexAttention's kernels, such as BLOCK_M, are
             ignored, with a warning once.  {"deterministic": False} lets the backward pass add to the gradient of q in
-            any order, which differs from run to run by rounding: on Hopper it is then one kernel instead of two nests,
-            where there is one (docs/using/training.md).
+            any order, which differs from run to run by rounding, unless torch.use_deterministic_algorithms(True): on
+            Hopper both nests are then one kernel, where there is one (docs/using/training.md).
         mask_mod: `mask_mod(b, h, q, kv)` is true if the query attends to the key; None: no mask.  The output row of a
             query that attends to no key is 0.  A call has mask_mod or block_mask.  (A call without keys gives zeros.)
         return_aux: torch's AuxRequest(lse=..., max_scores=...): also return these in an AuxOutput.
@@ -225,7 +225,7 @@ def attention(
     )
     in_order = not kernel_options
     if few and not (others or torch.compiler.is_dynamo_compiling()) and (in_order or kernel_options == _IN_ANY_ORDER):
-        more = () if in_order else _ANY_ORDER
+        more = () if in_order or torch.are_deterministic_algorithms_enabled() else _ANY_ORDER
         found = launched(q, k, v, score_mod, mask_mod, enable_gqa, scale, return_lse, dynamic, more)
         if found is not None:
             return found

@@ -69,8 +69,7 @@ def recording_for(problem: Problem, score_mod: Any, mask_mod: Any, reading: Read
         )
     refuse_captured_kinds(reading.tensors, device)
     check_switch("kernel_options: deterministic", problem.extras.deterministic, LaunchError)
-    ordered = torch.are_deterministic_algorithms_enabled()
-    key = (problem, reading.key, device, ordered) if reading.exact else None
+    key = (problem, reading.key, device) if reading.exact else None
     if key in _known:
         return _known[key]
     on_device = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
@@ -91,6 +90,8 @@ def recording_for(problem: Problem, score_mod: Any, mask_mod: Any, reading: Read
                 lambda op: _kernel(op, options),
                 lambda op: guarded(lambda: (_joint_kernel(op) if joint else None) or _kernel(op, {})),
             )
+            if joint:  # (an operator of torch is registered by it)
+                kernel.derivative += "\nin any order"
             captured = made.captured
         else:
             kernel, captured = sized
@@ -121,13 +122,10 @@ def _kernel(op: Operator, options: dict[str, Any]) -> LoadedKernel:
 
 
 def _joint_kernel(op: Operator) -> LoadedKernel | None:
-    """The backward kernel that adds in any order; None if there is none for this operator or GPU, or if torch is to be
-    deterministic."""
+    """The backward kernel that adds in any order; None if there is none for this operator or GPU."""
     from neptune_lab.pipeline.joint import joint_kernel
     from neptune_lab.records import workload_key
 
-    if torch.are_deterministic_algorithms_enabled():
-        return None
     workloads = (workload_key(op),)
     key = stored.key_of(("joint pass", workloads))
     entry = stored.find(key)

@@ -263,6 +263,37 @@ def test_gradients_are_the_same_in_each_run():
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
 
 
+def test_gradients_in_any_order_are_asked_for(monkeypatch):
+    """The kernel of both nests is asked for once, and not if torch is to be deterministic; there is none on a CPU."""
+    asked: list[Any] = []
+    monkeypatch.setattr(recording, "_joint_kernel", lambda op: asked.append(op))
+    q, k, v = (t.requires_grad_() for t in tensors((1, 2, 20, 8)))
+    options = {"deterministic": False}
+
+    def gradients(**more) -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(nl.attention(q, k, v, mask_mod=causal, **more).sum(), (q, k, v))
+
+    expected = gradients()
+    assert not asked
+    torch.use_deterministic_algorithms(True)
+    try:
+        found = [gradients(kernel_options=options)]
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert not asked
+    found += [gradients(kernel_options=options) for _ in range(3)]
+    assert len(asked) == 1
+    for mode in (False, True):  # (operators of torch: each has a backward pass of its own)
+        with Seen() as seen:
+            found.append(gradients(kernel_options={"deterministic": mode}))
+        assert len(seen.names) == 2
+    assert all(torch.equal(a, b) for one in found for a, b in zip(one, expected, strict=True))
+    with pytest.raises(LaunchError, match="deterministic=3: expected True or False"):
+        gradients(kernel_options={"deterministic": 3})
+    with torch.no_grad():
+        assert nl.attention(q, k, v, mask_mod=causal, kernel_options=options).shape == q.shape
+
+
 def test_checkpointing_and_autocast():
     from torch.utils.checkpoint import checkpoint
 
