@@ -101,6 +101,29 @@ class Simulator:
 
         return Jit()
 
+    def _jit(self, function: Callable[..., Any]) -> Any:
+        simulator = self
+
+        class Jit:
+            __name__ = function.__name__
+
+            def __call__(self, *arguments: Any, **named: Any) -> Any:
+                return function(*arguments, **named)
+
+            def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+                def launch(*arguments: Any, **options: Any) -> None:
+                    flat = [a if isinstance(a, Descriptor) else Pointer(memory_of(a)) for a in arguments]
+                    simulator.programs, simulator.launched = grid[0], simulator.launched + 1
+                    for program in range(1 if simulator._first_only else grid[0]):
+                        simulator.program = program
+                        simulator.named.clear()
+                        simulator.crew.begin(1)
+                        function(*flat)
+
+                return launch
+
+        return Jit()
+
     def _specialize(
         self, partitions: list[tuple[Any, tuple[Any, ...]]], warps: list[int], registers: list[int]
     ) -> None:
