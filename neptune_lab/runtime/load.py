@@ -88,12 +88,12 @@ class LoadedKernel:
                 it records gradients (there is no backward), the kernel needs more shared memory or registers than the
                 GPU has, or Triton's compiler fails.
         """
-        if not self._fits(tensors):
+        if not self.fits(tensors):
             check_arguments(self.spec, tensors, self.interpreter)
             refuse_gradients(self.spec, tensors)
         return self.launch(*tensors)
 
-    def _fits(self, tensors: tuple[Any, ...]) -> bool:
+    def fits(self, tensors: tuple[Any, ...]) -> bool:
         """Whether all arguments are right, in as little time as possible; `check_arguments` says what is wrong."""
         expected = self._expected
         if not tensors or len(tensors) != len(expected) or self._forward._current_level >= 0:
