@@ -107,6 +107,7 @@ CASES: dict[str, tuple[Callable[[], Any], Any]] = {
     "causal, 64": (lambda: attention.causal(1, 2, 384, 64), causal),
     "full, 128": (lambda: attention.full(2, 1, 256, 128, dtype="bfloat16"), None),
     "full, 64": (lambda: attention.full(1, 2, 256, 64), None),
+    "fewer queries than keys": (lambda: attention.full(1, 1, q_len=128, kv_len=384, head_dim=128), None),
     "groups": (lambda: attention.gqa(1, 4, 256, 128, kv_heads=2), causal),
     "window": (lambda: attention.window(1, 1, 512, 128, window=200), windowed),
     "alibi": (lambda: attention.alibi(1, 2, 256, 64), alibi),
