@@ -36,6 +36,8 @@ class CompiledRegion:
 _log = logging.getLogger(__name__)
 
 _MOST = 512
+# Touches of tiles that are simulated to count a kernel's bytes. A large model's regions have a hundred times as many.
+_TOUCHES = 1 << 16
 _found: OrderedDict[str, CompiledRegion | NeptuneError] = OrderedDict()
 _lock = RLock()  # TVM and the cache serve one call at a time
 
@@ -114,7 +116,7 @@ def _compiled(extract: Extract, name: str) -> CompiledRegion:
     operator = from_graph(extract.module, name)
     _check_results(operator, extract)
     kernel = compile(operator)
-    return CompiledRegion(operator, kernel, kernel.traffic(blocks=1).kernel.hbm)
+    return CompiledRegion(operator, kernel, _moved(kernel))
 
 
 def _for_sizes(name: str, hints: Mapping[str, int], at: Callable[[Mapping[str, int]], Extract]) -> CompiledRegion:
@@ -132,7 +134,15 @@ def _for_sizes(name: str, hints: Mapping[str, int], at: Callable[[Mapping[str, i
     alike = checked_alike(made, hints)
     kernel = compiled_for_usual_sizes(alike, hints)
     own = compile(alike(hints), validate="none")
-    return CompiledRegion(own.operator, kernel, own.traffic(blocks=1).kernel.hbm)
+    return CompiledRegion(own.operator, kernel, _moved(own))
+
+
+def _moved(kernel: Kernel) -> int:
+    """Bytes that a kernel reads from and writes to HBM; of many tiles, each kernel's bytes once."""
+    from neptune_lab.target import DEFAULT
+    from neptune_lab.traffic import kernel_traffic
+
+    return kernel_traffic(kernel.at_hint, DEFAULT, most=_TOUCHES).hbm
 
 
 def _check_results(operator: Operator, extract: Extract) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from neptune_lab.traffic.loops import of_loops, operations
 from neptune_lab.traffic.record import Roofline, StageTraffic, TensorTraffic, Traffic
-from neptune_lab.traffic.steps import TrafficRecord, traffic_of
+from neptune_lab.traffic.steps import TrafficRecord, kernel_traffic, traffic_of
 from neptune_lab.traffic.tiles import Chip, of_tiles
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "TensorTraffic",
     "Traffic",
     "TrafficRecord",
+    "kernel_traffic",
     "of_loops",
     "of_tiles",
     "operations",

@@ -28,7 +28,7 @@ class CachedAccess:
     stores: bool
 
 
-def cell_sizes(accesses: Sequence[CachedAccess], rank: int) -> tuple[int, ...]:
+def cell_sizes(accesses: Sequence[CachedAccess], rank: int, most: int = LIMIT) -> tuple[int, ...]:
     """The sizes of the largest cells on which all boxes of one tensor begin and end.
 
     Raises:
@@ -38,7 +38,7 @@ def cell_sizes(accesses: Sequence[CachedAccess], rank: int) -> tuple[int, ...]:
     for access in accesses:
         region = access.region
         for dim, (start, extent) in enumerate(region.dims):
-            values = rows(region.loops, _closed(region.loops, start.names))
+            values = rows(region.loops, _closed(region.loops, start.names), most=most)
             firsts = np.unique(np.asarray(start.at(values), np.int64))
             sizes[dim] = gcd(sizes[dim], extent, *firsts.tolist())
     return tuple(sizes)
@@ -52,11 +52,13 @@ class Cache:
         capacity: bytes that it holds.
         tensors: shape and bytes per element of each.
         cells: sizes of the cells in which each is looked at (`cell_sizes`).
+        most: cells of a tensor, and touches of an access, that are looked at.
     """
 
     capacity: float
     tensors: Mapping[str, tuple[tuple[int, ...], int]]
     cells: Mapping[str, tuple[int, ...]]
+    most: int = LIMIT
     clock: float = 0.0
     last: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
 
@@ -88,7 +90,7 @@ class Cache:
         shape, _ = self.tensors[access.tensor]
         names = frozenset(axis.name for axis in grid)
         used = _closed(region.loops, frozenset().union(names, *(start.names for start, _ in region.dims)))
-        values = rows(region.loops, used, [*region.conditions, *_not_empty(region.loops, used)])
+        values = rows(region.loops, used, [*region.conditions, *_not_empty(region.loops, used)], self.most)
         count = len(next(iter(values.values())))
         block = np.zeros(count, np.int64)
         step = 1
@@ -102,7 +104,7 @@ class Cache:
         for dim, (start, extent) in enumerate(region.dims):
             first = np.broadcast_to(np.asarray(start.at(values), np.int64), count) // cell[dim]
             along = first[:, None] + np.arange(extent // cell[dim])
-            if codes.size * along.shape[1] > LIMIT:
+            if codes.size * along.shape[1] > self.most:
                 raise TooMany
             ok = (along >= 0) & (along < grid_shape[dim])
             codes = (codes[:, :, None] * grid_shape[dim] + along[:, None, :]).reshape(count, -1)
@@ -135,7 +137,7 @@ class Cache:
         if name not in self.last:
             shape, _ = self.tensors[name]
             count = prod(-(-size // c) for size, c in zip(shape, self.cells[name], strict=True))
-            if count > LIMIT:
+            if count > self.most:
                 raise TooMany
             self.last[name] = np.full(count, -np.inf)
         return self.last[name]

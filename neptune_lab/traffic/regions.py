@@ -68,11 +68,13 @@ class _Group:
     dims: tuple[int, ...]
 
 
-def rows(loops: Sequence[Span], names: frozenset[str], conditions: Iterable[Formula] = ()) -> dict[str, Ints]:
+def rows(
+    loops: Sequence[Span], names: frozenset[str], conditions: Iterable[Formula] = (), most: int | None = None
+) -> dict[str, Ints]:
     """Every combination of values of the loops `names`, one array per loop; conditions on them hold.
 
     Raises:
-        TooMany: there are more than `LIMIT`.
+        TooMany: there are more than `most`, or `LIMIT`.
     """
     values: dict[str, Ints] = {}
     count = 1
@@ -83,7 +85,7 @@ def rows(loops: Sequence[Span], names: frozenset[str], conditions: Iterable[Form
         stop = np.broadcast_to(np.asarray(loop.stop.at(values), np.int64), count)
         lengths = np.maximum(stop - start, 0)
         count = int(lengths.sum())
-        if count > LIMIT:
+        if count > (most or LIMIT):
             raise TooMany
         before = np.cumsum(lengths) - lengths
         values = {name: np.repeat(array, lengths) for name, array in values.items()}

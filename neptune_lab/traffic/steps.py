@@ -11,6 +11,7 @@ from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.target import DEFAULT, Target
 from neptune_lab.traffic.loops import of_loops
 from neptune_lab.traffic.record import Roofline, Traffic
+from neptune_lab.traffic.regions import LIMIT
 from neptune_lab.traffic.tiles import Chip, of_tiles
 
 # The L2 cache of NVIDIA's GPUs for data centers has two halves, and each keeps what its own multiprocessors read
@@ -69,7 +70,6 @@ def traffic_of(
         target: the GPU; it decides what fits on chip and into the L2 cache, and the roofline.
         blocks: that reside on one multiprocessor at once.
     """
-    chip = Chip(target.sm_count * blocks, _cache(target) / _COPIES)
     forms: list[Traffic] = []
     last: Program | None = None
     for name, step, phase, program in loops:
@@ -79,9 +79,19 @@ def traffic_of(
             forms.append(of_loops(program, name, step, phase, target.shared_memory))
         last = program
     if tiles is not None:
-        forms.append(of_tiles(tiles, chip))
+        forms.append(kernel_traffic(tiles, target, blocks))
     found = tuple(replace(form, roofline=_roofline(form, target)) for form in forms)
     return TrafficRecord(str(target), found, blocks)
+
+
+def kernel_traffic(tiles: TileProgram, target: Target, blocks: int = 1, most: int = LIMIT) -> Traffic:
+    """Counts the kernels of a program alone, without a roofline.
+
+    Args:
+        tiles, target, blocks: as for `traffic_of`.
+        most: as for `of_tiles`; fewer take less time.
+    """
+    return of_tiles(tiles, Chip(target.sm_count * blocks, _cache(target) / _COPIES), most)
 
 
 def _cache(target: Target) -> int:

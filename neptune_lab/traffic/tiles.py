@@ -35,7 +35,7 @@ from neptune_lab.htile.walk import names_of_index, region, subexpressions
 from neptune_lab.strict.dtypes import itemsize
 from neptune_lab.traffic.cache import Cache, CachedAccess, cell_sizes
 from neptune_lab.traffic.record import StageTraffic, TensorTraffic, Traffic
-from neptune_lab.traffic.regions import Formula, Region, Span, TooMany, Values, constant, distinct, touched
+from neptune_lab.traffic.regions import LIMIT, Formula, Region, Span, TooMany, Values, constant, distinct, touched
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +58,19 @@ class _Counts:
     operations: int = 0
 
 
-def of_tiles(program: Program, chip: Chip) -> Traffic:
+def of_tiles(program: Program, chip: Chip, most: int = LIMIT) -> Traffic:
     """Counts what the kernels of a program move and compute.
 
     Args:
         program: a verified program.
         chip: the GPU that runs it.
+        most: touches of tiles that the model of the cache looks at. With more, each kernel reads a byte once, as from a
+            cache that holds everything.
     """
     counted = [_count(program, kernel) for kernel in program.kernels]
     totals = {t.name: _tensor(program, t.name) for t in program.tensors if t.space != "chip"}
     stages: list[StageTraffic] = []
-    for tiles, kernel, reads in zip(program.kernels, counted, _reads(program, counted, chip), strict=True):
+    for tiles, kernel, reads in zip(program.kernels, counted, _reads(program, counted, chip, most), strict=True):
         was = [sum(getattr(t, name) for t in totals.values()) for name in _MOVES]
         for name, total in totals.items():
             stores = [a.region for a in kernel.accesses if a.tensor == name and a.stores]
@@ -113,13 +115,14 @@ def _written(program: Program, name: str, stores: list[Region]) -> int:
         return prod(tensor.shape) * itemsize(tensor.dtype)
 
 
-def _reads(program: Program, counted: list[_Counts], chip: Chip) -> list[dict[str, int]]:
+def _reads(program: Program, counted: list[_Counts], chip: Chip, most: int) -> list[dict[str, int]]:
     """Bytes that each kernel reads from HBM, by tensor; each once if there are too many tiles for the cache's model."""
     tensors = {t.name: (t.shape, itemsize(t.dtype)) for t in program.tensors if t.space != "chip"}
     every = [a for kernel in counted for a in kernel.accesses]
     try:
-        cells = {n: cell_sizes([a for a in every if a.tensor == n], len(shape)) for n, (shape, _) in tensors.items()}
-        cache = Cache(chip.cache, tensors, cells)
+        ranks = {name: len(shape) for name, (shape, _) in tensors.items()}
+        cells = {name: cell_sizes([a for a in every if a.tensor == name], rank, most) for name, rank in ranks.items()}
+        cache = Cache(chip.cache, tensors, cells, most)
         grids = [_grid(kernel) for kernel in program.kernels]
         return [cache.run(grid, k.accesses, chip.resident) for grid, k in zip(grids, counted, strict=True)]
     except TooMany:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import prod
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from neptune_lab.htile.interpret import _Machine
 from neptune_lab.htile.nodes import Access
 from neptune_lab.operators import attention, norms, softmax
 from neptune_lab.strict.dtypes import itemsize
-from neptune_lab.traffic import Chip, of_tiles
+from neptune_lab.target import DEFAULT
+from neptune_lab.traffic import Chip, kernel_traffic, of_tiles
 
 LARGE = Chip(resident=4, cache=1e9)
 
@@ -135,3 +137,14 @@ def test_blocks_of_a_wave_share_what_they_read(cache, a, b):
     assert read == {"a": a, "b": b, "c": 0}
     assert {t.name: t.loaded for t in found.tensors} == {"a": 4 * 4096, "b": 4 * 4096, "c": 0}
     assert found.products == found.operations == 2 * 64 * 64 * 32
+
+
+def test_with_few_touches_to_look_at_each_kernel_reads_a_byte_once():
+    """The keys of attention, read by many programs, do not fit into a small cache; the bound counts them once."""
+    kernel = nl.compile(attention.full(batch=1, heads=2, q_len=256, kv_len=512, head_dim=16), block_q=32, block_kv=32)
+    small = Chip(4, 8192.0)
+    whole, once = (of_tiles(kernel.htile, small, most) for most in (1 << 20, 1 << 6))
+    inputs = sum(2 * prod(t.shape) for t in kernel.operator.inputs)
+    assert (once.read, once.written) == (inputs, whole.written)
+    assert whole.read > once.read
+    assert kernel_traffic(kernel.htile, DEFAULT).hbm == kernel.traffic(DEFAULT, blocks=1).kernel.hbm
