@@ -141,7 +141,8 @@ def test_blocks_of_a_wave_share_what_they_read(cache, a, b):
 
 def test_with_few_touches_to_look_at_each_kernel_reads_a_byte_once():
     """The keys of attention, read by many programs, do not fit into a small cache; the bound counts them once."""
-    kernel = nl.compile(attention.full(batch=1, heads=2, q_len=256, kv_len=512, head_dim=16), block_q=32, block_kv=32)
+    op = attention.full(batch=1, heads=2, q_len=256, kv_len=512, head_dim=16)
+    kernel = nl.compile(op, "rolling_update", block_q=32, block_kv=32)
     small = Chip(4, 8192.0)
     whole, once = (of_tiles(kernel.htile, small, most) for most in (1 << 20, 1 << 6))
     inputs = sum(2 * prod(t.shape) for t in kernel.operator.inputs)
