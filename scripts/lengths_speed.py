@@ -1,8 +1,9 @@
 """Times kernels of `nl.attention` for all lengths on a GPU, against the kernel of each length, and the host's part.
 
-    python scripts/lengths_speed.py [--only prefill,decode,eight,host] [--count 20] [--seed 0]
+    python scripts/lengths_speed.py [--only prefill,full,decode,eight,host] [--count 20] [--seed 0]
 
-- prefill, decode: against the untuned Triton kernel of each length, at lengths drawn at random.
+- prefill, full, decode: against the untuned kernel of each length (Gluon on Hopper, but for decoding), at lengths drawn
+  at random; with a causal mask, without one, of one query.
 - eight: of one query and a cache of 8 bits, at no more than 6 of these lengths.
 - host: microseconds of the host from an eager call to the last launch, with the GPU idle.
 
@@ -26,6 +27,8 @@ import neptune_lab as nl
 from neptune_lab.operators import attention
 
 HEADS, WIDTH = 32, 128
+# The shortest prompt of `host`: from here on, kernels for all lengths are those of long ones.
+LONG = 1024
 Call = Callable[[], Any]
 
 
@@ -39,10 +42,10 @@ def contestants(kind: str, n: int) -> tuple[Call, Call, Callable[[Any], float]]:
             return nl.attention(q, k, v, k_scale=0.5, dynamic=dynamic)
 
         return lambda: call(True), lambda: call(False), lambda out: wrong(out, q, k.half() * 0.5, v.half(), False)
-    ordered = kind == "prefill"
-    q, k, v = tensors([(1, HEADS, n if ordered else 1, WIDTH), *[(1, HEADS, n, WIDTH)] * 2])
+    ordered, decodes = kind == "prefill", kind == "decode"
+    q, k, v = tensors([(1, HEADS, 1 if decodes else n, WIDTH), *[(1, HEADS, n, WIDTH)] * 2])
     make = attention.causal if ordered else attention.full
-    sizes: Any = {"seq": n} if ordered else {"q_len": 1, "kv_len": n}
+    sizes: Any = {"q_len": 1, "kv_len": n} if decodes else {"seq": n}
     own = nl.compile(make(batch=1, heads=HEADS, head_dim=WIDTH, **sizes), validate="none")
     mod = causal if ordered else None
     return (
@@ -71,24 +74,26 @@ def compared(kind: str, lengths: list[int]) -> None:
 
 def host(count: int) -> None:
     """The host's part of a call."""
-    for name, step in (("one length", 0), ("lengths that change", 1)):
-        spent = []
-        for turn in range(count):
-            n = 200 + step * turn % 300
-            q, k, v = tensors([(1, 8, 1, 64), *[(1, 8, n, 64)] * 2])
-            nl.attention(q, k, v, dynamic=True)
-            torch.cuda.synchronize()
-            begin = time.perf_counter()
-            nl.attention(q, k, v, dynamic=True)
-            spent.append(1e6 * (time.perf_counter() - begin))
-            torch.cuda.synchronize()
-        print(f"host, {name}: {median(spent):.1f} us", flush=True)
+    for what, mod, shortest in (("one query", None, 200), ("causal prefill", causal, LONG)):
+        for name, step in (("one length", 0), ("lengths that change", 1)):
+            spent = []
+            for turn in range(count):
+                n = shortest + step * turn
+                q, k, v = tensors([(1, HEADS, 1 if mod is None else n, WIDTH), *[(1, HEADS, n, WIDTH)] * 2])
+                if turn == 0:  # which compiles
+                    nl.attention(q, k, v, mask_mod=mod, dynamic=True)
+                torch.cuda.synchronize()
+                begin = time.perf_counter()
+                nl.attention(q, k, v, mask_mod=mod, dynamic=True)
+                spent.append(1e6 * (time.perf_counter() - begin))
+                torch.cuda.synchronize()
+            print(f"host, {what}, {name}: {median(spent):.1f} us", flush=True)
 
 
 def main() -> None:
     """Measures, and prints a line per length."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="prefill,decode,eight,host")
+    parser.add_argument("--only", default="prefill,full,decode,eight,host")
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()

@@ -56,7 +56,8 @@ def facts(function, arguments: list[str], dtypes: dict[str, str], module) -> dic
     for parameter, argument in zip(function.arg_names, arguments, strict=False):
         made = DESCRIPTOR.search(argument)
         if made is None:
-            signature[parameter] = "*" + SHORT[dtypes[argument.strip()]]
+            dtype = dtypes.get(argument.strip())  # (a size has none)
+            signature[parameter] = "i32" if dtype is None else "*" + SHORT[dtype]
         else:
             tensor, block, layout = made.groups()
             signature[parameter] = f"tensordesc<{SHORT[dtypes[tensor]]}{block},{getattr(module, layout)!r}>"

@@ -34,6 +34,8 @@ class Simulator:
         plain: what stands for the module's kernels in Triton, by name: functions of a launch's arguments, which are
             CPU tensors.  None: they are skipped, and what they store stays as it was allocated.
         limit: record the steps below this of every group of warps; 0: none.
+        triton: what the module imports as `triton`, for its kernels in Triton to be run; its `language` is
+            `triton.language`.  None: `plain` stands for them.
 
     Attributes:
         launched: how many kernels were launched.
@@ -48,6 +50,7 @@ class Simulator:
         first_only: bool = False,
         limit: int = 0,
         plain: Mapping[str, Callable[..., None]] | None = None,
+        triton: Any = None,
     ) -> None:
         self.program = self.programs = 0
         self.space: dict[str, Any] = {"__builtins__": {**vars(builtins), "__import__": self._import}}
@@ -55,7 +58,7 @@ class Simulator:
         self.crew = Crew()
         self.launched = 0
         self.groups: tuple[Group, ...] = ()
-        self._first_only, self._limit, self._plain = first_only, limit, plain
+        self._first_only, self._limit, self._plain, self._triton = first_only, limit, plain, triton
         exec(compile(text, MODULE, "exec"), self.space)
         self.space["_sync"] = lambda barrier: self._named(barrier).sync()
         self.space["_arrive"] = lambda barrier: self._named(barrier).arrive()
@@ -82,6 +85,9 @@ class Simulator:
     def _import(self, name: str, *rest: Any) -> Any:
         if not name.startswith("triton"):
             return builtins.__import__(name, *rest)
+        wanted = rest[2] if len(rest) > 2 else None
+        if not wanted and self._triton is not None:  # `import triton`, `import triton.language as tl`
+            return self._triton
         gl = language.gluon_language(self.crew, lambda: self.program, lambda: self.programs, self._specialize)
         nan = SimpleNamespace(PropagateNan=SimpleNamespace(ALL="all", NONE="none"))
         names = {"TensorDescriptor": Descriptor, "builtin": lambda function: function, "ir": None, **language.hopper()}
@@ -101,7 +107,9 @@ class Simulator:
 
         return Jit()
 
-    def _jit(self, function: Callable[..., Any]) -> Any:
+    def _jit(self, function: Callable[..., Any] | None = None, **_: Any) -> Any:
+        if function is None:  # (a decorator with arguments)
+            return self._jit
         simulator = self
 
         class Jit:
@@ -112,7 +120,7 @@ class Simulator:
 
             def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
                 def launch(*arguments: Any, **options: Any) -> None:
-                    flat = [a if isinstance(a, Descriptor) else Pointer(memory_of(a)) for a in arguments]
+                    flat = [a if isinstance(a, Descriptor | int) else Pointer(memory_of(a)) for a in arguments]
                     simulator.programs, simulator.launched = grid[0], simulator.launched + 1
                     for program in range(1 if simulator._first_only else grid[0]):
                         simulator.program = program

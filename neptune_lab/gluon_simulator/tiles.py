@@ -150,6 +150,12 @@ class Descriptor:
         assert list(got.shape) == self.block, "a block leaves its tensor"
         return got
 
+    def put(self, place: Sequence[int], block: Any) -> None:
+        """Stores a block there; of several matrices, what is past the end of one is dropped."""
+        there = self.array[tuple(slice(int(n), int(n) + size) for n, size in zip(place, self.block, strict=True))]
+        assert len(self.block) == 3 or list(there.shape) == self.block, "a block leaves its tensor"
+        there[...] = block[tuple(slice(0, size) for size in there.shape)]
+
 
 class Pointer:
     """Pointers into a tensor."""
@@ -200,7 +206,7 @@ def copy_out(rows: Descriptor, place: Sequence[int], source: Memory) -> None:
     group = current()
     if group is not None:
         group.fly("copy")
-    rows.at(place)[...] = source.array
+    rows.put(place, source.array)
 
 
 def add_out(rows: Descriptor, place: Sequence[int], source: Memory) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from neptune_lab.errors import TileError
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.at_sample import FOLDED, AtSample, Sample, at, field_names
+from neptune_lab.htile.bounds import Interval
 from neptune_lab.htile.walk import evaluate, names_of_index, simplify
 from neptune_lab.tensor_spec import LARGEST
 
@@ -92,6 +93,31 @@ def corners(program: ir.Program) -> Iterator[Sample]:
             seen.update(dict.fromkeys(product(*every)))
     for chosen in seen:
         yield {size.name: v for size, v in zip(program.sizes, chosen, strict=True)}
+
+
+def at_samples(program: ir.Program) -> Iterator[ir.Program]:
+    """The program at sizes at which it is verified: few, since bounds are checked at all corners when masks are
+    written; itself if it has no sizes that are known at the launch."""
+    if not program.sizes:
+        yield program
+        return
+    every = list(corners(program))
+    for sample in every[:: max(1, len(every) // 8)]:
+        yield at(program, sample)
+
+
+def grid_envs(program: ir.Program, kernel: ir.Kernel) -> list[dict[str, Interval]]:
+    """The bounds of a kernel's grid variables and of the sizes, at every corner of these."""
+    return [grid_env_at(kernel, sample) for sample in (corners(program) if program.sizes else ({},))]
+
+
+def grid_env_at(kernel: ir.Kernel, sample: Sample) -> dict[str, Interval]:
+    """The bounds of the grid's variables, and of the sizes, at one sample of these."""
+    env = {name: Interval(value, value) for name, value in sample.items()}
+    for axis in kernel.grid:
+        extent = axis.extent if axis.size is None else evaluate(axis.size, sample)
+        env[axis.var] = Interval(0, extent - 1)
+    return env
 
 
 def variables(program: ir.Program) -> set[str]:
@@ -328,4 +354,15 @@ def product_of(sizes: Sequence[ir.IndexExpr]) -> ir.IndexExpr:
     return ir.Int(constant) if made is None else simplify(ir.Arith("*", made, ir.Int(constant)))
 
 
-__all__ = ["Sample", "at", "corners", "expressions", "generalized", "multiple_of", "product_of", "variables"]
+__all__ = [
+    "Sample",
+    "at",
+    "at_samples",
+    "corners",
+    "expressions",
+    "generalized",
+    "grid_envs",
+    "multiple_of",
+    "product_of",
+    "variables",
+]

@@ -16,8 +16,7 @@ Two habits of the assembler, seen in machine code, determine the order of statem
 
 from __future__ import annotations
 
-from neptune_lab.htile.affine import affine, is_nonnegative
-from neptune_lab.htile.nodes import Access, Arith, Elementwise, IndexExpr, Int, Literal, Store, TileExpr
+from neptune_lab.htile.nodes import Access, Arith, Elementwise, IndexExpr, Int, Literal, Slice, Store, Tensor, TileExpr
 from neptune_lab.htile.shapes import shape_of_access
 from neptune_lab.htile.walk import reads
 from neptune_lab.htile_to_gluon.context import GluonContext
@@ -30,11 +29,12 @@ from neptune_lab.htile_to_gluon.structure import LoopPart, Product
 from neptune_lab.htile_to_gluon.tile_schedule import (
     canonicalize,
     for_each_tile,
-    tiles,
     tiles_left_after_first,
     tiles_of_parts,
+    tiles_text,
 )
-from neptune_lab.htile_to_triton.descriptors import descriptor
+from neptune_lab.htile_to_triton.context import HostDescriptor
+from neptune_lab.htile_to_triton.descriptors import host_descriptor, leaves_matrix
 from neptune_lab.strict.dtypes import HALVES
 from neptune_lab.wrapping import Doc, Loose, call, seq
 
@@ -43,16 +43,23 @@ FIRST_BARRIER = 14
 
 
 class Consumer:
-    """The emission of one consumer function."""
+    """The emission of one consumer function.
 
-    def __init__(self, ctx: GluonContext, shared: SharedMemory) -> None:
+    Args:
+        staged: whether outputs that leave a matrix go through shared memory to the copy engine; else, they are stored
+            through pointers.
+    """
+
+    def __init__(self, ctx: GluonContext, shared: SharedMemory, *, staged: bool = True) -> None:
         self.ctx = ctx
         self.shared = shared
         self.structure = ctx.structure
         self.rows = ctx.structure.rows
+        self.stages_matrices = staged
         self.me = ctx.variables[CONSUMER][0]
         self.ping_pong = ctx.gluon.ping_pong and self.structure.consumers == 2
-        self.staged: dict[str, tuple[str, tuple[int, ...], str]] = {}  # output -> its buffer, tile shape, dtype
+        # Output -> its buffer, tile shape, dtype, whether it is copied to one of several matrices.
+        self.staged: dict[str, tuple[str, tuple[int, ...], str, bool]] = {}
         self.carried = _carried(self.structure.parts, self.structure.after)
         for stmt in self.structure.before:
             self.carried |= {stmt.target.tensor}
@@ -125,10 +132,11 @@ class Consumer:
         self._issue_leading(this)
 
     @property
-    def buffers(self) -> dict[str, tuple[str, tuple[int, ...], str]]:
-        """Shared memory for outputs only: name -> tensor, tile shape, dtype."""
+    def buffers(self) -> dict[str, tuple[str, tuple[int, ...], str, bool]]:
+        """Shared memory for outputs only: name -> tensor, tile shape, dtype, whether it is of one of several
+        matrices."""
         resident = {h.buffer for h in self.shared.resident}
-        return {n: (tensor, tile, dtype) for tensor, (n, tile, dtype) in self.staged.items() if n not in resident}
+        return {n: (t, shape, dtype, m) for t, (n, shape, dtype, m) in self.staged.items() if n not in resident}
 
     # -- tiles ----------------------------------------------------------------------------------------------
 
@@ -180,7 +188,7 @@ class Consumer:
         if self.prefetched:
             # (After the last tile, they run on stale operands, unused: products under an `if` would be serialised.)
             next_tile(self.ctx)
-            self._start_leading(this, f", pred=tile < {tiles(self.ctx.kernel)}")
+            self._start_leading(this, f", pred=tile < {tiles_text(self.ctx)}")
         self._finish_trailing(this, tie=False, running=len(self.prefetched))
 
     # -- products -------------------------------------------------------------------------------------------
@@ -271,7 +279,7 @@ class Consumer:
         ctx = self.ctx
         if left == Int(0):
             return
-        certain = is_nonnegative(affine(left) + -1, ctx.env)
+        certain = ctx.is_nonnegative(Arith("-", left, Int(1)))
         for ring in dict.fromkeys(self.shared.leading):
             self._wait_full(ring, "" if certain else f", pred={ctx.index(left)} > 0")
 
@@ -312,32 +320,52 @@ class Consumer:
             return
         columns = shape[1] if len(shape) == 2 else ctx.columns
         result = whole_tile(ctx, stmt.value, shape, tensor.dtype)
-        described = descriptor(ctx, stmt.target) if tensor.dtype in HALVES else None
-        if described is None:
+        found = self._described(stmt.target, tensor)
+        if found is None:
             ctx.line(store(ctx, stmt.target, result, columns))
         else:
-            self._copy_out(tensor.name, shape, tensor.dtype, result, described)
+            self._copy_out(tensor.name, shape, tensor.dtype, result, *found)
+
+    def _described(self, target: Access, tensor: Tensor) -> tuple[HostDescriptor, tuple[str, ...]] | None:
+        """The descriptor through which an output is stored, and the tile's place there; None: it has none."""
+        if tensor.dtype not in HALVES:
+            return None
+        rows, columns = ([s.extent for s in target.index if isinstance(s, Slice)] + [1, 1])[:2]
+        if not self.stages_matrices and leaves_matrix(tensor, (rows, columns)):
+            return None
+        return host_descriptor(self.ctx, target)
 
     def _copy_out(
-        self, tensor: str, shape: tuple[int, ...], dtype: str, result: Doc, described: tuple[str, str]
+        self,
+        tensor: str,
+        shape: tuple[int, ...],
+        dtype: str,
+        result: Doc,
+        made: HostDescriptor,
+        place: tuple[str, ...],
     ) -> None:
-        """Stores an output through shared memory and the copy engine, from a resident tile's buffer or its own."""
+        """Stores an output through shared memory and the copy engine, from a resident tile's buffer or its own; of rows
+        past the end of a matrix, the copy engine stores none."""
         ctx = self.ctx
-        reusable = [h.buffer for h in self.shared.resident if (h.shape, h.dtype) == (shape, dtype)]
-        taken = {name for name, _, _ in self.staged.values()}
+        of_matrix = made.matrices is not None
+        alike = (shape, dtype, of_matrix)
+        reusable = [h.buffer for h in self.shared.resident if (h.shape, h.dtype, h.of_matrix) == alike]
+        taken = {name for name, *_ in self.staged.values()}
         if tensor in self.staged:
             buffer = self.staged[tensor][0]
         elif not self.shared.persistent and reusable and reusable[0] not in taken:
             buffer = reusable[0]
         else:
             buffer = ctx.names.fresh(f"{tensor}_staged")
-        self.staged[tensor] = (buffer, shape, dtype)
+        self.staged[tensor] = (buffer, shape, dtype, of_matrix)
         if self.shared.persistent:
             ctx.line("tma.store_wait(0)")
             ctx.line(f"{ctx.helper('_meet')}()")
-        ctx.line(call(f"{buffer}.index({self.me}).store", result))
+        reshaped = f".reshape({[*shape]})" if of_matrix else ""
+        ctx.line(call(f"{buffer}.index({self.me}){reshaped}.store", result))
         ctx.line("fence_async_shared()")
-        ctx.line(call(ctx.helper("_copy_out"), *described, f"{buffer}.index({self.me})"))
+        at = f"[{', '.join(place)}]"
+        ctx.line(call(ctx.helper("_copy_out"), made.parameter, at, f"{buffer}.index({self.me})"))
 
 
 def _right(ring: RingBuffer, product: Product) -> str:

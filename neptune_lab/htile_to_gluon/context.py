@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from neptune_lab.htile.affine import affine, is_nonnegative
 from neptune_lab.htile.bounds import Interval
-from neptune_lab.htile.nodes import Kernel, Program
+from neptune_lab.htile.nodes import IndexExpr, Kernel, Program
+from neptune_lab.htile_to_gluon.data_bounds import DataBounds, bind
 from neptune_lab.htile_to_gluon.helpers import HELPERS
 from neptune_lab.htile_to_gluon.options import GluonOptions
 from neptune_lab.htile_to_gluon.rows import CONSUMER
@@ -26,6 +28,29 @@ MODULE_NAMES = frozenset(
 _HELPER = re.compile(rf"\b({'|'.join(name for name, (text, _) in HELPERS.items() if f'def {name}_gluon(' in text)})\(")
 
 
+@dataclass(frozen=True, slots=True)
+class SizeParameters:
+    """Parameters of a kernel's functions for what is known at the launch only.
+
+    Args:
+        sizes: by size.
+        together: of how many heads run at the same time.
+    """
+
+    sizes: dict[str, str]
+    together: str
+
+    @classmethod
+    def of(cls, program: Program, names: UniqueNames) -> SizeParameters:
+        """Of a program, with names that are not taken."""
+        return cls({size.name: names.fresh(size.name) for size in program.sizes}, names.fresh("together"))
+
+    def used_in(self, texts: Iterable[str]) -> list[str]:
+        """Those in a function's text, in order."""
+        words = {word for text in texts for word in re.findall(r"\w+", text)}
+        return [name for name in (*self.sizes.values(), self.together) if name in words]
+
+
 class GluonContext(Context):
     """The state of one function's emission.
 
@@ -36,6 +61,8 @@ class GluonContext(Context):
         helpers: module-level helpers in use so far, with the nodes that use them; extended.
         taken: names of the module's functions.
         columns: columns of the leading product.
+        parameters: for what is known at the launch only; None: there is no such thing.
+        bounds: the bounds of loops that an earlier kernel stored.
     """
 
     def __init__(
@@ -47,10 +74,14 @@ class GluonContext(Context):
         taken: set[str],
         options: GluonOptions,
         columns: int,
+        parameters: SizeParameters | None = None,
+        bounds: DataBounds | None = None,
     ) -> None:
         # The copy engine loads the tiles for which the Triton emitter makes host descriptors.
         emit = replace(options.emit, loads="host_descriptors")
         super().__init__(program, kernel, helpers, UniqueNames(taken | MODULE_NAMES), emit)
+        self.bounds = bounds or {}
+        bind(self.envs, self.bounds)
         self.padding = Padding(program, kernel, one_width=False)
         self.structure = structure
         self.kind = "8" if structure.eights else ""  # of the layouts' names
@@ -58,11 +89,27 @@ class GluonContext(Context):
         self.fuses = False  # whether `a * b + c` is emitted as one operation
         self.columns = columns  # of the leading product
         self.layouts: dict[str, None] = {}
-        self.env[CONSUMER] = Interval(0, structure.consumers - 1)
-        self.root = Scope(None, frozenset({CONSUMER}))
+        for env in self.envs:
+            env[CONSUMER] = Interval(0, structure.consumers - 1)
+        self.root = Scope(None, frozenset({CONSUMER, *(size.name for size in program.sizes)}))
         self.scope = self.root
         name = self.names.fresh("consumer")
         self.variables[CONSUMER] = (name, Draft([name], kernel.name))
+        parameters = parameters or SizeParameters.of(program, self.names)
+        self.together = parameters.together
+        self.sizes = dict(parameters.sizes)
+        for size, parameter in parameters.sizes.items():
+            self.variables[size] = (parameter, Draft([], kernel.name))
+
+    def name_bounds(self) -> None:
+        """Names the parameters of the tensors that hold bounds of loops."""
+        for tensor in dict.fromkeys(access.tensor for access, _ in self.bounds.values()):
+            self.pointers[tensor] = self.names.fresh(f"{tensor}_ptr")
+
+    def is_nonnegative(self, expr: IndexExpr) -> bool:
+        """Whether an index expression is proven to be 0 or more here, at all sizes."""
+        form = affine(expr)
+        return all(is_nonnegative(form, env) for env in self.envs)
 
     @contextmanager
     def fusing(self, *, on: bool = True) -> Iterator[None]:

@@ -9,6 +9,11 @@ from types import MappingProxyType
 from neptune_lab.htile_to_triton.helpers import HELPERS as TRITON_HELPERS
 from neptune_lab.strict.emitted import ADD_OUT
 
+# Bytes of the L2 cache for the loop tensors of heads that run at the same time.
+CACHE = 32 * 2**20
+# Tiles that run at the same time, about two per multiprocessor.
+EVEN = 256
+
 _NEXT = '''@gluon.jit
 def _next(slot, phase, STAGES: gl.constexpr):
     """The next slot of a ring, and the parity that its barriers have there."""
@@ -201,6 +206,47 @@ def _multiprocessors(device):
 '''
 
 
+# The same limit of the cache for programs that take tile after tile, each further along in the keys.
+CACHE_IN_TURNS = 64 * 2**20
+
+HEADS_TOGETHER = f'''@functools.cache
+def _heads_together(blocks, heads, elements, programs):
+    """How many heads run at the same time, a divisor of their number: as many as balance long and short row blocks, if
+    their keys and values fit the L2 cache."""
+    if programs == 0:  # (one for each tile)
+        enough = 1
+        while heads % enough or (enough < heads and enough * blocks < {EVEN}):
+            enough += 1
+        together = max(1, min(enough, {CACHE} * heads // (2 * elements)))
+        while heads % together:
+            together -= 1
+        return together
+    together, shortest = heads, 0
+    for some in range(1, heads + 1):
+        tiles = some * blocks
+        fits = shortest == 0 or 2 * elements * some <= {CACHE_IN_TURNS} * heads
+        if heads % some == 0 and tiles >= programs and fits:
+            # The longest time of a program, in tiles of a row block that sees all keys up to its own: of the first
+            # program or the last.
+            longest = 0
+            for program in range(0, programs, max(1, programs - 1)):
+                time = 0
+                for place in range(0, tiles, programs):
+                    at = place + (program if place // programs % 2 == 0 else programs - 1 - program)
+                    if at < tiles:
+                        time += blocks - at // some
+                longest = max(longest, time * heads // some)
+            if shortest == 0 or longest < shortest:
+                together, shortest = some, longest
+    return together
+'''
+
+
+def _by_sizes(text: str, name: str) -> str:
+    """A helper with numbers that are known at the launch only in place of constants."""
+    return text.replace(f"def {name}(", f"def {name}_by_sizes(").replace(": gl.constexpr", "")
+
+
 def _respelled(name: str) -> str:
     """A helper of the Triton emitter in Gluon, with Gluon's names of the functions."""
     text = TRITON_HELPERS[name].replace("@triton.jit", "@gluon.jit").replace(f"def {name}(", f"def {name}_gluon(")
@@ -223,6 +269,8 @@ HELPERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "_in_order_of_keys": (_IN_ORDER_OF_KEYS, ()),
         "_locate": (_LOCATE, ()),
         "_turn": (_TURN, ()),
+        "_locate_by_sizes": (_by_sizes(_LOCATE, "_locate"), ()),
+        "_turn_by_sizes": (_by_sizes(_TURN, "_turn"), ()),
         "_barriers": (_BARRIERS, ()),
         "_meet": (_MEET, ()),
         "_meet_of": (_MEET_OF, ()),

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from neptune_lab.htile.nodes import Kernel, Program
+from neptune_lab.htile.nodes import IndexExpr, Kernel, Program
 from neptune_lab.htile.shapes import shape_of
 from neptune_lab.htile_to_gluon.consumer import Consumer
-from neptune_lab.htile_to_gluon.context import GluonContext, gluon_dtype, layout_lines, spelled
+from neptune_lab.htile_to_gluon.context import (
+    MODULE_NAMES,
+    GluonContext,
+    SizeParameters,
+    gluon_dtype,
+    layout_lines,
+    spelled,
+)
+from neptune_lab.htile_to_gluon.data_bounds import DataBounds, with_variables
 from neptune_lab.htile_to_gluon.key_order import keys_in_halves
 from neptune_lab.htile_to_gluon.match import match_structure
 from neptune_lab.htile_to_gluon.options import GluonOptions
@@ -16,11 +24,11 @@ from neptune_lab.htile_to_gluon.promoting import PromotingConsumer
 from neptune_lab.htile_to_gluon.registers import REGISTERS
 from neptune_lab.htile_to_gluon.shared_memory import SharedMemory, plan_shared_memory, tile_bytes
 from neptune_lab.htile_to_gluon.structure import Structure, UnsupportedKernel
-from neptune_lab.htile_to_gluon.tile_schedule import tiles
+from neptune_lab.htile_to_gluon.tile_schedule import heads_at_launch, tiles
 from neptune_lab.htile_to_gluon.unscaled import unscaled
 from neptune_lab.htile_to_gluon.widths import widened
 from neptune_lab.htile_to_triton.context import WIDTH, HostDescriptor
-from neptune_lab.htile_to_triton.module import rounds_to_eights
+from neptune_lab.htile_to_triton.module import repr_of, rounds_to_eights
 from neptune_lab.htile_to_triton.scope import UniqueNames
 from neptune_lab.wrapping import Bracketed, lines
 
@@ -49,6 +57,8 @@ class GluonKernel:
         constants: definitions of module-level layouts.
         pointers: tensors that the entry takes by pointer, in order.
         descriptors: tensor descriptors that it takes after them.
+        sizes: sizes that are known at the launch and that it takes after these.
+        together: if it then takes how many heads run at the same time: what that follows from (`heads_at_launch`).
         programs: the number of tiles, which is the grid's size or, with persistent programs, its limit.
         registers: registers per thread at the launch.
         fused: as in `KernelSource`.
@@ -59,9 +69,11 @@ class GluonKernel:
     constants: tuple[str, ...]
     pointers: tuple[str, ...]
     descriptors: tuple[HostDescriptor, ...]
-    programs: int
+    programs: IndexExpr
     registers: int
     fused: bool
+    sizes: tuple[str, ...] = ()
+    together: tuple[IndexExpr, IndexExpr, IndexExpr] | None = None
 
 
 def emit_kernel(
@@ -82,11 +94,12 @@ def emit_kernel(
         UnsupportedKernel: the kernel has not the form that can be emitted in Gluon.
     """
     program, kernel = widened(program, kernel)
-    structure = match_structure(program, kernel)
+    kernel, bounds = with_variables(kernel)
+    structure = match_structure(program, kernel, bounds)
     program, structure = unscaled(program, structure) if structure.promoted else (program, structure)
     structure = replace(structure, in_halves=keys_in_halves(program, structure))
     registers = _launch_registers(program, structure)
-    warps = _fitting_warps(program, kernel, structure, taken, options)
+    warps = _fitting_warps(program, kernel, structure, bounds, taken, options)
     functions = _functions(kernel, name, warps)
     warps.helpers.setdefault("_barriers", {})[kernel.node_id] = None
     for helper, nodes in warps.helpers.items():
@@ -100,6 +113,8 @@ def emit_kernel(
         tiles(kernel),
         registers,
         not rounds_to_eights(kernel),
+        tuple(size for size, parameter in warps.parameters.sizes.items() if parameter in warps.sizes),
+        heads_at_launch(warps.producer) if warps.parameters.together in warps.sizes else None,
     )
 
 
@@ -115,17 +130,26 @@ class _Warps:
     producer: GluonContext
     consumer: Consumer
     helpers: dict[str, dict[str, None]]
+    parameters: SizeParameters
 
     @property
     def size(self) -> int:
         """Bytes of shared memory."""
-        outputs = sum(tile_bytes(shape, dtype) for _, shape, dtype in self.consumer.buffers.values())
+        outputs = sum(tile_bytes(shape, dtype) for _, shape, dtype, _ in self.consumer.buffers.values())
         return self.shared.size + self.shared.consumers * outputs + BARRIERS
 
     @property
     def pointers(self) -> dict[str, str]:
-        """The tensors that the consumer accesses through pointers, with their parameters."""
-        return self.consumer.ctx.pointers_in(line.text for line in lines_of(self.consumer.ctx))
+        """The tensors that are accessed through pointers, with their parameters."""
+        return self.consumer.ctx.pointers_in(
+            line.text for ctx in (self.producer, self.consumer.ctx) for line in lines_of(ctx)
+        )
+
+    @property
+    def sizes(self) -> list[str]:
+        """The parameters of the kernel for what is known at the launch only."""
+        texts = (line.text for ctx in (self.producer, self.consumer.ctx) for line in lines_of(ctx))
+        return self.parameters.used_in(texts)
 
     @property
     def inputs(self) -> tuple[HostDescriptor, ...]:
@@ -139,59 +163,88 @@ class _Warps:
 
 
 def _fitting_warps(
-    program: Program, kernel: Kernel, structure: Structure, taken: set[str], options: GluonOptions
+    program: Program,
+    kernel: Kernel,
+    structure: Structure,
+    bounds: DataBounds,
+    taken: set[str],
+    options: GluonOptions,
 ) -> _Warps:
-    """Producer and consumer with as many resident tiles as shared memory has space for."""
-    warps = _warps(program, kernel, structure, taken, options, depth=2 if options.persistent else 1)
+    """Producer and consumer with as many resident tiles, and buffers of outputs, as shared memory has space for."""
     limit = options.emit.target.shared_memory
-    if warps.size > limit and options.persistent:
-        warps = _warps(program, kernel, structure, taken, options, depth=1)
-    if warps.size > limit:
-        raise UnsupportedKernel(
-            f"its tiles take {warps.size} bytes of shared memory; a multiprocessor has {limit}",
-            help="choose a smaller block_kv, or fewer stages",
-        )
-    return warps
+    size = 0
+    for depth in (2, 1) if options.persistent else (1,):
+        for staged in (True, False):
+            warps = _warps(program, kernel, structure, bounds, taken, options, depth, staged=staged)
+            if warps.size <= limit:
+                return warps
+            size = size or warps.size
+    raise UnsupportedKernel(
+        f"its tiles take {size} bytes of shared memory; a multiprocessor has {limit}",
+        help="choose a smaller block_kv, or fewer stages",
+    )
 
 
 def _warps(
-    program: Program, kernel: Kernel, structure: Structure, taken: set[str], options: GluonOptions, depth: int
+    program: Program,
+    kernel: Kernel,
+    structure: Structure,
+    bounds: DataBounds,
+    taken: set[str],
+    options: GluonOptions,
+    depth: int,
+    *,
+    staged: bool,
 ) -> _Warps:
     helpers: dict[str, dict[str, None]] = {}
     columns = shape_of(structure.first.leading[0].store.target, program)[1]
     shared = plan_shared_memory(program, structure, UniqueNames(taken), options, depth)
     taken = taken | shared.names | {"turn", "tile", "done"}
-    producer = GluonContext(program, kernel, structure, helpers, taken, options, columns)
+    parameters = SizeParameters.of(program, UniqueNames(taken | MODULE_NAMES))
+    taken |= {*parameters.sizes.values(), parameters.together}
+    producer = GluonContext(program, kernel, structure, helpers, taken, options, columns, parameters, bounds)
+    producer.name_bounds()
+    taken |= set(producer.pointers.values())
     emit_producer(producer, shared)
     taken = taken | {d.parameter for d in producer.host_descriptors.values()}
-    ctx = GluonContext(program, kernel, structure, helpers, taken, options, columns)
+    ctx = GluonContext(program, kernel, structure, helpers, taken, options, columns, parameters, bounds)
     ctx.name_pointers()
-    consumer = PromotingConsumer(ctx, shared) if structure.promoted else Consumer(ctx, shared)
+    ctx.pointers |= producer.pointers
+    consumer = (PromotingConsumer if structure.promoted else Consumer)(ctx, shared, staged=staged)
     consumer.emit()
-    return _Warps(shared, producer, consumer, helpers)
+    return _Warps(shared, producer, consumer, helpers, parameters)
 
 
 def _functions(kernel: Kernel, name: str, warps: _Warps) -> list[KernelLine]:
     """The producer's function, the consumer's and the entry."""
     pointers, inputs, outputs = warps.pointers, warps.inputs, warps.outputs
-    for_producer = [*(d.parameter for d in inputs), *warps.shared.parameters]
+    of_producer, of_consumer = lines_of(warps.producer), lines_of(warps.consumer.ctx)
+    sizes_of_each = [warps.parameters.used_in(line.text for line in body) for body in (of_producer, of_consumer)]
+    pointers_of_producer = warps.producer.pointers_in(line.text for line in of_producer).values()
+    for_producer = [
+        *pointers_of_producer,
+        *(d.parameter for d in inputs),
+        *sizes_of_each[0],
+        *warps.shared.parameters,
+    ]
     for_consumer = [
         *pointers.values(),
         *(d.parameter for d in outputs),
+        *sizes_of_each[1],
         *warps.shared.parameters,
         *warps.consumer.buffers,
     ]
     entry = _entry(name, warps, for_producer, for_consumer, inputs + outputs)
     blank = [KernelLine(""), KernelLine("")]
     consumer_parameters = [*for_consumer, f"{warps.consumer.me}: gl.constexpr"]
-    entry_parameters = [*pointers.values(), *(d.parameter for d in inputs + outputs)]
+    entry_parameters = [*pointers.values(), *(d.parameter for d in inputs + outputs), *warps.sizes]
     entry_lines = [KernelLine(f"    {text}", (kernel.node_id,), kernel.name) for text in entry]
     return [
-        *function_lines(kernel, f"{name}_producer", for_producer, lines_of(warps.producer)),
+        *function_lines(kernel, f"{name}_producer", for_producer, of_producer),
         *blank,
-        *function_lines(kernel, f"{name}_consumer", consumer_parameters, lines_of(warps.consumer.ctx)),
+        *function_lines(kernel, f"{name}_consumer", consumer_parameters, of_consumer),
         *blank,
-        *function_lines(kernel, name, entry_parameters, entry_lines),
+        *function_lines(kernel, name, entry_parameters, entry_lines, warps.sizes),
     ]
 
 
@@ -218,10 +271,17 @@ def lines_of(ctx: GluonContext) -> list[KernelLine]:
     ]
 
 
-def function_lines(kernel: Kernel, name: str, parameters: list[str], body: list[KernelLine]) -> list[KernelLine]:
+def function_lines(
+    kernel: Kernel, name: str, parameters: list[str], body: list[KernelLine], sizes: list[str] | None = None
+) -> list[KernelLine]:
     """A function of the module."""
     texts = lines(Bracketed(f"def {name}(", tuple(parameters), "):"), WIDTH)
-    return [KernelLine("@gluon.jit"), *(KernelLine(text, (kernel.node_id,), kernel.name) for text in texts), *body]
+    once = f"(do_not_specialize=[{', '.join(map(repr_of, sizes))}])" if sizes else ""
+    return [
+        KernelLine(f"@gluon.jit{once}"),
+        *(KernelLine(text, (kernel.node_id,), kernel.name) for text in texts),
+        *body,
+    ]
 
 
 def _entry(
@@ -260,8 +320,8 @@ def _entry(
         allocate(ring.slots, shared.stages, ring.tensor, ring.shape, ring.dtype, ring.of_matrix, ring.in_halves)
         body.append(f"{ring.full} = _barriers({shared.stages}, 1)")
         body.append(f"{ring.empty} = _barriers({shared.stages}, {number})")
-    for buffer, (tensor, shape, dtype) in warps.consumer.buffers.items():
-        allocate(buffer, number, tensor, shape, dtype)
+    for buffer, (tensor, shape, dtype, of_matrix) in warps.consumer.buffers.items():
+        allocate(buffer, number, tensor, shape, dtype, of_matrix)
     body += ["gl.warp_specialize(", "    ["]
     for arguments, function in (
         *(([*for_consumer, str(n)], f"{name}_consumer") for n in range(number)),

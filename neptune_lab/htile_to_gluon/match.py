@@ -24,32 +24,37 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.affine import affine, expression, is_nonnegative
-from neptune_lab.htile.bounds import Env, grid_env
+from neptune_lab.htile.bounds import Env
 from neptune_lab.htile.shapes import dtype_of, shape_of
+from neptune_lab.htile.sizes import grid_envs
 from neptune_lab.htile.substitute import substitute
 from neptune_lab.htile.walk import accesses, evaluate, names_of_access, names_of_index, reads, subexpressions, tile_dims
+from neptune_lab.htile_to_gluon.data_bounds import DataBounds, bind
 from neptune_lab.htile_to_gluon.rows import ROWS
 from neptune_lab.htile_to_gluon.structure import LoopPart, Product, Structure, UnsupportedKernel
 from neptune_lab.strict.dtypes import EIGHTS, HALVES
 
 MOST_CONSUMERS = 3
-MOST_PROGRAMS = 4096  # the loop bounds of at most so many programs are computed one by one
+MOST_PROGRAMS = 16384  # the loop bounds of at most so many programs are computed one by one
 WIDEST = 256  # columns of a warp group's product
 PLAIN_DTYPES = ("float16", "bfloat16", "float32", "int32", "bool")
 
 
-def match_structure(program: ir.Program, kernel: ir.Kernel) -> Structure:
+def match_structure(program: ir.Program, kernel: ir.Kernel, bounds: DataBounds | None = None) -> Structure:
     """The structure of `kernel`.
+
+    Args:
+        bounds: variables of the bounds of its loops (data_bounds.py).
 
     Raises:
         UnsupportedKernel: it has not that form; the message says in what it differs.
     """
-    before, parts, after = _parts(program, kernel)
+    before, parts, after = _parts(program, kernel, bounds or {})
     rows = shape_of(parts[0].leading[0].a, program)[0]
     if rows % ROWS or not 1 <= rows // ROWS <= MOST_CONSUMERS:
         raise UnsupportedKernel(f"it has {rows} rows per program; expected 64, 128 or 192", help="choose block_q=128")
@@ -109,11 +114,11 @@ def _tile_of(program: ir.Program, part: LoopPart, *, downward: bool) -> LoopPart
     at = ir.Arith("-", part.loop.stop, ir.Int(1)) if downward else part.loop.start
     body = substitute(part.loop.body, part.loop.var, expression(affine(at)))
     constant = {p.a.tensor for p in part.leading if isinstance(p.a, ir.Access)}
-    return _part(program, None, tuple(s for s in body if isinstance(s, ir.Store)), constant, {})
+    return _part(program, None, tuple(s for s in body if isinstance(s, ir.Store)), constant, [{}])
 
 
 def _parts(
-    program: ir.Program, kernel: ir.Kernel
+    program: ir.Program, kernel: ir.Kernel, bounds: DataBounds
 ) -> tuple[tuple[ir.Store, ...], tuple[LoopPart, ...], tuple[ir.Store, ...]]:
     loops = [stmt for stmt in kernel.body if isinstance(stmt, ir.For)]
     if not loops:
@@ -129,7 +134,8 @@ def _parts(
     parts: list[LoopPart] = []
     constant: set[str] = set()
     rest = list(kernel.body)
-    env = grid_env(kernel)
+    envs = grid_envs(program, kernel)
+    bind(envs, bounds)
     while rest:
         tile = _tile(rest, signature)
         if tile is None:
@@ -141,7 +147,7 @@ def _parts(
             raise UnsupportedKernel(f"{after[0].target.tensor} is stored between two parts of its loop")
         loop, body = tile
         constant = constant or {s.target.tensor for s in before}
-        parts.append(_part(program, loop, body, constant, env))
+        parts.append(_part(program, loop, body, constant, envs))
         del rest[: 1 if loop is not None else len(body)]
     first = parts[0]
     for other in parts[1:]:
@@ -174,7 +180,7 @@ def _tile(rest: list[ir.Stmt], signature: list[str]) -> tuple[ir.For | None, tup
 
 
 def _part(
-    program: ir.Program, loop: ir.For | None, body: tuple[ir.Store, ...], constant: set[str], env: Env
+    program: ir.Program, loop: ir.For | None, body: tuple[ir.Store, ...], constant: set[str], envs: Sequence[Env]
 ) -> LoopPart:
     leading: list[Product] = []
     trailing: list[Product] = []
@@ -211,7 +217,7 @@ def _part(
     for store in (*middle, *after):
         if read := targets & {a.tensor for a in reads(store)}:
             raise UnsupportedKernel(f"{store.target.tensor} reads the accumulator {read.pop()} inside the loop")
-    certain = loop is None or _always_runs(loop, env)
+    certain = loop is None or all(_always_runs(loop, env) for env in envs)
     return LoopPart(loop, tuple(leading), tuple(middle), tuple(trailing), tuple(after), certain)
 
 
@@ -243,6 +249,8 @@ def _always_runs(loop: ir.For, env: Env) -> bool:
 def bound_points(loops: tuple[ir.For, ...], env: Env) -> Iterator[dict[str, int]] | None:
     """All values of the variables that the bounds of `loops` depend on; None if there are too many."""
     names = sorted({n for loop in loops for n in names_of_index(loop.start) | names_of_index(loop.stop)})
+    if any(name not in env for name in names):
+        return None
     ranges = [range(env[name].lo, env[name].hi + 1) for name in names]
     if math.prod(map(len, ranges)) > MOST_PROGRAMS:
         return None

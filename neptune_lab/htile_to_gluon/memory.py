@@ -5,8 +5,8 @@ from __future__ import annotations
 from neptune_lab.htile.nodes import Access, Int, NewAxis, Slice
 from neptune_lab.htile.walk import names_of_access, names_of_index, region, simplify, tile_dims
 from neptune_lab.htile_to_gluon.context import GluonContext
-from neptune_lab.htile_to_triton.addresses import base, is_wide, sliced, vector_name
-from neptune_lab.htile_to_triton.context import ADD
+from neptune_lab.htile_to_triton.addresses import base, is_wide_access, numbered, times_step, vector_name
+from neptune_lab.htile_to_triton.context import ADD, sizes_of
 from neptune_lab.strict.dtypes import FLOATS
 from neptune_lab.wrapping import Doc, call
 
@@ -52,17 +52,16 @@ def _addresses(ctx: GluonContext, access: Access, columns: int, *, is_columns: b
     tensor = ctx.program.tensor(access.tensor)
     parts = [base(ctx, tensor, access)]
     conditions: list[str] = []
-    slices = sliced(access, tensor)
-    wide = ".to(tl.int64)" if is_wide(tensor) else ""
-    sizes = [size for index, size in zip(access.index, tensor.shape, strict=True) if isinstance(index, Slice)]
-    for (dim, stride, index), size in zip(slices, sizes, strict=True):
+    slices = numbered(access, tensor)
+    wide = ".to(tl.int64)" if is_wide_access(ctx, tensor, access) else ""
+    for n, (dim, _, index) in slices.items():
         as_columns = is_columns or dim == 1
         at = "" if len(slices) == 1 else "[None, :]" if dim == 1 else "[:, None]"
         name = vector(ctx, index, columns, is_columns=as_columns)
-        parts.append(f"{name}{wide}{at}" + ("" if stride == 1 else f" * {stride}"))
-        bounds = ctx.interval(index.start)
-        if bounds.hi + index.extent > size:
-            conditions.append(f"({name}{at} < {size})")
-        if bounds.lo < 0:
+        parts.append(f"{name}{wide}{at}{times_step(ctx, tensor, n)}")
+        size = sizes_of(tensor)[n]
+        if ctx.passes(index.start, index.extent, size):
+            conditions.append(f"({name}{at} < {ctx.index(size, ADD)})")
+        if ctx.interval(index.start).lo < 0:
             conditions.append(f"({name}{at} >= 0)")
     return " + ".join(parts), " & ".join(conditions)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from neptune_lab.errors import EmitError
-from neptune_lab.htile.nodes import Kernel, Program, Store
+from neptune_lab.htile.nodes import Kernel, Name, Program, Store
+from neptune_lab.htile.sizes import at_samples
 from neptune_lab.htile.spelling import check_spelling
 from neptune_lab.htile.verify import verify
-from neptune_lab.htile.walk import stores
+from neptune_lab.htile.walk import evaluate, stores
 from neptune_lab.htile_to_gluon.context import MODULE_NAMES, gluon_dtype
-from neptune_lab.htile_to_gluon.helpers import EXTREMA, HELPERS, MULTIPROCESSORS
+from neptune_lab.htile_to_gluon.helpers import EXTREMA, HEADS_TOGETHER, HELPERS, MULTIPROCESSORS
 from neptune_lab.htile_to_gluon.joint import Joined, emit_joint, joined
 from neptune_lab.htile_to_gluon.kernel import GluonKernel, emit_kernel
 from neptune_lab.htile_to_gluon.options import GluonOptions
@@ -27,10 +29,12 @@ from neptune_lab.htile_to_triton.module import (
     docstring,
     grid_text,
     launch_hints,
+    python_text,
     signature,
     write_allocations,
     write_helper,
     write_kernel,
+    write_sizes,
 )
 from neptune_lab.htile_to_triton.scope import UniqueNames
 from neptune_lab.htile_to_triton.source import EmittedModule, KernelSource
@@ -61,16 +65,17 @@ def emit(program: Program, options: GluonOptions | None = None) -> EmittedModule
         EmitError: no kernel of the program can be emitted in Gluon; the message has the reason for each.  With
             `deterministic=False`: it has no two nests that can be one kernel.
     """
-    verify(program)
+    for one in at_samples(program):
+        verify(one)
     check_spelling(program)
     options = options or GluonOptions()
-    join = None if options.deterministic else _joined(program)
+    join = None if options.deterministic or program.sizes else _joined(program)
     program = program if join is None else join.program
     names = UniqueNames([*HELPERS, *TRITON_HELPERS])
     entry = names.fresh(program.name)
     functions = [names.fresh(f"{k.name}_kernel" if k.name == program.name else k.name) for k in program.kernels]
     of_warps = {f"{f}_{what}" for f in functions for what in ("producer", "consumer")}
-    taken = {entry, *functions, *of_warps, *HELPERS, *TRITON_HELPERS, "_scratch", "_multiprocessors"}
+    taken = {entry, *functions, *of_warps, *HELPERS, *TRITON_HELPERS, "_scratch", "_multiprocessors", "_heads_together"}
     helpers: dict[str, dict[str, None]] = {}
     triton_helpers: dict[str, dict[str, None]] = {}
     reasons: dict[str, str] = {}
@@ -133,7 +138,8 @@ def _module(
     gluons = [kernel for kernel in emitted if isinstance(kernel, GluonKernel)]
     contexts = [kernel for kernel in emitted if isinstance(kernel, Context)]
     out.plain(*docstring(program, entry, "Gluon kernels for Hopper"))
-    _write_imports(out, options, contexts, helpers)
+    cached = options.persistent or any(kernel.together is not None for kernel in gluons)
+    _write_imports(out, cached, contexts, helpers)
     if ASK & triton_helpers.keys():
         out.plain("", "", INTERPRETED)
     out.plain("", "NEEDS_GPU = True  # Triton's interpreter does not know Gluon")
@@ -147,11 +153,13 @@ def _module(
     sources: list[KernelSource] = []
     for function, kernel, done in zip(functions, program.kernels, emitted, strict=True):
         if isinstance(done, GluonKernel):
-            sources.append(_write_gluon(out, done))
+            sources.append(_write_gluon(out, program, done))
         else:
             sources.append(write_kernel(out, function, kernel, done))
     if options.persistent:
         out.plain("", "", *MULTIPROCESSORS.rstrip("\n").split("\n"))
+    if any(kernel.together is not None for kernel in gluons):
+        out.plain("", "", *HEADS_TOGETHER.rstrip("\n").split("\n"))
     out.plain("", "")
     _write_launcher(out, program, options, entry, sources, emitted)
     text = "\n".join(out.text) + "\n"
@@ -159,11 +167,9 @@ def _module(
     return EmittedModule(program.name, entry, text, tuple(sources), tuple(out.lines))
 
 
-def _write_imports(
-    out: Writer, options: GluonOptions, contexts: list[Context], helpers: dict[str, dict[str, None]]
-) -> None:
-    """Writes the imports; `contexts` are those of the kernels in Triton."""
-    out.plain(*(["import functools", ""] if options.persistent else []), "import torch")
+def _write_imports(out: Writer, cached: bool, contexts: list[Context], helpers: dict[str, dict[str, None]]) -> None:
+    """Writes the imports; `contexts` are those of the kernels in Triton, and `cached` if functions are."""
+    out.plain(*(["import functools", ""] if cached else []), "import torch")
     if contexts:
         out.plain("import triton", "import triton.language as tl")
     out.plain(
@@ -206,7 +212,7 @@ def _write_helpers(out: Writer, program: Program, functions: list[str], helpers:
                 out.plain(line)
 
 
-def _write_gluon(out: Writer, kernel: GluonKernel) -> KernelSource:
+def _write_gluon(out: Writer, program: Program, kernel: GluonKernel) -> KernelSource:
     out.plain("", "")
     first = len(out.text)
     for line in kernel.lines:
@@ -215,10 +221,10 @@ def _write_gluon(out: Writer, kernel: GluonKernel) -> KernelSource:
         else:
             out.plain(line.text)
     text = "\n".join(out.text[first:]) + "\n"
-    grid, fused = (kernel.programs,), kernel.fused
-    return KernelSource(
-        kernel.name, text, grid, kernel.pointers, kernel.descriptors, 4, None, language="gluon", fused=fused
-    )
+    sample = {size.name: size.sample for size in program.sizes}
+    grid, fused = (evaluate(kernel.programs, sample),), kernel.fused
+    made = KernelSource(kernel.name, text, grid, kernel.pointers, kernel.descriptors, 4, None, language="gluon")
+    return replace(made, fused=fused, sizes=kernel.sizes)
 
 
 def _write_launcher(
@@ -245,19 +251,27 @@ def _write_launcher(
         out.plain(f"{name} = gl.NVMMASharedLayout{'' if len(block) == 1 else '.'}{layout}")
     out.plain("", "", f"def {entry}({', '.join(arguments.values())}):", *signature(program))
     device = f"{arguments[program.inputs[0]]}.device"
+    sizes = write_sizes(out, program, arguments, names)
     for kernel, source, done in zip(program.kernels, sources, emitted, strict=True):
-        write_allocations(out, program, kernel, source, arguments, names)
+        write_allocations(out, program, kernel, source, arguments, names, sizes)
         args = [arguments[name] for name in source.arguments]
-        grid = grid_text(source.grid)
+        grid = grid_text(source.grid, kernel, sizes)
         if isinstance(done, GluonKernel):
             args += [
-                _descriptor(d, arguments[d.tensor], layouts[(_block(d), program.tensor(d.tensor).dtype)])
+                _descriptor(d, arguments[d.tensor], layouts[(_block(d), program.tensor(d.tensor).dtype)], sizes)
                 for d in source.descriptors
             ]
+            args += [sizes[name].name for name in source.sizes]
+            if done.together is not None:
+                args.append(names.fresh("together"))
+                programs = f"_multiprocessors({device})" if options.persistent else "0"
+                of = ", ".join([*(python_text(n, sizes) for n in done.together), programs])
+                out.linked(source.name, f"    {args[-1]} = _heads_together({of})", (kernel.node_id,), kernel.name)
             args += ["num_warps=4", f"maxnreg={done.registers}", *([] if done.fused else ["enable_fp_fusion=False"])]
-            if options.persistent:
-                grid = f"min({done.programs}, _multiprocessors({device})),"
+            programs = python_text(done.programs, sizes)
+            grid = f"min({programs}, _multiprocessors({device}))," if options.persistent else f"{programs},"
         else:
+            args += [sizes[name].name for name in source.sizes]
             args += [descriptor_text(d, arguments[d.tensor], "PlainDescriptor") for d in source.descriptors]
             args += launch_hints(source)
         out.linked(source.name, f"    {source.name}[({grid})](", (kernel.node_id,), kernel.name)
@@ -276,5 +290,5 @@ def _block(made: HostDescriptor) -> tuple[int, ...]:
     return made.block if made.matrices is None else (1, *made.block)
 
 
-def _descriptor(made: HostDescriptor, tensor: str, layout: str) -> str:
-    return f"TensorDescriptor({tensor}, {described(made)}, {layout})"
+def _descriptor(made: HostDescriptor, tensor: str, layout: str, sizes: Mapping[str, Name]) -> str:
+    return f"TensorDescriptor({tensor}, {described(made, sizes)}, {layout})"

@@ -11,7 +11,13 @@ from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.rows import CONSUMER, part_of_access
 from neptune_lab.htile_to_gluon.shared_memory import ResidentTile, RingBuffer, SharedMemory, by_ring
 from neptune_lab.htile_to_gluon.structure import LoopPart, UnsupportedKernel
-from neptune_lab.htile_to_gluon.tile_schedule import bind_program, for_each_tile, tiles, tiles_side_by_side
+from neptune_lab.htile_to_gluon.tile_schedule import (
+    bind_program,
+    for_each_tile,
+    helper_by_sizes,
+    tiles_side_by_side,
+    tiles_text,
+)
 from neptune_lab.htile_to_triton.descriptors import host_descriptor
 from neptune_lab.htile_to_triton.scope import Draft, Scope
 from neptune_lab.wrapping import call, seq
@@ -48,11 +54,11 @@ def for_tiles_of_program(
         walk()
         return
     ctx.line("done = 0")
-    ctx.line(f"turn, tile = {ctx.helper('_turn')}(0, {tiles_side_by_side(ctx)})")
+    ctx.line(f"turn, tile = {helper_by_sizes(ctx, '_turn')}(0, {tiles_side_by_side(ctx)})")
     if prefetch is not None:
         prefetch()
     scope = Scope(ctx.scope, frozenset())
-    scope.header = Draft([f"while tile < {tiles(ctx.kernel)}:"], ctx.kernel.name)
+    scope.header = Draft([f"while tile < {tiles_text(ctx)}:"], ctx.kernel.name)
     scope.header.used_by(ctx.kernel.node_id)
     with ctx.inside(scope):
         bind_program(ctx, "tile")
@@ -64,7 +70,7 @@ def for_tiles_of_program(
 def next_tile(ctx: GluonContext) -> None:
     """Emits the step to the next tile of a persistent program."""
     ctx.line("done += 1")
-    ctx.line(f"turn, tile = {ctx.helper('_turn')}(turn + 1, {tiles_side_by_side(ctx)})")
+    ctx.line(f"turn, tile = {helper_by_sizes(ctx, '_turn')}(turn + 1, {tiles_side_by_side(ctx)})")
 
 
 def _walk(ctx: GluonContext, shared: SharedMemory) -> None:

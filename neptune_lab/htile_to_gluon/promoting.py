@@ -33,8 +33,8 @@ from neptune_lab.wrapping import Doc, call, seq
 class PromotingConsumer(Consumer):
     """The emission of one consumer function."""
 
-    def __init__(self, ctx: GluonContext, shared: SharedMemory) -> None:
-        super().__init__(ctx, shared)
+    def __init__(self, ctx: GluonContext, shared: SharedMemory, *, staged: bool = True) -> None:
+        super().__init__(ctx, shared, staged=staged)
         targets = {product.target for product in self.structure.first.leading}
         self.carried |= targets
         for name in sorted(targets):

@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from neptune_lab.htile.affine import affine, expression, is_nonnegative
-from neptune_lab.htile.bounds import loop_interval
+from neptune_lab.htile.affine import affine, expression
 from neptune_lab.htile.nodes import Arith, IndexExpr, Int, Kernel, Name, Slice
+from neptune_lab.htile.sizes import product_of
 from neptune_lab.htile.walk import names_of_index, simplify
 from neptune_lab.htile_to_gluon.context import GluonContext
+from neptune_lab.htile_to_gluon.helpers import CACHE, EVEN
+from neptune_lab.htile_to_gluon.memory import load
 from neptune_lab.htile_to_gluon.shared_memory import left_access
 from neptune_lab.htile_to_gluon.structure import LoopPart, Structure
+from neptune_lab.htile_to_triton.context import ADD, ATOM, MUL, sizes_of
+from neptune_lab.htile_to_triton.kernel import bind_loop
 from neptune_lab.htile_to_triton.scope import Draft, Scope
 from neptune_lab.target import MOST_HOPPER_SMS
-
-CACHE = 32 * 2**20  # bytes of the L2 cache for the loop tensors of heads that run at the same time
-EVEN = 256  # tiles that run at the same time, about two per multiprocessor
 
 
 def canonicalize(expr: IndexExpr) -> IndexExpr:
@@ -27,24 +28,43 @@ def canonicalize(expr: IndexExpr) -> IndexExpr:
 def bind_program(ctx: GluonContext, tile: str) -> None:
     """Defines the kernel's grid variables at the top of the current scope, from the number `tile` of a tile."""
     rows, heads = row_axes(ctx.structure, ctx.kernel)
-    extent = {axis.var: axis.extent for axis in ctx.kernel.grid}
-    blocks, number = _extents(ctx)
+    extent = _extent_of(ctx.kernel)
     row, head = ctx.names.fresh("row_block"), ctx.names.fresh("head")
-    group = heads_side_by_side(ctx, blocks, number)
-    located = Draft([f"{row}, {head} = {ctx.helper('_locate')}({tile}, {blocks}, {group})"], ctx.kernel.name)
+    blocks, group = _extents_text(ctx)[0], heads_text(ctx)
+    helper = helper_by_sizes(ctx, "_locate")
+    located = Draft([f"{row}, {head} = {helper}({tile}, {blocks}, {group})"], ctx.kernel.name)
     located.used_by(ctx.kernel.node_id)
     ctx.scope.prelude.append(located)
     for source, axes in ((row, rows), (head, heads)):
-        below = 1
-        for var in axes:
-            above = math.prod(extent[v] for v in axes) // (below * extent[var])
-            text = source if below == 1 else f"{source} // {below}"
-            text = text if above == 1 else f"{text} % {extent[var]}"
-            below *= extent[var]
+        below: IndexExpr = Int(1)
+        for place, var in enumerate(axes):
+            text = source if below == Int(1) else f"{source} // {ctx.index(below, ATOM)}"
+            if any(extent[v] != Int(1) for v in axes[place + 1 :]):
+                text = f"{text} % {ctx.index(extent[var], ATOM)}"
+            below = product_of([below, extent[var]])
             name = ctx.names.fresh(var)
-            ctx.variables[var] = (name, Draft([f"{name} = {'0' if extent[var] == 1 else text}"], ctx.kernel.name))
-            ctx.scope.prelude.append(ctx.variables[var][1])
+            bound = Draft([f"{name} = {'0' if extent[var] == Int(1) else text}"], ctx.kernel.name)
+            ctx.variables[var] = (name, bound)
+            ctx.scope.prelude.append(bound)
     ctx.scope.binds |= set(extent)
+    for name, (access, _) in ctx.bounds.items():
+        ctx.variables[name] = (load(ctx, access, ctx.columns), Draft([], ctx.kernel.name))
+    ctx.scope.binds |= set(ctx.bounds)
+
+
+def _extent_of(kernel: Kernel) -> dict[str, IndexExpr]:
+    """The extent of each grid variable."""
+    return {axis.var: Int(axis.extent) if axis.size is None else axis.size for axis in kernel.grid}
+
+
+def helper_by_sizes(ctx: GluonContext, name: str) -> str:
+    """The helper `name`, or its form for numbers that are known at the launch only, if the grid depends on these."""
+    return ctx.helper(f"{name}_by_sizes" if depends_on_sizes(ctx.kernel) else name)
+
+
+def depends_on_sizes(kernel: Kernel) -> bool:
+    """Whether the grid depends on sizes that are known at the launch."""
+    return any(axis.size is not None for axis in kernel.grid)
 
 
 def row_axes(structure: Structure, kernel: Kernel) -> tuple[list[str], list[str]]:
@@ -53,6 +73,19 @@ def row_axes(structure: Structure, kernel: Kernel) -> tuple[list[str], list[str]
     first = next(index for index in access.index if isinstance(index, Slice))
     rows = [axis.var for axis in kernel.grid if axis.var in names_of_index(first.start)]
     return rows, [axis.var for axis in kernel.grid if axis.var not in rows]
+
+
+def heads_text(ctx: GluonContext) -> str:
+    """How many heads run at the same time, in the kernel's text: if the grid depends on sizes that are known at the
+    launch, the option, 1, or a parameter."""
+    if not depends_on_sizes(ctx.kernel):
+        return str(heads_side_by_side(ctx, *_extents(ctx)))
+    number = _extent_of(ctx.kernel)
+    chosen = ctx.gluon.heads_together or (0 if ctx.gluon.persistent or _lengths_differ(ctx) else 1)
+    heads = product_of([number[var] for var in row_axes(ctx.structure, ctx.kernel)[1]])
+    if chosen and isinstance(heads, Int) and heads.value % chosen == 0:
+        return str(chosen)
+    return ctx.together
 
 
 def heads_side_by_side(ctx: GluonContext, blocks: int, heads: int) -> int:
@@ -67,9 +100,7 @@ def heads_side_by_side(ctx: GluonContext, blocks: int, heads: int) -> int:
         heads: number of heads.
     """
     divisors = [n for n in range(1, heads + 1) if heads % n == 0]
-    part = ctx.structure.parts[0]
-    brought = {p.b.tensor for p in (*part.leading, *part.trailing)}
-    size = 2 * sum(math.prod(ctx.program.tensor(name).shape) for name in brought)
+    size = 2 * sum(math.prod(ctx.program.tensor(name).shape) for name in _loaded(ctx))
     chosen = ctx.gluon.heads_together
     if chosen is None:
         enough = next((n for n in divisors if n * blocks >= EVEN), heads)
@@ -80,6 +111,24 @@ def heads_side_by_side(ctx: GluonContext, blocks: int, heads: int) -> int:
     return next((n for n in divisors if n >= fewest and n * blocks >= MOST_HOPPER_SMS), heads)
 
 
+def heads_at_launch(ctx: GluonContext) -> tuple[IndexExpr, IndexExpr, IndexExpr]:
+    """What the launcher's function (`helpers.HEADS_TOGETHER`) chooses the heads that run at the same time by: the
+    numbers of row blocks, of heads, and of elements that loops load."""
+    rows, heads = row_axes(ctx.structure, ctx.kernel)
+    extent = _extent_of(ctx.kernel)
+    elements: IndexExpr = Int(0)
+    for name in _loaded(ctx):
+        elements = Arith("+", elements, product_of(sizes_of(ctx.program.tensor(name))))
+    blocks, number = (product_of([extent[v] for v in axes]) for axes in (rows, heads))
+    return blocks, number, simplify(elements)
+
+
+def _loaded(ctx: GluonContext) -> list[str]:
+    """The tensors that the loop loads."""
+    part = ctx.structure.parts[0]
+    return sorted({p.b.tensor for p in (*part.leading, *part.trailing)})
+
+
 def _lengths_differ(ctx: GluonContext) -> bool:
     """Whether row blocks have different numbers of tiles."""
     rows = set(row_axes(ctx.structure, ctx.kernel)[0])
@@ -87,10 +136,12 @@ def _lengths_differ(ctx: GluonContext) -> bool:
     return any(rows & (names_of_index(loop.start) | names_of_index(loop.stop)) for loop in loops)
 
 
-def tiles_side_by_side(ctx: GluonContext) -> int:
-    """The number of tiles of the heads that run at the same time."""
+def tiles_side_by_side(ctx: GluonContext) -> str:
+    """The number of tiles of the heads that run at the same time, in the kernel's text."""
+    if depends_on_sizes(ctx.kernel):
+        return f"{_extents_text(ctx)[0]} * {heads_text(ctx)}"
     blocks, heads = _extents(ctx)
-    return blocks * heads_side_by_side(ctx, blocks, heads)
+    return str(blocks * heads_side_by_side(ctx, blocks, heads))
 
 
 def _extents(ctx: GluonContext) -> tuple[int, int]:
@@ -100,9 +151,22 @@ def _extents(ctx: GluonContext) -> tuple[int, int]:
     return math.prod(extent[v] for v in rows), math.prod(extent[v] for v in heads)
 
 
-def tiles(kernel: Kernel) -> int:
+def _extents_text(ctx: GluonContext) -> tuple[str, str]:
+    """The numbers of row blocks and of heads, in the kernel's text."""
+    rows, heads = row_axes(ctx.structure, ctx.kernel)
+    extent = _extent_of(ctx.kernel)
+    blocks, number = (ctx.index(product_of([extent[v] for v in axes]), MUL) for axes in (rows, heads))
+    return blocks, number
+
+
+def tiles(kernel: Kernel) -> IndexExpr:
     """The number of tiles of a kernel: program instances of its grid."""
-    return math.prod(axis.extent for axis in kernel.grid)
+    return product_of(list(_extent_of(kernel).values()))
+
+
+def tiles_text(ctx: GluonContext) -> str:
+    """The number of tiles of a kernel, in its text."""
+    return ctx.index(tiles(ctx.kernel), ADD)
 
 
 def count(part: LoopPart) -> IndexExpr:
@@ -115,7 +179,7 @@ def tiles_of_parts(ctx: GluonContext, parts: tuple[LoopPart, ...]) -> IndexExpr:
     total: IndexExpr = Int(0)
     for part in parts:
         number = count(part)
-        if not is_nonnegative(affine(number), ctx.env):
+        if not ctx.is_nonnegative(number):
             number = Arith("max", number, Int(0))
         total = Arith("+", total, number)
     return canonicalize(total)
@@ -160,6 +224,6 @@ def for_each_tile(ctx: GluonContext, part: LoopPart, *, opened: bool, body: Call
         left = Arith("-", Arith("-", loop.stop, Int(1)), Name(loop.var))
     scope.header.used_by(loop.node_id)
     with ctx.inside(scope):
-        ctx.env[loop.var] = loop_interval(loop, ctx.env)
+        bind_loop(ctx, loop)
         ctx.variables[loop.var] = (name, bind)
         body(canonicalize(left))

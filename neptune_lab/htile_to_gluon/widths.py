@@ -13,6 +13,7 @@ from dataclasses import replace
 from neptune_lab.errors import TileError
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import shape_of
+from neptune_lab.htile.sizes import at_samples
 from neptune_lab.htile.verify import verify
 from neptune_lab.htile.walk import map_stores, rewrite_store, roots, stores, subexpressions, tile_dims, with_body
 from neptune_lab.htile_to_triton.padding import next_power_of_two
@@ -41,7 +42,8 @@ def widened(program: ir.Program, kernel: ir.Kernel) -> tuple[ir.Program, ir.Kern
     kernels = tuple(wide if k is kernel else k for k in program.kernels)
     made = replace(program, tensors=tensors, kernels=kernels)
     try:
-        verify(made)
+        for one in at_samples(made):
+            verify(one)
     except TileError:  # columns of one tile are rows of another
         return program, kernel
     return made, wide

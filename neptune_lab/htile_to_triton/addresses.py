@@ -40,6 +40,12 @@ def is_wide(tensor: Tensor) -> bool:
     return span(tensor.shape, steps(tensor)) > INT32_MAX
 
 
+def is_wide_access(ctx: Context, tensor: Tensor, access: Access) -> bool:
+    """Whether offsets along the slices of an access need 64 bits: those of a tensor of one shape if any of its
+    elements' do."""
+    return is_wide(tensor) if tensor.sizes is None else _slices_span(ctx, tensor, access) > INT32_MAX
+
+
 def subscript(rank: int, *dims: int) -> str:
     """The subscript that puts a tile's dimensions at `dims` of a tile of rank `rank`; "" if these are all.
 

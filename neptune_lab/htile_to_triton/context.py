@@ -7,15 +7,14 @@ import re
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 from neptune_lab.htile.bounds import Interval, interval
 from neptune_lab.htile.nodes import Arith, For, IndexExpr, Int, Kernel, Name, Program, Tensor, TileExpr
 from neptune_lab.htile.reach import highest
 from neptune_lab.htile.shapes import dtype_of, shape_of
-from neptune_lab.htile.sizes import Sample, corners
+from neptune_lab.htile.sizes import grid_envs
 from neptune_lab.htile.walk import (
-    evaluate,
     gathered_tensors,
     loop_bounds,
     names_of_index,
@@ -52,6 +51,10 @@ LEVELS = {
 }
 
 
+# A number, or an index expression of sizes that are known at the launch.
+Extent: TypeAlias = "int | IndexExpr"
+
+
 @dataclass(frozen=True, slots=True)
 class HostDescriptor:
     """A tensor descriptor that the launcher makes.
@@ -63,17 +66,17 @@ class HostDescriptor:
         stride: elements from one row of a matrix to the next.
         block: rows and columns of a tile.
         matrices: how many matrices, and the elements from one to the next; rows of a tile past the end of its matrix
-            are 0. None: one.
+            are 0. None: one.  These numbers, and the rows, may depend on sizes that are known at the launch.
         in_halves: a tile is loaded in two halves: the rows 0 and 1 of every four, and the rows 2 and 3.
         is_vector: the tensor is seen as one row, and the descriptor has one dimension.
     """
 
     parameter: str
     tensor: str
-    shape: tuple[int, int]
+    shape: tuple[Extent, int]
     stride: int
     block: tuple[int, int]
-    matrices: tuple[int, int] | None = None
+    matrices: tuple[Extent, Extent] | None = None
     in_halves: bool = False
     is_vector: bool = False
 
@@ -97,8 +100,7 @@ class Context:
         self.padding = Padding(program, kernel)
         self.names = names
         # The bounds of all variables: one set, or one for each corner of the sizes that are known at the launch.
-        samples = list(corners(program)) if program.sizes else [{}]
-        self.envs: list[dict[str, Interval]] = [_grid_env(kernel, sample) for sample in samples]
+        self.envs: list[dict[str, Interval]] = grid_envs(program, kernel)
         self.loops: tuple[For, ...] = ()  # around this place
         names_of_sizes = (size.name for size in program.sizes)
         self.root = Scope(None, frozenset((*(axis.var for axis in kernel.grid), *names_of_sizes)))
@@ -264,12 +266,3 @@ class Context:
 def sizes_of(tensor: Tensor) -> tuple[IndexExpr, ...]:
     """The shape of a tensor as index expressions."""
     return tensor.sizes or tuple(map(Int, tensor.shape))
-
-
-def _grid_env(kernel: Kernel, sample: Sample) -> dict[str, Interval]:
-    """The bounds of the grid's variables, and of the sizes, at one sample of these."""
-    env = {name: Interval(value, value) for name, value in sample.items()}
-    for axis in kernel.grid:
-        extent = axis.extent if axis.size is None else evaluate(axis.size, sample)
-        env[axis.var] = Interval(0, extent - 1)
-    return env

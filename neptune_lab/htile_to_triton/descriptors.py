@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neptune_lab.htile.nodes import Access, Arith, IndexExpr, Int, NewAxis, Slice, Tensor
+from neptune_lab.htile.nodes import Access, Arith, IndexExpr, Int, Name, NewAxis, Slice, Tensor
+from neptune_lab.htile.sizes import multiple_of
 from neptune_lab.htile.walk import names_of_index, simplify
-from neptune_lab.htile_to_triton.addresses import base, numbered, steps, weighted_sum
-from neptune_lab.htile_to_triton.context import Context, HostDescriptor
+from neptune_lab.htile_to_triton.addresses import base, numbered, step, steps, weighted_sum
+from neptune_lab.htile_to_triton.context import Context, Extent, HostDescriptor, sizes_of
 
 # Bytes of an element, for the dtypes that the copy engine moves.
 BYTES = {"float8_e4m3fn": 1, "float8_e5m2": 1, "float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "int32": 4}
@@ -30,6 +31,10 @@ class _Rows:
     stride: int
     rows: Slice
     columns: Slice
+
+
+def _are_constant(*numbers: IndexExpr) -> bool:
+    return all(isinstance(number, Int) for number in numbers)
 
 
 def descriptor(ctx: Context, access: Access) -> tuple[str, str] | None:
@@ -58,6 +63,8 @@ def _rows(ctx: Context, access: Access) -> _Rows | None:
     if any(step * size % ALIGNMENT for step in (*others, stride)) or max(rows.extent, columns.extent) > LARGEST:
         return None
     if every[last] != 1 or stride < tensor.shape[last]:  # elements apart, or rows that share elements
+        return None
+    if tensor.sizes is not None and not _are_constant(step(tensor, row), tensor.sizes[last]):
         return None
     return _Rows(row, stride, rows, columns)
 
@@ -102,8 +109,9 @@ def leaves_matrix(tensor: Tensor, block: tuple[int, ...]) -> bool:
 
 
 def leaves_rows(tensor: Tensor, rows: int) -> bool:
-    """Whether tiles of `rows` rows do not divide the tensor's rows, its last dimension but one."""
-    return tensor.shape[-2] % rows != 0
+    """Whether tiles of `rows` rows do not divide the tensor's rows, its last dimension but one; those of a tensor with
+    sizes that are known at the launch only are taken not to."""
+    return tensor.sizes is not None or tensor.shape[-2] % rows != 0
 
 
 def _leaves_columns(tensor: Tensor, columns: int) -> bool:
@@ -123,6 +131,8 @@ def _placed(
     tensor = ctx.program.tensor(access.tensor)
     if tile.dimension != len(tensor.shape) - 2 or ctx.program.tensor(access.tensor).space == "chip":
         return None
+    if tensor.sizes is not None:
+        return _placed_by_sizes(ctx, access, tile) if several else None
     several = several and leaves_matrix(tensor, (tile.rows.extent, tile.columns.extent))
     past_columns = several and _leaves_columns(tensor, tile.columns.extent)
     for part, size, inside in (
@@ -137,36 +147,100 @@ def _placed(
     column: list[tuple[IndexExpr, int]] = []
     sizes: list[int] = []  # of the outer dimensions
     ends = [1, 1]
-    for n, (index, size, step) in enumerate(zip(access.index, tensor.shape, steps(tensor), strict=True)):
+    for n, (index, size, apart) in enumerate(zip(access.index, tensor.shape, steps(tensor), strict=True)):
         start = index.start if isinstance(index, Slice) else index
         assert not isinstance(start, NewAxis)
-        by_rows = step % tile.stride == 0
-        if step == 0 or (size == 1 and not by_rows):  # the only index is 0
+        by_rows = apart % tile.stride == 0
+        if apart == 0 or (size == 1 and not by_rows):  # the only index is 0
             continue
-        if several and n < tile.dimension and (step > tile.stride or past_columns):
-            outer.append((start, step))
+        if several and n < tile.dimension and (apart > tile.stride or past_columns):
+            outer.append((start, apart))
             sizes.append(size)
             continue
-        if not by_rows and step > tile.stride:
+        if not by_rows and apart > tile.stride:
             return None
-        (row if by_rows else column).append((start, step // tile.stride if by_rows else step))
-        ends[not by_rows] += (size - 1) * (step // tile.stride if by_rows else step)
+        (row if by_rows else column).append((start, apart // tile.stride if by_rows else apart))
+        ends[not by_rows] += (size - 1) * (apart // tile.stride if by_rows else apart)
     if ends[1] > tile.stride:
         return None
-    block = (tile.rows.extent, tile.columns.extent)
     at = [simplify(_whole(*weighted_sum(terms))) for terms in (row, column)]
     matrices = None
     if several:
         matrix, unit = weighted_sum(outer)
-        last = sum((size - 1) * (step // unit) for size, (_, step) in zip(sizes, outer, strict=True))
+        last = sum((size - 1) * (apart // unit) for size, (_, apart) in zip(sizes, outer, strict=True))
         matrices = (last + 1, unit or tile.stride)
         at = [simplify(matrix), *at]
+    return _made(ctx, access, tile, (ends[0], ends[1]), matrices), tuple(map(ctx.index, at))
+
+
+def _placed_by_sizes(ctx: Context, access: Access, tile: _Rows) -> tuple[HostDescriptor, tuple[str, ...]] | None:
+    """As `_placed` with `several`, of a tensor with sizes that are known at the launch: a matrix for each index of the
+    dimensions whose strides are larger than the rows', or multiples of one size.
+
+    Formal statement: an element (rows r, columns c, others o) of the tensor is r * stride + c + sum(o * step) elements
+    after its first one.  The matrix m, row r and column c' of the descriptor are m * unit + r * stride + c' elements
+    after it.  Each step is a multiple of `unit`, and moves m, or is smaller than `stride`, and moves c'; c' stays below
+    `stride`, so no two elements share a place.  Rows of a matrix end at the tensor's, whatever the sizes are.
+    """
+    tensor = ctx.program.tensor(access.tensor)
+    if ctx.interval(tile.rows.start).lo < 0 or ctx.interval(tile.columns.start).lo < 0:
+        return None
+    past_columns = ctx.interval(tile.columns.start).hi + tile.columns.extent > tensor.shape[-1]
+    outer: list[tuple[IndexExpr, int]] = []
+    column: list[tuple[IndexExpr, int]] = [(tile.columns.start, 1)]
+    names: set[str] = set()
+    last: IndexExpr = Int(0)
+    counts: list[tuple[IndexExpr, int]] = []
+    width = tensor.shape[-1]
+    every = sizes_of(tensor)
+    for n, (index, size) in enumerate(zip(access.index[: tile.dimension], every, strict=False)):
+        found = multiple_of(step(tensor, n))
+        assert not isinstance(index, NewAxis | Slice)
+        if found is None:
+            return None
+        name, factor = found
+        if factor * BYTES[tensor.dtype] % ALIGNMENT:
+            return None
+        if size == Int(1) or factor == 0:  # the only index is 0, or each has the same elements
+            continue
+        if name or factor > tile.stride or past_columns:
+            names.add(name)
+            outer.append((index, factor))
+            counts.append((size, factor))
+        elif factor == tile.stride or not isinstance(size, Int):
+            return None
+        else:
+            column.append((index, factor))
+            width += (size.value - 1) * factor
+    if len(names) > 1 or width > tile.stride:
+        return None
+    matrix, unit = weighted_sum(outer)
+    for size, factor in counts:
+        last = Arith("+", last, Arith("*", Arith("-", size, Int(1)), Int(factor // unit)))
+    count = simplify(Arith("+", last, Int(1)))
+    apart: Extent = unit or tile.stride
+    if names and (name := names.pop()):
+        apart = simplify(Arith("*", Name(name), Int(unit)))
+    at = [simplify(matrix), simplify(tile.rows.start), simplify(_whole(*weighted_sum(column)))]
+    made = _made(ctx, access, tile, (every[tile.dimension], width), (count, apart))
+    return made, tuple(map(ctx.index, at))
+
+
+def _made(
+    ctx: Context,
+    access: Access,
+    tile: _Rows,
+    shape: tuple[Extent, int],
+    matrices: tuple[Extent, Extent] | None,
+) -> HostDescriptor:
+    """The descriptor of a tensor for blocks of the tile's shape; the same for all of them."""
+    block = (tile.rows.extent, tile.columns.extent)
     made = ctx.host_descriptors.get((access.tensor, block))
     if made is None:
         name = ctx.names.fresh(f"{access.tensor}_rows")
-        made = HostDescriptor(name, access.tensor, (ends[0], ends[1]), tile.stride, block, matrices)
+        made = HostDescriptor(name, access.tensor, shape, tile.stride, block, matrices)
         ctx.host_descriptors[(access.tensor, block)] = made
-    return made, tuple(map(ctx.index, at))
+    return made
 
 
 def _whole(offset: IndexExpr, unit: int) -> IndexExpr:

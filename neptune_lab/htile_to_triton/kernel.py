@@ -178,12 +178,12 @@ def _loop(ctx: Context, loop: For) -> None:
     scope.header = Draft(head, loop.origin)
     scope.header.used_by(loop.node_id)
     with ctx.inside(scope):
-        _bound(ctx, loop)
+        bind_loop(ctx, loop)
         ctx.variables[loop.var] = (name, scope.header)
         _body(ctx, loop.body)
 
 
-def _bound(ctx: Context, loop: For) -> None:
+def bind_loop(ctx: Context, loop: For) -> None:
     """Bounds the variable of a loop; sizes at which it never runs do not count inside of it."""
     runs = [env for env in ctx.envs if interval(loop.stop, env).hi > interval(loop.start, env).lo]
     ctx.envs = runs or ctx.envs

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from neptune_lab.errors import EmitError
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.nodes import Kernel, Program
 from neptune_lab.htile.printer import index_text
-from neptune_lab.htile.sizes import Sample, at, corners
+from neptune_lab.htile.sizes import at_samples
 from neptune_lab.htile.spelling import check_spelling
 from neptune_lab.htile.substitute import substitute_index
 from neptune_lab.htile.verify import verify
 from neptune_lab.htile.walk import stores, subexpressions
-from neptune_lab.htile_to_triton.context import Context, HostDescriptor, sizes_of
+from neptune_lab.htile_to_triton.context import Context, Extent, HostDescriptor, sizes_of
 from neptune_lab.htile_to_triton.helpers import ALLOCATOR, ASK, COUNTERS, HELPERS, INTERPRETED
 from neptune_lab.htile_to_triton.kernel import emit_kernel
 from neptune_lab.htile_to_triton.last_program import Joined, joined
@@ -59,10 +59,8 @@ def emit(program: Program, options: EmitOptions | None = None) -> EmittedModule:
     options = options or EmitOptions()
     if program.sizes:
         options = replace(options, loads="pointers")  # descriptors are of tensors of one shape
-        for sample in verified_at(program):
-            verify(at(program, sample))
-    else:
-        verify(program)
+    for one in at_samples(program):
+        verify(one)
     check_spelling(program)
     if not program.inputs:
         raise EmitError(
@@ -235,10 +233,7 @@ def _write_launcher(
     names = UniqueNames({entry, *(source.name for _, source in launches)})
     arguments = {name: names.fresh(name) for name in program.inputs}
     out.plain(f"def {entry}({', '.join(arguments.values())}):", *signature(program))
-    sizes = {size.name: ir.Name(names.fresh(size.name)) for size in program.sizes}
-    for name, variable in sizes.items():
-        tensor, dimension = place_of(program, name)
-        out.plain(f"    {variable.name} = {arguments[tensor]}.shape[{dimension}]")
+    sizes = write_sizes(out, program, arguments, names)
     if scratch:
         out.plain("    triton.set_allocator(_scratch)")
     for number, ((kernel, _), source) in enumerate(launches):
@@ -257,14 +252,34 @@ def _write_launcher(
     out.plain(f"    return {', '.join(arguments[name] for name in program.outputs)}")
 
 
+def write_sizes(out: Writer, program: Program, arguments: Mapping[str, str], names: UniqueNames) -> dict[str, ir.Name]:
+    """Writes the launcher's lines that read sizes; the result is its variables, by size.
+
+    Args:
+        arguments: the launcher's variables, by tensor.
+        names: its names; extended.
+    """
+    sizes = {size.name: ir.Name(names.fresh(size.name)) for size in program.sizes}
+    for name, variable in sizes.items():
+        tensor, dimension = place_of(program, name)
+        out.plain(f"    {variable.name} = {arguments[tensor]}.shape[{dimension}]")
+    return sizes
+
+
 def descriptor_text(made: HostDescriptor, tensor: str, maker: str = "TensorDescriptor") -> str:
     """The call that makes a descriptor of `tensor`."""
     return f"{maker}({tensor}, {described(made)})"
 
 
-def described(made: HostDescriptor) -> str:
-    """The arguments of a descriptor after its tensor: shape, strides and block."""
-    shape, strides, block = [*made.shape], [made.stride, 1], [*made.block]
+def described(made: HostDescriptor, sizes: Mapping[str, ir.Name] | None = None) -> str:
+    """The arguments of a descriptor after its tensor: shape, strides and block.
+
+    Args:
+        sizes: the launcher's variables, by size that is known at the launch.
+    """
+    shape: Sequence[Extent] = made.shape
+    strides: Sequence[Extent] = [made.stride, 1]
+    block = [*made.block]
     if made.is_vector:
         shape, strides, block = shape[1:], [1], block[1:]
     if made.matrices is not None:
@@ -272,8 +287,13 @@ def described(made: HostDescriptor) -> str:
         shape, strides, block = [count, *shape], [stride, *strides], [1, *block]
     if made.in_halves:
         (rows, columns), (keys, width) = made.shape, made.block
+        assert isinstance(rows, int), "tiles in halves are of tensors of one shape"
         shape, strides, block = [rows // 4, 4, columns], [4 * made.stride, made.stride, 1], [keys // 4, 2, width]
-    return f"{shape}, {strides}, {block}"
+    shape_text, strides_text = (
+        ", ".join(str(n) if isinstance(n, int) else python_text(n, sizes or {}) for n in part)
+        for part in (shape, strides)
+    )
+    return f"[{shape_text}], [{strides_text}], {block}"
 
 
 def write_allocations(
@@ -348,12 +368,6 @@ def place_of(program: Program, size: str) -> tuple[str, int]:
         f"no input of program {program.name} has a dimension of size {size}, which is known at the launch only",
         help="give it such an input, or a constant size",
     )
-
-
-def verified_at(program: Program) -> Iterator[Sample]:
-    """Sizes at which a program is verified: few, since bounds are checked at all corners when masks are written."""
-    every = list(corners(program))
-    yield from every[:: max(1, len(every) // 8)]
 
 
 def _strides_text(tensor: ir.Tensor) -> str:

@@ -78,9 +78,15 @@ def _wider(make: Callable[[Choice], Kernel], choice: Choice, kernel: Kernel) -> 
 
 def suited_to_lengths(kernel: Kernel) -> Kernel:
     """A kernel in Gluon whose options were measured at other sizes, with `tie` if its tiles do not divide the keys."""
-    if kernel.code.code != "gluon" or kernel.code.tie or not suits_tie(kernel.htile):
+    if kernel.code.code != "gluon" or not suits_tie(kernel.htile):
         return kernel
-    return emitted_with(kernel, replace(kernel.code, tie=True))
+    return emitted_with(kernel, suited_to_odd_lengths(kernel.code))
+
+
+def suited_to_odd_lengths(code: CodeOptions) -> CodeOptions:
+    """Options for tiles that do not divide the keys: `tie`, and then not `ahead`, with which the assembler serialises
+    all products.  Without that, persistent programs gain nothing if all have as many tiles."""
+    return replace(code, tie=True, ahead=False, persistent=code.persistent and not code.ahead)
 
 
 def _widest_output(kernel: Kernel) -> int:

@@ -71,7 +71,7 @@ def passed(
 ) -> tuple[AppliedPass, ...]:
     """The HTile program after each pass, verified if `each`."""
     passes = []
-    chosen = code_passes(code)
+    chosen = code_passes(code, any_size=any_size)
     if any_size:
         chosen |= {name: htile_passes.ALL_PASSES[_ANY_SIZE[name]] for name in _ANY_SIZE if name in chosen}
         if code.hidden_tiles == "auto":  # (where a list can pay depends on the sizes)
@@ -125,12 +125,13 @@ def check_proved(scheduled: Schedule) -> None:
             )
 
 
-def code_passes(code: CodeOptions) -> dict[str, htile_passes.Pass]:
+def code_passes(code: CodeOptions, *, any_size: bool = False) -> dict[str, htile_passes.Pass]:
     """The HTile passes in order, by name: the default passes without `code.disable_passes`, then the optional ones.
 
-    Gluon kernels visit every tile: their producer and consumers count the tiles of a loop, each on its own.
+    Gluon kernels visit every tile, but for those for all sizes, which skip tiles by bounds: those of one size leave out
+    masks by data too (`unmask_tiles_by_data`), which is faster in Triton.
     """
-    by_data = {"skip_tiles_by_data", "skip_tiles_by_list"} if code.code == "gluon" else set[str]()
+    by_data = {"skip_tiles_by_list", *([] if any_size else ["skip_tiles_by_data"])} if code.code == "gluon" else set()
     by_list = {"skip_tiles_by_list"} if code.hidden_tiles == "bounds" else set[str]()
     left_out = {*code.disable_passes, *by_data, *by_list}
     chosen = {name: rewrite for name, rewrite in htile_passes.PASSES.items() if name not in left_out}

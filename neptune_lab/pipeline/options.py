@@ -34,7 +34,7 @@ class CodeOptions:
             tile that a comparison of inputs shows, which skips most if they are sorted (`skip_tiles_by_data`). "list":
             by a list of the tiles in which the mask shows an element, made on the device at each call, which skips all,
             in whatever order the values are (`skip_tiles_by_list`). "auto": by bounds, and by a list where there are
-            none and the list can pay.  Kernels in Gluon visit all tiles.
+            none and the list can pay.  Kernels in Gluon visit all tiles; those for all sizes find them by bounds.
         disable_passes: names of HTile passes to leave out, to measure their effect.
         code: "triton", or "gluon": kernels of the right form are written in Gluon, for Hopper only. On an H200, prefill
             attention from 512 positions on takes 10 to 33% less time than the best form in Triton.

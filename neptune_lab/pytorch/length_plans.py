@@ -105,7 +105,7 @@ def compiled(
     """The kernel for all lengths.
 
     Args:
-        make: the operator at a sample of the sizes; with `small=True`, of few samples and heads.
+        make: the operator at a sample of the sizes; with `small`, of at most so many samples and groups of heads.
         roles: of the sizes; None: those of a call's forward pass.
         template, options: as for `compile`, and the call's `kernel_options`.
 
@@ -114,7 +114,7 @@ def compiled(
     """
     from functools import partial
 
-    from neptune_lab.pipeline import Choice
+    from neptune_lab.pipeline import Choice, CodeOptions
     from neptune_lab.pipeline.for_sizes import compile_for_sizes
 
     given = dict(options or {})
@@ -126,8 +126,9 @@ def compiled(
         plan.hint,
         template=choice.template,
         config=choice.config,
-        code=choice.code,
-        small=partial(make, small=True),
+        code=None if choice.code == CodeOptions() else choice.code,
+        small=partial(make, small=1),
+        several=partial(make, small=2),
         shown=False,
         limits=limits,
         farthest=0 if limits else _FARTHEST,  # (positions of a table are no width of a window)
@@ -151,10 +152,10 @@ def operator_at(
     layouts: Layouts,
     sample: Mapping[str, int],
     *,
-    small: bool = False,
+    small: int = 0,
 ) -> Operator:
-    """The call's operator at other lengths; with `small`, of one group of heads and one sample, or two of which the
-    strides are multiples of the length."""
+    """The call's operator at other lengths; with `small`, of at most so many groups of heads and samples, or of two
+    samples if strides are multiples of the length."""
     from neptune_lab.operators import attention
     from neptune_lab.operators.capture import with_shapes
 
@@ -162,9 +163,10 @@ def operator_at(
     formats = {name: value for name, value in problem.extras.formats if name != "dtype"}
     moving = moves(layouts)
     if small:
-        batch, heads, kv_heads = min(batch, 2) if moving else 1, heads // kv_heads, 1
+        group, kv_heads = heads // kv_heads, min(kv_heads, small)
+        batch, heads = min(batch, 2 if moving else small), group * kv_heads
         formats |= {
-            n: (1, min(heads if n[0] == "q" else 1, of[1])) for n, of in formats.items() if n.endswith("_scale")
+            n: (1, min(heads if n[0] == "q" else kv_heads, of[1])) for n, of in formats.items() if n.endswith("_scale")
         }
     shapes: dict[int, tuple[int, ...]] = {}
     for index, dims in plan.captured:

@@ -39,7 +39,7 @@ from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
 from typing import Any
 
-from neptune_lab.runtime.kept_descriptors import Descriptors
+from neptune_lab.runtime.kept_descriptors import Descriptors, SizedDescriptors
 
 # Bytes that each part of the allocation for intermediate tensors is a multiple of.
 _PART = 256
@@ -47,6 +47,8 @@ _PART = 256
 _PREFIX = "_nl_"
 # The function of a module that gives the counters of programs that arrive (`htile_to_triton.helpers.COUNTERS`).
 _COUNTERS = "_counters"
+# The function of a module that says how many heads run at the same time (`htile_to_gluon.helpers.HEADS_TOGETHER`).
+_TOGETHER = "_heads_together"
 
 
 class _Unknown(Exception):
@@ -195,6 +197,8 @@ class _Rewrite:
                 ):
                     before.append(f"{name} = {maker}({_PREFIX}device, {ast.unparse(count)})")
                     before.append(f"{_PREFIX}p_{name} = {name}.data_ptr()")
+                case ast.Assign(targets=[ast.Name()], value=ast.Call(func=ast.Name(id=maker))) if maker == _TOGETHER:
+                    sizes.append(ast.unparse(_Answers(self.module, self.device).visit(statement)))
                 case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
                     allocations[name] = self._allocation(call)
                 case ast.Return(value=ast.Name() as one):
@@ -301,10 +305,14 @@ class _Rewrite:
     def _extent(self, extent: ast.expr) -> str:
         """An extent of a grid; a function of the module that is asked about a tensor's device is its answer."""
         answered = _Answers(self.module, self.device).visit(extent)
-        sizes = {t.id for n in self.function.body if isinstance(n, ast.Assign) for t in _shapes(n)}
-        if not {n.id for n in ast.walk(answered) if isinstance(n, ast.Name)} <= sizes | {"min", "max"}:
+        if not {n.id for n in ast.walk(answered) if isinstance(n, ast.Name)} <= self._sizes | {"min", "max"}:
             raise _Unknown
         return ast.unparse(answered)
+
+    @property
+    def _sizes(self) -> set[str]:
+        """The variables of sizes, and of numbers that follow from them."""
+        return {t.id for n in self.function.body if isinstance(n, ast.Assign) for t in _shapes(n)}
 
     def _value(self, option: ast.expr) -> Any:
         try:
@@ -316,17 +324,24 @@ class _Rewrite:
         """An argument of a launch: an address, a size, or a descriptor."""
         match argument:
             case ast.Name(id=name):
-                sizes = {t.id for n in self.function.body if isinstance(n, ast.Assign) for t in _shapes(n)}
-                return name if name in sizes else f"{_PREFIX}p_{name}"
+                return name if name in self._sizes else f"{_PREFIX}p_{name}"
             case ast.Call(func=ast.Name(id=maker), args=[ast.Name(id=tensor), *rest], keywords=[]):
                 number = sum(name.startswith(f"{prefix}descriptor_") for name in self.names)
-                text = ast.unparse(ast.Tuple([*rest], ast.Load()))
-                described = eval(text, vars(self.module))  # literals, and names of the module
-                kept = Descriptors(getattr(self.module, maker), described, metas, number, self.inside.get(tensor))
-                self.names[f"{prefix}descriptor_{number}"] = kept
+                made = ast.Tuple([*rest], ast.Load())
+                sizes = sorted({n.id for n in ast.walk(made) if isinstance(n, ast.Name)} & self._sizes)
+                function, inside = getattr(self.module, maker), self.inside.get(tensor)
+                if sizes and inside is not None:
+                    raise _Unknown
+                # Literals, names of the module, and sizes.
+                described = eval(f"lambda {', '.join(sizes)}: {ast.unparse(made)}", vars(self.module))
+                self.names[f"{prefix}descriptor_{number}"] = (
+                    SizedDescriptors(function, described, metas, number)
+                    if sizes
+                    else Descriptors(function, described(), metas, number, inside)
+                )
                 flat = "*" if metas is not None else ""
                 whole = "None" if tensor in self.inside else tensor
-                return f"{flat}{prefix}descriptor_{number}({whole}, {_PREFIX}p_{tensor})"
+                return f"{flat}{prefix}descriptor_{number}({', '.join([whole, f'{_PREFIX}p_{tensor}', *sizes])})"
         raise _Unknown
 
 
@@ -355,9 +370,10 @@ class _Answers(ast.NodeTransformer):
 
 
 def _shapes(statement: ast.Assign) -> list[ast.Name]:
-    """The variable that an assignment of a size makes."""
-    subscript = isinstance(statement.value, ast.Subscript)
-    return [target for target in statement.targets if subscript and isinstance(target, ast.Name)]
+    """The variable that an assignment of a size makes, or of a number that follows from sizes."""
+    value = statement.value
+    made = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == _TOGETHER
+    return [t for t in statement.targets if (made or isinstance(value, ast.Subscript)) and isinstance(t, ast.Name)]
 
 
 def _launch_function(run: Any) -> tuple[Any, str, list[Any] | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 # Descriptors of a tensor that are kept.
@@ -56,4 +57,61 @@ class Descriptors:
         return found
 
 
-__all__ = ["Descriptors"]
+class _Sized:
+    """What Triton reads of a descriptor, without the checks of its own class."""
+
+    __slots__ = ("base", "padding", "round_f32_to_tf32", "shape", "strides")
+
+    def __init__(self, base: _Address, shape: list[int], strides: list[int]) -> None:
+        self.base, self.shape, self.strides = base, shape, strides
+        self.padding, self.round_f32_to_tf32 = "zero", False
+
+
+class SizedDescriptors:
+    """Descriptors of one tensor of a launcher whose shapes depend on sizes: by address and sizes.
+
+    A call with new sizes makes one of each tensor, so Triton's class checks the first one only: alignment, which the
+    launcher tests, and what is the same at all sizes.
+
+    Args:
+        maker, metas, number: as for `Descriptors`.
+        described: (shape, strides, block, layout) at given sizes.
+    """
+
+    __slots__ = ("_described", "_kept", "_made", "_maker", "_meta")
+
+    def __init__(
+        self, maker: Any, described: Callable[..., tuple[Any, ...]], metas: list[Any] | None, number: int
+    ) -> None:
+        self._maker, self._described, self._kept = maker, described, dict[Any, Any]()
+        self._meta = metas[number] if metas is not None else None
+        self._made: Any = None
+        if metas is not None:
+            from triton.backends.nvidia.driver import make_tensordesc_arg
+
+            self._made = make_tensordesc_arg
+
+    def __call__(self, tensor: Any, *place: int) -> Any:
+        """The argument of a launch.
+
+        Args:
+            place: the tensor's address, and the sizes.
+        """
+        kept = self._kept
+        found = kept.get(place)
+        if found is None:
+            shape, strides, *rest = self._described(*place[1:])
+            if self._made is None or not kept:
+                found = self._maker(tensor, shape, strides, *rest)
+                found.base = _Address(place[0], tensor.dtype)
+            else:
+                found = _Sized(_Address(place[0], tensor.dtype), shape, strides)
+            if self._made is not None:
+                found = self._made(found, self._meta)
+            if len(kept) >= MOST:
+                kept.clear()
+            kept[place] = found
+        return found
+
+
+__all__ = ["Descriptors", "SizedDescriptors"]

@@ -164,11 +164,11 @@ def _function(function: ast.FunctionDef, known: set[str], modules: set[str]) -> 
 
 
 def _without_versions(decorator: ast.expr) -> bool:
-    """Whether a decorator is `triton.jit(do_not_specialize=[...])` with names."""
+    """Whether a decorator is `triton.jit(do_not_specialize=[...])` with names, or the same of `gluon.jit`."""
     match decorator:
         case ast.Call(func, [], [ast.keyword("do_not_specialize", ast.List(names))]):
             named = all(isinstance(n, ast.Constant) and isinstance(n.value, str) for n in names)
-            return ast.unparse(func) == "triton.jit" and named
+            return ast.unparse(func) in ("triton.jit", "gluon.jit") and named
     return False
 
 

@@ -350,6 +350,42 @@ class _Function:
         return launch
 
 
+def for_tensors(array_of: Callable[[Any], np.ndarray]) -> SimpleNamespace:
+    """`triton` for a module whose kernels are launched on tensors, such as those of one that is in Gluon in part.
+
+    Args:
+        array_of: the values of a tensor, in an array of its shape that shares its memory.
+    """
+    language = _Language()
+
+    def jit(function: Callable[..., Any] | None = None, do_not_specialize: Sequence[str] = ()) -> Any:
+        return jit if function is None else _OnTensors(function, language, array_of)
+
+    return SimpleNamespace(jit=jit, language=language)
+
+
+class _OnTensors(_Function):
+    """A function whose launches take tensors."""
+
+    def __init__(
+        self, function: Callable[..., Any], language: _Language, array_of: Callable[[Any], np.ndarray]
+    ) -> None:
+        super().__init__(function, language)
+        self.array_of = array_of
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        launched = super().__getitem__(grid)
+
+        def launch(*args: Any, **options: Any) -> None:
+            launched(*(a if isinstance(a, int) else self.memory(a) for a in args), **options)
+
+        return launch
+
+    def memory(self, tensor: Any) -> _Memory:
+        array = self.array_of(tensor)
+        return _Memory(array[None], _Dtype(str(tensor.dtype).removeprefix("torch.")))
+
+
 @lru_cache(maxsize=8)
 def _code(text: str, name: str) -> CodeType:
     """A module without its imports, compiled once for all kinds of data."""

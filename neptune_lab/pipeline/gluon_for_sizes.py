@@ -1,0 +1,72 @@
+"""Whether a kernel for all sizes is written in Gluon, and with which options."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+
+from neptune_lab.htile.nodes import For
+from neptune_lab.loop_schedule.templates import TileConfig
+from neptune_lab.operators import Operator
+from neptune_lab.pipeline.choice import Choice
+from neptune_lab.pipeline.fallback import REFUSALS
+from neptune_lab.pipeline.hopper import suited_to_odd_lengths
+from neptune_lab.pipeline.kernel import Kernel
+from neptune_lab.pipeline.options import CodeOptions
+from neptune_lab.pipeline.tuned import chooses_by_default, chosen_kernel
+from neptune_lab.target import ANY, Target
+
+# Tiles of kernels that skip tiles by data, of which no record says anything.
+SKIPPING = TileConfig(block_q=128, block_kv=128)
+
+
+def gluon_choice(
+    op: Operator, template: str | None, config: TileConfig | None, code: CodeOptions | None, target: Target | None
+) -> Choice | None:
+    """The template, the tiles and the options in Gluon of a kernel for all sizes; None if it is in Triton.
+
+    Args:
+        op: the operator at the sizes for which the choice is made.
+        template, config, code, target: those of `compile_for_sizes`.
+    """
+    if code is not None:
+        return Choice(template, config, _suited(code)) if code.code == "gluon" else None
+    if template is not None or config is not None or not (target is not None or chooses_by_default()):
+        return None
+    gpu = target or Target.current(otherwise=ANY)
+    if not gpu.warpgroup_products:
+        return None
+    with suppress(*REFUSALS):
+        return _of_one_size(op, gpu)
+    return None
+
+
+def _of_one_size(op: Operator, gpu: Target) -> Choice | None:
+    """What the kernel of one size is made by, if that is in Gluon, or skips tiles by data."""
+    from neptune_lab.pipeline.compile import compile_choice
+
+    tried: list[tuple[Choice, Kernel]] = []
+
+    def make(choice: Choice) -> Kernel:
+        tried.append((choice, compile_choice(op, choice, target=gpu, validate="none")))
+        return tried[-1][1]
+
+    kernel = chosen_kernel(op, make, target=gpu)
+    if kernel is None:
+        return None
+    choice = next(choice for choice, made in tried if made.htile is kernel.htile)
+    if kernel.code.code == "gluon":
+        return replace(choice, code=_suited(kernel.code))
+    loops = (stmt for one in kernel.htile.kernels for stmt in one.body if isinstance(stmt, For))
+    if choice.template == "rolling_update" and any(loop.within is not None for loop in loops):
+        return Choice(choice.template, SKIPPING, _suited(CodeOptions(code="gluon")))
+    return None
+
+
+def _suited(code: CodeOptions) -> CodeOptions:
+    """The options of one size, for all: tiles do not divide the keys, and the number of heads that run together follows
+    from the size of each launch."""
+    return replace(suited_to_odd_lengths(code), heads_together=None)
+
+
+__all__ = ["gluon_choice"]
