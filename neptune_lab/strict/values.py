@@ -59,7 +59,10 @@ def check_number(
     if finite and (value > 0 or (value == 0 and not positive) or not (positive or from_zero)):
         return
     kind = "a positive finite number" if positive else "a finite number, 0 or above" if from_zero else "a finite number"
-    raise error(f"{name}={shown(value)}: expected {kind}{', or None' if optional else ''}")
+    raise error(
+        f"{name}={shown(value)}: expected {kind}{', or None' if optional else ''}",
+        help="such as 0.5; float(value) makes a number of a text or of a tensor with one element",
+    )
 
 
 def check_choice(name: str, value: Any, known: Collection[Any], error: Refusal, *, help: str | None = None) -> None:
