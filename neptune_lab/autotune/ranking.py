@@ -93,6 +93,8 @@ def ranking(
         return Ranked(choice, seconds, origin)
 
     rolls = template or operator.template or resolve.template
+    if kind(nests) == "rows":
+        near = None  # (rows of all lengths were measured for what the shape suggests: docs/using/benchmark.md)
     usual = [
         *((estimated(near, RECORD),) if near is not None and template in (None, near.template) else ()),
         *((estimated(Choice(rolls, GLUON_TILES, CodeOptions(code="gluon")), GLUON),) if _suits(nests, rolls, target)

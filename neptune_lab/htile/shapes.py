@@ -6,6 +6,7 @@ There is no implicit promotion: an operator's operands have the dtype that the n
 
 from __future__ import annotations
 
+import math
 from typing import assert_never
 
 from neptune_lab.errors import TileError
@@ -136,6 +137,33 @@ def _shape_of_dot(a: Shape, b: Shape, acc: ir.TileExpr | None, program: ir.Progr
     if acc is not None and shape_of(acc, program) not in (shape, ()):
         raise TileError(f"dot accumulates {shape} into a tile of shape {shape_of(acc, program)}; expected {shape}")
     return shape
+
+
+def identity_of(op: ir.Reducer, dtype: str) -> float | int | None:
+    """What a reducer leaves as it is; None if it has no such value on a dtype.
+
+    >>> identity_of("max", "float16"), identity_of("min", "uint8"), identity_of("max", "bool")
+    (-inf, 255, None)
+    """
+    match op:
+        case "sum" | "prod":
+            return 0 if op == "sum" else 1
+        case "max" | "min" if dtype in FLOATS:
+            return -math.inf if op == "max" else math.inf
+        case "max" | "min" if dtype in INTEGERS:
+            bits = int(dtype.lstrip("uint"))
+            low, high = (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+            return low if op == "max" else high
+        case _:
+            return None
+
+
+def identity_literal(op: ir.Reducer, dtype: str) -> ir.Literal:
+    """The identity of a reducer, as a constant; TileError if it has none on the dtype."""
+    value = identity_of(op, dtype)
+    if value is None:
+        raise TileError(f"no identity of reducer {op!r} on {dtype}", help="fold in float32: convert the term")
+    return ir.Literal(float(value) if dtype in FLOATS else value, dtype)
 
 
 def dtype_of(expr: ir.TileExpr, program: ir.Program) -> str:

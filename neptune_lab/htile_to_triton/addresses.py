@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from itertools import pairwise
 
+from neptune_lab.htile.aligned import behind_the_head
 from neptune_lab.htile.nodes import Access, Arith, IndexExpr, Int, Name, NewAxis, Slice, Tensor
 from neptune_lab.htile.shapes import shape_of_access
 from neptune_lab.htile.sizes import multiple_of, product_of
@@ -84,6 +85,8 @@ def pointer(ctx: Context, access: Access, order: tuple[int, ...]) -> str:
     """The pointers to the elements of `access`, its dimensions in `order`."""
     tensor = ctx.program.tensor(access.tensor)
     shape = shape_of_access(access)
+    if (found := aligned_start(ctx, access)) is not None:
+        return _aligned_pointer(ctx, tensor, access, *found)
     parts = [base(ctx, tensor, access)]
     wide = _slices_span(ctx, tensor, access) > INT32_MAX
     for n, (dim, _, index) in numbered(access, tensor).items():
@@ -95,6 +98,29 @@ def pointer(ctx: Context, access: Access, order: tuple[int, ...]) -> str:
     if shape and math.prod(shape) == 1:
         parts.append(f"tl.zeros([{', '.join('1' for _ in shape)}], tl.int32)")
     return " + ".join(parts)
+
+
+def aligned_start(ctx: Context, access: Access) -> tuple[int, IndexExpr] | None:
+    """As `behind_the_head`, of a tile of one dimension of a tensor whose sizes are known."""
+    tensor = ctx.program.tensor(access.tensor)
+    if tensor.sizes is not None or len(access.index) != len(tensor.shape) or len(shape_of_access(access)) != 1:
+        return None
+    return behind_the_head(access, steps(tensor))
+
+
+def _aligned_pointer(ctx: Context, tensor: Tensor, access: Access, block: int, rest: IndexExpr) -> str:
+    """Pointers that Triton sees to begin at a multiple of `block` elements: where the row begins, rounded up."""
+    own = Access(access.tensor, (*access.index[:-1], Int(0)))
+    offset = _offset(ctx, tensor, own)
+    assert offset is not None, "a row without an offset has no head"
+    text, key = offset
+    name = f"{tensor.name}_row"
+    rounded = f"{ctx.pointers[tensor.name]} + ({text} + {block - 1}) // {block} * {block}"
+    row = ctx.define(("row", *key, block), name, frozenset().union(*map(names_of_index, own.index)), rounded)
+    last = access.index[-1]
+    assert isinstance(last, Slice)
+    lanes = f"tl.arange(0, {ctx.padding.extent(last.extent)})"
+    return f"{row} + {lanes}" if rest == Int(0) else f"{row} + ({ctx.index(rest, ADD)} + {lanes})"
 
 
 def numbered(access: Access, tensor: Tensor) -> dict[int, tuple[int, int, Slice]]:
@@ -154,6 +180,15 @@ def base(ctx: Context, tensor: Tensor, access: Access) -> str:
     if tensor.sizes is not None:
         return _base_of_sizes(ctx, tensor, access)
     param = ctx.pointers[tensor.name]
+    found = _offset(ctx, tensor, access)
+    if found is None:
+        return param
+    text, key = found
+    return ctx.define(("base", *key), f"{tensor.name}_base", names_of_index(key[1]), f"{param} + {text}")
+
+
+def _offset(ctx: Context, tensor: Tensor, access: Access) -> tuple[str, tuple[str, IndexExpr, int]] | None:
+    """The scalar part of an offset in elements, and what tells it from others; None if it is 0."""
     terms: list[tuple[IndexExpr, int]] = []
     for index, stride in zip(region(access), steps(tensor), strict=True):
         scalar = index if not isinstance(index, Slice) else index.start if index.extent == 1 else None
@@ -161,7 +196,7 @@ def base(ctx: Context, tensor: Tensor, access: Access) -> str:
             terms.append((scalar, stride))
     offset, unit = weighted_sum(terms)
     if offset == Int(0):
-        return param
+        return None
     if not is_wide(tensor):
         text = ctx.index(offset, MUL if unit > 1 else ADD)
     elif ctx.interval(offset).hi <= INT32_MAX:
@@ -169,8 +204,7 @@ def base(ctx: Context, tensor: Tensor, access: Access) -> str:
     else:
         parts = [f"tl.cast({ctx.index(i)}, tl.int64) * {stride // unit}" for i, stride in terms if stride]
         text = f"({' + '.join(parts)})"
-    text = f"{param} + {text} * {unit}" if unit > 1 else f"{param} + {text}"
-    return ctx.define(("base", tensor.name, offset, unit), f"{tensor.name}_base", names_of_index(offset), text)
+    return (f"{text} * {unit}" if unit > 1 else text), (tensor.name, offset, unit)
 
 
 def weighted_sum(terms: Iterable[tuple[IndexExpr, int]]) -> tuple[IndexExpr, int]:

@@ -12,6 +12,7 @@ from typing import assert_never
 
 from neptune_lab.errors import EmitError
 from neptune_lab.htile import nodes as ir
+from neptune_lab.htile.shapes import identity_of
 from neptune_lab.htile.walk import tile_dims
 from neptune_lab.htile_to_triton.addresses import INT32_MAX, inside, is_wide, subscript, times_step, vector
 from neptune_lab.htile_to_triton.context import ADD, ATOM, COMPARE, MUL, Context, sizes_of
@@ -19,7 +20,7 @@ from neptune_lab.htile_to_triton.conversions import converted
 from neptune_lab.htile_to_triton.elementwise import elementwise
 from neptune_lab.htile_to_triton.expression_text import ExpressionText, cast, full, literal_expression, with_dtype
 from neptune_lab.htile_to_triton.memory import Condition, conjunction, load_once
-from neptune_lab.strict.dtypes import EIGHTS, FLOATS, INTEGERS
+from neptune_lab.strict.dtypes import EIGHTS, FLOATS
 from neptune_lab.wrapping import Doc, call, flat, seq
 
 # The fewest elements that a product of floats of 8 bits sums over: one instruction takes 32 bytes.
@@ -153,25 +154,16 @@ def _scalar(ctx: Context, value: ir.IndexExpr) -> ExpressionText:
     return ExpressionText(text, ATOM if text == bracketed else 0, python=True)
 
 
-def identity(op: str, dtype: str) -> float | int | bool:
+def identity(op: ir.Reducer, dtype: str) -> float | int:
     """The identity of a reducer.
 
     Raises:
         EmitError: the reducer has none on this dtype.
     """
-    match op:
-        case "sum":
-            return 0
-        case "prod":
-            return 1
-        case "max" | "min" if dtype in FLOATS:
-            return -math.inf if op == "max" else math.inf
-        case "max" | "min" if dtype in INTEGERS:
-            bits = int(dtype.lstrip("uint"))
-            low, high = (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-            return low if op == "max" else high
-        case _:
-            raise EmitError(f"no identity of reducer {op!r} on {dtype}", help="fold in float32: convert the term")
+    value = identity_of(op, dtype)
+    if value is None:
+        raise EmitError(f"no identity of reducer {op!r} on {dtype}", help="fold in float32: convert the term")
+    return value
 
 
 def fill_padding(

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from neptune_lab.htile.aligned import has_its_end
 from neptune_lab.htile.nodes import Access, IndexExpr, Slice
 from neptune_lab.htile.shapes import shape_of_access
 from neptune_lab.htile.walk import region, tile_dims
-from neptune_lab.htile_to_triton.addresses import inside, numbered, pointer, subscript, vector
-from neptune_lab.htile_to_triton.context import AND, ATOM, COMPARE, Context, sizes_of
+from neptune_lab.htile_to_triton.addresses import aligned_start, inside, numbered, pointer, subscript, vector
+from neptune_lab.htile_to_triton.context import ADD, AND, ATOM, COMPARE, Context, sizes_of
 from neptune_lab.htile_to_triton.descriptors import descriptor
 from neptune_lab.htile_to_triton.shared_loads import tile_of
 from neptune_lab.strict.dtypes import FLOATS
@@ -28,9 +29,15 @@ def mask(ctx: Context, access: Access, order: tuple[int, ...]) -> list[Condition
     rank = len(shape_of_access(access))
     tile_dim = {n: dim for n, (dim, _, _) in numbered(access, tensor).items()}
     conditions: list[Condition] = []
+    blocks = aligned_start(ctx, access)
+    if blocks is not None and not has_its_end(access, tensor, blocks[0], ctx.kernel):
+        blocks = None
     for n, (index, size) in enumerate(zip(region(access), sizes_of(tensor), strict=True)):
-        if isinstance(index, Slice) and index.extent > 1:
+        if isinstance(index, Slice) and index.extent > 1 and blocks is not None:
+            conditions += _block_conditions(ctx, index, size, blocks[0])
+        elif isinstance(index, Slice) and index.extent > 1:
             conditions += _slice_conditions(ctx, index, size, subscript(rank, order.index(tile_dim[n])))
+        if isinstance(index, Slice) and index.extent > 1:
             continue
         scalar = index.start if isinstance(index, Slice) else index
         if ctx.passes(scalar, 1, size):
@@ -52,6 +59,16 @@ def _slice_conditions(ctx: Context, index: Slice, size: IndexExpr, place: str) -
     if ctx.interval(index.start).lo < 0:
         conditions.append((f"{vector(ctx, index)}{place} >= 0", COMPARE))
     return conditions
+
+
+def _block_conditions(ctx: Context, index: Slice, size: IndexExpr, block: int) -> list[Condition]:
+    """The whole blocks of a slice of a row behind its head: all elements of one exist, or none is loaded or stored, so
+    that each moves at once. The elements of the row's last block that is not whole are read and stored by another
+    statement (`has_its_end`)."""
+    if not ctx.passes(index.start, index.extent, size):
+        return []
+    left = f"({ctx.index(size, ADD)} - {ctx.index(index.start, ATOM)}) // {block} * {block}"
+    return [(f"tl.arange(0, {index.extent}) < {left}", COMPARE)]
 
 
 def conjunction(conditions: list[Condition]) -> str:

@@ -74,6 +74,7 @@ def passed(
     chosen = code_passes(code, any_size=any_size)
     if any_size:
         chosen |= {name: htile_passes.ALL_PASSES[_ANY_SIZE[name]] for name in _ANY_SIZE if name in chosen}
+        chosen = {name: rewrite for name, rewrite in chosen.items() if name not in _OF_ONE_SIZE}
         if code.hidden_tiles == "auto":  # (where a list can pay depends on the sizes)
             chosen.pop("skip_tiles_by_list", None)
     for name, rewrite in chosen.items():
@@ -85,6 +86,8 @@ def passed(
 
 # The forms of passes that are the same for every number of tiles.
 _ANY_SIZE = {"skip_tiles_by_data": "skip_any_tiles_by_data", "skip_tiles_by_list": "skip_any_tiles_by_list"}
+# Passes whose statements depend on the length of a row and on where it begins in memory.
+_OF_ONE_SIZE = frozenset({"align_row_loops", "cut_long_rows", "load_row_tiles_ahead", "shift_vectors"})
 # The help for a program of tiles that the verifier refuses.
 _HELP = "take steps back with Schedule.undo() until it compiles: the last one makes tiles that do not fit"
 

@@ -13,7 +13,7 @@ from neptune_lab.autotune.nests import Nests
 from neptune_lab.autotune.ranking import GLUON, MOST, RECORD, SHAPE, SPACE
 from neptune_lab.autotune.resolved import Resolver
 from neptune_lab.bench.drawn import rows
-from neptune_lab.bench.drawn.problems import draw
+from neptune_lab.bench.drawn.problems import ROWS, draw
 from neptune_lab.errors import TuneError
 from neptune_lab.operators import Operator, attention
 from neptune_lab.pipeline import Choice, TileConfig
@@ -54,12 +54,15 @@ def test_the_first_is_by_the_model_no_worse_than_the_nearest_record():
         assert {SHAPE} <= {one.origin for one in made.ranked}
         if near is None:
             continue
+        if op.name in ROWS:
+            assert RECORD not in {one.origin for one in made.ranked}, "rows of all lengths were measured"
+            continue
         followed += 1
         of_record = next(one.seconds for one in made.ranked if one.origin == RECORD)
         assert made.ranked[0].seconds <= of_record, op.params
         rest = [one.seconds for one in made.ranked[1:]]
         assert rest == sorted(rest), "what is tried after a refusal"
-    assert followed >= 10
+    assert followed >= 7
 
 
 def test_few_choices_are_estimated(monkeypatch: pytest.MonkeyPatch):

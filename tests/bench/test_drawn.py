@@ -257,6 +257,22 @@ def test_the_summarys_numbers(tmp_path):
     assert "| rows, mean, best of eager and torch.compile | 1.2 | - | open: nothing was compared |" in text
 
 
+@pytest.mark.parametrize(("tiny", "gpu", "why"), [(True, True, "tiny sizes"), (False, False, "no GPU")])
+def test_a_run_without_times_that_count_says_what_was_checked(tiny, gpu, why):
+    right = ContestantResult(OURS, "ours", "ok", 1.0, error=2.5e-4)
+    wrong = ContestantResult(OURS, "ours", "wrong", note="wrong: relative error 1.0")
+    peer = ContestantResult(COMPILE, "compiler", "ok", 0.001)
+    results = (DrawnResult(FLAT, (right, peer)), DrawnResult(replace(FLAT, index=1, operator="l2_norm"), (wrong, peer)))
+    text = summary.to_markdown(DrawnRun(0, tiny, "made-up device", gpu, {}, results))
+    assert f"2 problems of seed 0 on made-up device: {why}, so" in text
+    assert "| rows | 2 | 1 | 2.5e-04 |" in text
+    assert "| softmax | 1 | 1 | 2.5e-04 |" in text
+    assert "| l2_norm | 1 | 0 | - |" in text
+    assert "- #1 l2_norm 3x40 float16: wrong: wrong: relative error 1.0\n" in text
+    assert "0.00" not in text
+    assert "No peer answered" not in text
+
+
 def test_exceptions_are_listed_by_name():
     wrong_peer = ContestantResult(FLEX, "compiler", "wrong", note="wrong: relative error 1.0")
     result = DrawnResult(

@@ -127,7 +127,7 @@ def test_few_very_long_rows_are_split_once_over_the_gpu():
 
 def test_many_very_long_rows_roll():
     op = norms.l2_norm(256, 1 << 17, dtype="float16")
-    assert launches(nl.compile(op)) == [((256,), 16)]
+    assert launches(nl.compile(op)) == [((256,), 4)]
 
 
 @pytest.mark.parametrize("make", [norms.l2_norm, norms.rms_norm_max, norms.layer_norm, norms.layer_norm_statistics])
@@ -315,12 +315,12 @@ def test_an_outer_product_is_not_a_product_of_vectors():
         (rows.softmax, 12000, 500, "float16", (3000, 1)),
         (rows.softmax, 12000, 1000, "float16", (6000, 1)),
         (rows.softmax, 100, 1000, "float16", (100, None)),
-        (rows.softmax, 12000, 2047, "float16", (6000, 2)),
-        (rows.softmax, 12000, 4096, "float16", (6000, 4)),
-        (rows.softmax, 12000, 13001, "float16", (12000, 8)),
-        (rows.softmax, 12000, 17208, "float16", (12000, 8)),
+        (rows.softmax, 12000, 2047, "float16", (12000, 2)),
+        (rows.softmax, 12000, 4096, "float16", (12000, 2)),
+        (rows.softmax, 12000, 13001, "float16", (12000, 4)),
+        (rows.softmax, 12000, 17208, "float16", (12000, 4)),
         (rows.softmax, 12000, 17208, "float32", (12000, 16)),
-        (rows.softmax, 4000, 50257, "float16", (4000, 4)),
+        (rows.softmax, 4000, 50257, "float16", (4000, 16)),
         (rows.log_sum_exp, 4000, 50257, "float16", (4000, 4)),
     ],
 )
@@ -331,10 +331,10 @@ def test_rows_of_all_lengths(make, rows: int, cols: int, dtype: str, launch: tup
 
 @pytest.mark.parametrize("make", [rows.softmax, rows.log_sum_exp])
 def test_many_long_rows_are_right(make):
-    """Eight rows are many for a GPU of two multiprocessors; the tiles of a softmax load ahead (tl.range)."""
+    """Eight rows are many for a GPU of two multiprocessors; a softmax holds its row, a sum loads its tiles ahead."""
     op = make(rows=8, cols=40000, dtype="float16")
     kernel = nl.compile(op, config=nl.TileConfig(multiprocessors=2))
-    assert kernel.triton.kernels[0].num_warps == 4
+    assert kernel.triton.kernels[0].num_warps == (16 if make is rows.softmax else 4)
     x = torch.randn(8, 40000).half()
     out = kernel(x).double()
     exact = x.double().softmax(-1) if make is rows.softmax else x.double().logsumexp(-1)

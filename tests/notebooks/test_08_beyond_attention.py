@@ -81,7 +81,7 @@ class TestBeyondAttention(EveryNotebook):
             assert fused <= inlined <= apart
             assert (fused == 1) == (name in one_a_row)
         assert max(over, key=lambda name: over[name][2] / over[name][0]) == "performer"
-        three = {"cross_entropy", "entropy", "sum_of_scaled", "sum_of_scaled_rewritten"}
+        three = {"entropy", "sum_of_scaled", "sum_of_scaled_rewritten"}
         assert {name for name, ways in over.items() if 3 <= ways[1] < 4} == three
         assert 2 <= over["sum_of_scaled"][0] < 2.1, "the minimum and the maximum share a loop"
         assert over["deviation"][2] < 1.01 * over["deviation"][0]

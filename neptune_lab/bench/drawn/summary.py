@@ -71,7 +71,9 @@ def classes(run: DrawnRun) -> list[tuple[str, tuple[DrawnResult, ...]]]:
 
 
 def to_markdown(run: DrawnRun) -> str:
-    """The whole summary, in Markdown."""
+    """The whole summary, in Markdown; of a run whose times say nothing, what was checked."""
+    if run.tiny or not run.gpu:
+        return _checks(run)
     groups = dict(classes(run))
     header = ("class", "problems", "compared", "mean, capped at 3", "mean", "median", "worst", "of compilers, capped")
     table = [_row(name, group) for name, group in groups.items() if group]
@@ -79,10 +81,26 @@ def to_markdown(run: DrawnRun) -> str:
         f"{len(run.results)} problems of seed {run.seed} on {run.device}; the best peer's time over ours\n",
         markdown(header, table),
     ]
-    if not run.gpu:
-        parts.append("There was no GPU: the times say nothing, and no target is judged.\n")
     parts.append(markdown(("target", "at least", "found", ""), _targets(run, groups["attention"], groups["rows"])))
     parts += [_listed(title, names) for title, names in (*_details(run, groups["rows"]), *_exceptions(run)) if names]
+    return "\n".join(parts)
+
+
+def _checks(run: DrawnRun) -> str:
+    """How many answers of each class were right, and the largest error of one that was."""
+    why = "tiny sizes" if run.tiny else "no GPU"
+    table = []
+    for name, group in classes(run):
+        right = [r.ours for r in group if r.ours.status == "ok"]
+        errors = [entry.error for entry in right if entry.error is not None]
+        largest = f"{max(errors):.1e}" if errors else "-"
+        table += [[name, str(len(group)), str(len(right)), largest]] if group else []
+    what = f"{len(run.results)} problems of seed {run.seed} on {run.device}"
+    parts = [
+        f"{what}: {why}, so answers are checked against float64, and no time is shown and no target is judged\n",
+        markdown(("class", "problems", "right", "largest error"), table),
+    ]
+    parts += [_listed(title, names) for title, names in _exceptions(run) if names]
     return "\n".join(parts)
 
 
@@ -119,16 +137,14 @@ def _targets(run: DrawnRun, attention: Sequence[DrawnResult], rows: Sequence[Dra
     table = []
     for name, least, found, group in wanted:
         failed = sum(r.ours.status != "ok" for r in group)
-        table.append(
-            [name, f"{least:g}", ratio(found), _verdict(run, found, found is not None and found >= least, failed)]
-        )
+        table.append([name, f"{least:g}", ratio(found), _verdict(found, found is not None and found >= least, failed)])
     rates = [rate for rate, _ in copy_rates(run, rows)]
     for name, least, values in (("rows, mean, quack and liger", 1.0, _of_packages(rows)),
                                 ("rows past 64 MiB, worst, of the copy rate", 0.85, rates)):  # fmt: skip
         found = None if not values else min(values) if "worst" in name else geometric_mean(values)
         failed = sum(r.ours.status != "ok" for r in rows)
         reached = found is not None and found >= least
-        table.append([name, f"{least:g}", ratio(found), _verdict(run, found, reached, failed)])
+        table.append([name, f"{least:g}", ratio(found), _verdict(found, reached, failed)])
     mean, worst = (geometric_mean(first), max(first)) if first else (None, None)
     tuned = [one.untuned_us / one.tuned_us for one in run.tuned if one.untuned_us and one.tuned_us]
     lost = len(run.tuned) - len(tuned)
@@ -139,7 +155,7 @@ def _targets(run: DrawnRun, attention: Sequence[DrawnResult], rows: Sequence[Dra
         (f"tuned against untuned, mean of {len(tuned)}", 1.08, geometric_mean(tuned) if tuned else None, lost),
     ):
         reached = found is not None and found <= most
-        table.append([name, f"at most {most:g}", ratio(found), _verdict(run, found, reached, failed)])
+        table.append([name, f"at most {most:g}", ratio(found), _verdict(found, reached, failed)])
     return table
 
 
@@ -165,9 +181,7 @@ def _of_packages(rows: Iterable[DrawnResult]) -> list[float]:
     return found
 
 
-def _verdict(run: DrawnRun, found: float | None, reached: bool, failed: int) -> str:
-    if not run.gpu:
-        return "open: no GPU"
+def _verdict(found: float | None, reached: bool, failed: int) -> str:
     if failed:
         return f"missed: {failed} of ours failed or were wrong"
     return "open: nothing was compared" if found is None else "reached" if reached else "missed"
@@ -205,7 +219,8 @@ def _details(run: DrawnRun, rows: Sequence[DrawnResult]) -> list[tuple[str, list
 def _exceptions(run: DrawnRun) -> list[tuple[str, list[str]]]:
     """Titles, and what is listed below each."""
     ours = [f"{r.problem.name}: {r.ours.status}: {r.ours.note}" for r in run.results if r.ours.status != "ok"]
-    alone = [r.problem.name for r in run.results if r.ours.status == "ok" and r.ratio("compiler", "library") is None]
+    timed = () if run.tiny or not run.gpu else run.results
+    alone = [r.problem.name for r in timed if r.ours.status == "ok" and r.ratio("compiler", "library") is None]
     peers = [
         f"{r.problem.name}: {e.name} {e.status}: {e.note}"
         for r in run.results

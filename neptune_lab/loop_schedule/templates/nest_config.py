@@ -11,6 +11,7 @@ from neptune_lab.loop_ir.products import is_product
 from neptune_lab.loop_schedule.plan import COLUMN_TILE, SMALLEST_ROWS, NestPlan, parallelism
 from neptune_lab.loop_schedule.templates.config import SplitKConfig, TileConfig
 from neptune_lab.loop_schedule.templates.launch_hints import CROWDED, with_hints
+from neptune_lab.loop_schedule.templates.long_rows import long_rows
 from neptune_lab.loop_schedule.templates.matrix_units import suited
 from neptune_lab.loop_schedule.templates.nest_shape import (
     COLUMNS,
@@ -38,8 +39,6 @@ from neptune_lab.target import DEFAULT
 
 # The most elements of a row that one program holds in one tile, and the most columns if it has a matrix product.
 LONGEST_ROW, LONGEST_FACTOR = 1 << 15, 256
-# The same for rows of which each multiprocessor has several.
-LONGEST_OF_MANY = 1 << 14
 # Rows of at most this many elements get the default tile. Longer ones, up to SHORT_ROW, share programs with others.
 SHORTEST_ROW, SHORT_ROW = 256, 4096
 # The fewest columns of a split.
@@ -113,8 +112,8 @@ def default_config(
     - Rows of 257 to 4096 elements without a matrix product: whole rows; two or more per program if every
       multiprocessor still has four programs.
     - Longer rows without a matrix product (norms): one program per row, with one tile for the whole row up to 2**15
-      elements, otherwise tiles of 2**14; with few rows, tiles such that one split per tile fills the GPU once. Many
-      rows of 16 bits an element, longer than 2**14: tiles of 8192, or 4096 if each element is read once.
+      elements, otherwise tiles of 2**14; with few rows, tiles such that one split per tile fills the GPU once.
+      Rows of 16 bits an element: as in `long_rows`.
     - A product of few rows (decoding): tiles of at most 16 KiB of keys, so that the next ones can be loaded meanwhile.
     - A product with 65 to 256 columns in an operator of several nests (queries against random features): one tile
       for all columns, and the most rows that still give every multiprocessor a program.
@@ -165,32 +164,19 @@ def default_config(
         return NestConfig(ROWS, max(SMALLEST_ROWS, columns))
     if width <= SHORTEST_ROW or folds_columns(program, nest):
         return NestConfig(ROWS, COLUMNS)
+    if others(program, nest) == 1 and element_bytes(program, nest) <= 2:
+        vectors = any(b.shape == (width,) for b in program.buffers if b.name in program.inputs)
+        again = writes_rows(program, nest)
+        if found := long_rows(width, programs, again=again, vectors=vectors, multiprocessors=multiprocessors):
+            return found
     if width <= SHORT_ROW:
         return NestConfig(_short_rows(program, nest, width, multiprocessors), width, one_tile=True)
-    many = programs >= CROWDED * multiprocessors and others(program, nest) == 1
-    if many and width > LONGEST_OF_MANY and element_bytes(program, nest) <= 2:
-        return _tiles_of_many(writes_rows(program, nest), width)
     if width <= LONGEST_ROW:
         return NestConfig(1, width, one_tile=True)
     size = LONGEST_ROW // 2
     if programs < multiprocessors:
         size = min(LONGEST_ROW, max(SHORTEST_SPLIT, power_of_two(-(-width // max(1, multiprocessors // programs)))))
     return NestConfig(1, size)
-
-
-def _tiles_of_many(again: bool, width: int) -> NestConfig:
-    """Tiles of long rows of 16 bits an element, of which each multiprocessor has several. Within 1.15 of the best of
-    twelve tilings on an H200, by geometric mean; one tile, or tiles of 2**14, are within 1.3.
-
-    Args:
-        again: the columns are read a second time, which the caches serve better if few rows are on their way.
-        width: the columns.
-    """
-    if not again:
-        return NestConfig(1, 4096, num_warps=4)
-    if width <= LONGEST_ROW:
-        return NestConfig(1, 8192, num_warps=8)
-    return NestConfig(1, 8192, num_warps=4, num_stages=3)
 
 
 def _rows_that_fill(program: Program, nest: NestPlan, width: int, multiprocessors: int) -> int:

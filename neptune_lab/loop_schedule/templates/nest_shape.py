@@ -287,7 +287,7 @@ def element_bytes(program: Program, nest: NestPlan) -> int:
     Returns:
         The number of bytes.
     """
-    dtypes = {buffer.name: buffer.dtype for buffer in program.buffers if buffer.name in program.params}
+    dtypes = {buffer.name: buffer.dtype for buffer in program.buffers if buffer.name in program.inputs}
     parts = (part for block in _own(program, nest) for part in walk(block.body.value))
     read = {dtypes[part.buffer] for part in parts if isinstance(part, Load) and part.buffer in dtypes}
     return max((np.dtype(dtype).itemsize for dtype in read - INTEGERS), default=4)
