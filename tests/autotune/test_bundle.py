@@ -77,6 +77,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
+@pytest.mark.nightly
 def test_a_bundle_there_and_back(written, small, biased, tmp_path):
     done = run(written)
     assert done.returncode == 0, done.stderr

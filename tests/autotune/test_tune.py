@@ -363,6 +363,7 @@ def test_progress_and_cancel_are_functions(small, wrong):
         tune(small, **wrong)
 
 
+@pytest.mark.nightly
 def test_in_processes(small, store, gpu_worker, with_warps, monkeypatch):
     """Nothing stands in for the processes here: kernels are compiled in some, and run and checked in others."""
     monkeypatch.setattr("neptune_lab.autotune.run.EMIT_SECONDS", LONG)

@@ -196,6 +196,7 @@ def test_what_is_lost_is_told_and_measured_again_without_peers(tmp_path):
     assert (lost.ours.status, lost.ours.note) == ("failed", "took longer than 1 s")
 
 
+@pytest.mark.nightly
 def test_a_whole_run_from_the_command_line(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     out = tmp_path / "d.jsonl"

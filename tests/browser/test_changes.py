@@ -72,6 +72,7 @@ def test_numbers_before_and_after_the_last_edit(after):
     expect(row(page, "launches").locator("td").nth(1)).to_have_text("8 × 4 × 1 blocks")
 
 
+@pytest.mark.nightly
 def test_the_first_schedule_can_be_chosen_after_two_edits(after):
     page = after(VIEW, HALF, QUARTER)
     expect(row(page, "launches").locator("td").first).to_have_text("8 × 4 × 1 blocks")
@@ -117,6 +118,7 @@ def test_an_edit_in_the_schedule_leads_here(kernel, live):
     expect(row(page, "launches").locator("td")).to_have_text(["4 × 4 × 1 blocks", "8 × 4 × 1 blocks", ""])
 
 
+@pytest.mark.nightly
 def test_two_steps_of_one_schedule(kernel, live):
     page = live(kernel, {"step": 9, "phase": "repaired", "panes": {"graph": "changes", "changesFrom": "9.dataflow"}})
     expect(row(page, "HBM").locator("td")).to_have_text(["6.34 MB", "1.06 MB", "6 times less"])
@@ -124,6 +126,7 @@ def test_two_steps_of_one_schedule(kernel, live):
     expect(row(page, "kernels").locator("td").nth(1)).to_have_text("8")
 
 
+@pytest.mark.nightly
 def test_registers_when_asked(after):
     page = after(VIEW, HALF)
     expect(row(page, "registers per thread")).to_have_count(0)
@@ -162,6 +165,7 @@ def test_a_comparison_scrolls_to_its_last_line(kernel, live):
     assert bottom["y"] + bottom["height"] <= edge["y"] + edge["height"]
 
 
+@pytest.mark.nightly
 def test_time_both_measures_the_two_kernels(after, monkeypatch):
     class Runner:
         name = "a test"
@@ -181,6 +185,7 @@ def test_time_both_measures_the_two_kernels(after, monkeypatch):
     assert page.asked[-1]["against"] == [{"name": "before the last edit", "version": "before"}]
 
 
+@pytest.mark.nightly
 def test_the_code_before_and_after_folds_and_stays_level(after):
     page = after({**VIEW, "panes": {"graph": "changes", "changes": "code"}}, HALF, width=1000)
     sides = [page.root.locator(".changes .cmp .lines").nth(n) for n in (0, 1)]

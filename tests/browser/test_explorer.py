@@ -54,6 +54,7 @@ def lines(explorer: Locator, pane: str) -> Locator:
     return explorer.locator(f"section[aria-label={pane!r}] .ln:not(.gap)")
 
 
+@pytest.mark.nightly
 def test_every_phase_by_mouse_and_by_key(explorers):
     explorer = explorers.nth(FIGURE1)
     explorer.scroll_into_view_if_needed()
@@ -80,6 +81,7 @@ def test_every_phase_by_mouse_and_by_key(explorers):
         selected(explorer, name)
 
 
+@pytest.mark.nightly
 def test_a_triton_line_lights_its_loop_line(explorers):
     explorer = explorers.nth(ATTENTION)
     explorer.scroll_into_view_if_needed()
@@ -206,6 +208,7 @@ def replace_text(explorer: Locator, change) -> None:
     explorer.page.keyboard.insert_text(change(before))
 
 
+@pytest.mark.nightly
 def test_the_tag_table_is_scrubbed_and_edited(explorers):
     explorer = explorers.nth(FIGURE1)
     explorer.scroll_into_view_if_needed()
@@ -234,6 +237,7 @@ def test_the_tag_table_is_scrubbed_and_edited(explorers):
     expect(last).not_to_have_text(before)
 
 
+@pytest.mark.nightly
 def test_exported_page_opens_from_disk(explorers, new_page, tmp_path):
     explorer = explorers.nth(FIGURE1)
     explorer.scroll_into_view_if_needed()

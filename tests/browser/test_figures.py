@@ -88,6 +88,7 @@ def test_a_figure_is_saved_as_svg_and_png(kernel, live, new_page, view, scheme):
     assert struct.unpack(">II", data[16:24]) == pytest.approx((2 * width, 2 * height), abs=2)
 
 
+@pytest.mark.nightly
 def test_the_table_of_steps_is_no_figure(kernel, live):
     drawn = live(kernel, {"step": -1, "phase": "triton", "panes": {"graph": "traffic", "traffic": "steps"}})
     expect(drawn.root.locator(".traffic table").first).to_be_visible()

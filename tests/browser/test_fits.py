@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import expect
 from tvm import te
 
@@ -41,6 +42,7 @@ def test_every_button_can_be_reached_and_no_sentence_is_cut(live):
     assert outside == []
 
 
+@pytest.mark.nightly
 def test_the_tabs_beside_a_comparison_can_be_reached(live):
     drawn = live(figure1(), {**REPAIRED, "compare": {"left": "", "right": ""}}, width=1100)
     tabs = drawn.root.locator("section", has=drawn.page.locator(".dataflow")).last.get_by_role("tab")
@@ -59,6 +61,7 @@ def test_the_focus_stays_in_the_explorer_when_its_pane_changes(live):
     assert drawn.page.evaluate("document.activeElement.closest('.nx') !== null")
 
 
+@pytest.mark.nightly
 def test_the_page_around_leaves_the_explanation_its_columns(live):
     drawn = live(figure1(), REPAIRED)
     drawn.page.evaluate("document.querySelector('.nx').parentElement.className = 'out'")
@@ -72,6 +75,7 @@ def test_the_page_around_leaves_the_explanation_its_columns(live):
     assert max(heights) < 30, heights
 
 
+@pytest.mark.nightly
 def test_a_search_is_kept_if_the_next_press_comes_at_once(live):
     drawn = live(figure1(), REPAIRED)
     box = drawn.root.get_by_label("search all stages")

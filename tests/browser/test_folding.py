@@ -78,6 +78,7 @@ def test_a_selection_made_elsewhere_unfolds_what_it_names_and_marks_what_is_rela
     expect(page.locator(f"{PROGRAM}.own").first).to_be_visible()
 
 
+@pytest.mark.nightly
 def test_a_template_s_steps_fold_into_one(page: Page):
     rail = page.locator(".rail [role=tree]").first
     head = rail.locator("li", has_text="template rolling_update")
@@ -112,6 +113,7 @@ def test_a_run_of_one_primitive_and_a_step_with_phases_fold(page: Page):
     expect(page.locator("section[aria-label=program] .note")).to_contain_text("s_sum repairs the value that it carries")
 
 
+@pytest.mark.nightly
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("width", [390, 900, 1440])
 def test_no_line_of_code_is_cut(live: Callable[..., LivePage], kernel: nl.Kernel, width: int):
@@ -131,6 +133,7 @@ def test_no_line_of_code_is_cut(live: Callable[..., LivePage], kernel: nl.Kernel
     assert hang == 0, "the first row of a line begins where its text does"
 
 
+@pytest.mark.nightly
 def test_both_sides_of_a_comparison_stay_level(live: Callable[..., LivePage], kernel: nl.Kernel):
     view = {"step": 11, "phase": "retire_tags", "compare": {"left": "0.definition", "right": ""}}
     page = live(kernel, view, width=900).page
@@ -183,6 +186,7 @@ def test_loops_of_a_comparison_fold_on_both_sides(live: Callable[..., LivePage],
     expect(rolling.locator(".held")).to_have_count(0)
 
 
+@pytest.mark.nightly
 def test_a_side_that_does_not_fold_keeps_its_lines(live: Callable[..., LivePage], kernel: nl.Kernel):
     view = {"step": 11, "phase": "retire_tags", "compare": {"left": "11.retire_tags", "right": "triton"}}
     page = live(kernel, view).page

@@ -102,6 +102,7 @@ def test_a_large_graph_starts_in_groups_that_can_be_read(large):
     assert graph_elements(large.root) < 600
 
 
+@pytest.mark.nightly
 def test_groups_unfold_and_fold_by_click_and_by_key(large):
     root = large.root
     root.locator(".dataflow .node.group").first.click()

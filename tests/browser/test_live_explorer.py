@@ -101,6 +101,7 @@ def test_a_derivation_without_algebra_is_one_line(live):
     assert pane.bounding_box()["height"] > 150
 
 
+@pytest.mark.nightly
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("width", [900, 1440])
 def test_the_names_of_phases_are_shown_whole(live, width):
@@ -110,6 +111,7 @@ def test_the_names_of_phases_are_shown_whole(live, width):
         assert title.evaluate("e => e.getBoundingClientRect().right <= e.closest('li').getBoundingClientRect().right")
 
 
+@pytest.mark.nightly
 def test_a_redraw_with_the_text_editor_open(live):
     drawn = live(figure1(), {"panes": {"graph": "schedule", "editor": "text"}})
     expect(drawn.root.locator(".chip.check")).to_contain_text("✓ equals the definition")
@@ -178,6 +180,7 @@ def test_a_refused_edit_is_not_green(live):
     expect(error).to_be_hidden()
 
 
+@pytest.mark.nightly
 def test_text_that_is_no_python_is_not_green_either(live):
     drawn = live(figure1(), {"panes": {"graph": "schedule", "editor": "text"}})
     check = drawn.root.locator(".chip.check")
@@ -202,6 +205,7 @@ def test_a_refused_card_comes_into_view(live):
     expect(drawn.root.locator(".cardbad [role=alert]")).to_be_in_viewport()
 
 
+@pytest.mark.nightly
 def test_no_kernel_has_a_chip_of_its_own(live):
     drawn = live(figure1())
     chip = drawn.root.locator(".chip.bad", has_text="✗ no kernel")
@@ -217,6 +221,7 @@ def card(drawn, primitive: str):
     return found
 
 
+@pytest.mark.nightly
 def test_choices_do_not_depend_on_time(live, monkeypatch):
     monkeypatch.setattr("neptune_widgets.choices.PATIENCE", 0.0)  # one trial per answer: the page asks again
     schedule = nl.compile(nl.operators.softmax.figure1(4, 8), block_q=2, block_kv=4).schedule
@@ -392,6 +397,7 @@ def test_attention_shows_its_lesson_without_scrolling(new_page, attention_page, 
     assert inside(goal.first, ".code")
 
 
+@pytest.mark.nightly
 def test_heads_of_the_tag_table_stay_and_rows_unfold(new_page, attention_page):
     page = new_page(viewport={"width": 1440, "height": 900}, offline=True)
     page.goto(attention_page.as_uri())
@@ -446,6 +452,7 @@ def test_mathematics_is_typeset_and_one_phase_says_one_thing(new_page, attention
         assert not name.endswith("· set scope"), name
 
 
+@pytest.mark.nightly
 def test_a_refused_step_leaves_the_nodes_where_they_are(live):
     drawn = live(figure1(), at("repaired"))
 
@@ -467,6 +474,7 @@ def test_a_refused_step_leaves_the_nodes_where_they_are(live):
     assert len(after) >= 3
 
 
+@pytest.mark.nightly
 def test_a_graph_that_fits_can_be_read(live):
     deep = nl.compile(nl.operators.attention.causal(batch=1, heads=4, seq=256, head_dim=64))
     drawn = live(deep, {"sizes": {"zoom": 0.35}})
@@ -495,6 +503,7 @@ def wide(stages: int) -> nl.operators.Operator:
     return nl.operators.custom("wide", [x], [last])
 
 
+@pytest.mark.nightly
 def test_the_first_view_of_a_large_graph_begins_where_its_nodes_are(live):
     drawn = live(nl.Schedule(wide(24)))
     nodes = drawn.root.locator(".dataflow .node")

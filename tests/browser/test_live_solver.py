@@ -68,6 +68,7 @@ def answer(panel: Locator, term: str, **fields: str) -> Locator:
     return panel.get_by_role("status")
 
 
+@pytest.mark.nightly
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("address", ["disk", "server"], indirect=True)
 def test_three_repairs_a_refusal_and_a_stop(new_page, address, front_end_packages):

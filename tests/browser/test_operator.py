@@ -78,6 +78,7 @@ def test_the_shapes_of_a_traced_function_are_edited(live):
     expect(drawn.root.locator(".chip.check")).to_contain_text("✓ equals the definition")
 
 
+@pytest.mark.nightly
 def test_pages_that_cannot_change_it_say_why(live, new_page, tmp_path):
     def near(b, h, q, kv):
         return q - kv <= 2

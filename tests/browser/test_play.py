@@ -86,6 +86,7 @@ def test_wrong_values_are_marked_and_the_repaired_ones_are_right(page: Page):
     expect(page.locator(".side.naive h3")).to_contain_text("! wrong · 6 ≠")
 
 
+@pytest.mark.nightly
 def test_the_value_under_the_pointer_and_the_focus_is_told(page: Page):
     page.get_by_label("frame", exact=True).fill("1")
     says = page.locator(".run .told")
@@ -137,6 +138,7 @@ def test_keys_in_the_pane(page: Page):
     expect(page.locator(".run")).to_be_visible()
 
 
+@pytest.mark.nightly
 def test_a_cell_selects_its_row_of_the_tag_table(page: Page):
     page.get_by_label("frame", exact=True).fill("1")
     cell = cells(page, "naive fusion", "acc").nth(2)
@@ -148,6 +150,7 @@ def test_a_cell_selects_its_row_of_the_tag_table(page: Page):
     expect(page.locator(".tagtable thead th.cur")).to_have_text("j0 = 1")
 
 
+@pytest.mark.nightly
 def test_a_cell_whose_row_the_table_hides_is_shown(page: Page):
     rows = page.get_by_label("row of the tensors")
     rows.select_option("0")
@@ -165,6 +168,7 @@ def test_a_cell_whose_row_the_table_hides_is_shown(page: Page):
     expect(page.locator(".tagtable tr.fold")).to_contain_text("fold ")
 
 
+@pytest.mark.nightly
 def test_all_tensors_and_another_step(page: Page):
     grids = page.locator(".run").get_by_role("grid")
     few = grids.count()
@@ -176,6 +180,7 @@ def test_all_tensors_and_another_step(page: Page):
     expect(cells(page, "naive fusion", "s_sum").first).to_be_visible()
 
 
+@pytest.mark.nightly
 def test_it_opens_at_the_frame_that_was_shown(live, new_page, tmp_path: Path):
     drawn = live(figure1(), {**PLAY, "step": 1, "phase": "naive"})
     drawn.root.get_by_label("frame", exact=True).fill("2")

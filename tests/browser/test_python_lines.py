@@ -80,6 +80,7 @@ def test_a_line_of_loops_or_triton_lights_the_users_line(page: Page):
     expect(code(page, "p = torch.softmax(")).to_have_attribute("aria-selected", "true")
 
 
+@pytest.mark.nightly
 def test_a_line_that_became_nothing_says_so(page: Page):
     code(page, "n = q.shape").click()
     expect(page.locator(".stages [role=status]")).to_have_text(
@@ -106,6 +107,7 @@ def test_a_line_is_explained_by_the_stages_that_it_became(page: Page):
     expect(code(page, "p = torch.softmax(")).to_have_attribute("aria-selected", "true")
 
 
+@pytest.mark.nightly
 def test_the_users_text_stays_text_and_is_found(page: Page):
     expect(code(page, "<img src=x onerror=")).to_be_visible()
     assert page.evaluate("window.hit") is None

@@ -120,6 +120,7 @@ def test_a_link_opens_there(new_page: Callable[..., Page], exported: Path):
     expect(page.locator(ON)).to_contain_text("definition")
 
 
+@pytest.mark.nightly
 def test_two_explorers_on_one_page_do_not_fight(new_page: Callable[..., Page]):
     page = new_page(viewport={"width": 1440, "height": 1900})
     text = nl.explore(nl.explore(figure1()).trace).payload
@@ -188,6 +189,7 @@ def test_an_export_opens_at_everything_that_is_shown(live: Callable[..., LivePag
     expect(alone.locator("section[aria-label='kernel code']")).to_be_hidden()
 
 
+@pytest.mark.nightly
 def test_what_was_shown_before_comes_back(live: Callable[..., LivePage]):
     page = live(figure1()).page
     back = page.get_by_role("button", name="back to what was shown before")

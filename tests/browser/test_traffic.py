@@ -42,6 +42,7 @@ def test_it_is_asked_for_when_opened_and_again_after_an_edit(kernel, live):
     expect(page.root.locator(".traffic")).to_have_count(0)
 
 
+@pytest.mark.nightly
 def test_arrows_are_as_wide_as_the_bytes(kernel, live):
     page = live(kernel, KERNEL)
     before, after = (page.root.locator("svg.memories").nth(n) for n in (0, 1))
@@ -57,6 +58,7 @@ def test_arrows_are_as_wide_as_the_bytes(kernel, live):
     )
 
 
+@pytest.mark.nightly
 def test_the_gpu_is_chosen_and_kept_in_the_view(kernel, live):
     page = live(kernel, KERNEL)
     expect(page.root.locator(".lead")).to_contain_text("Least time on the H200: 2.19 µs → 0.109 µs")
@@ -81,6 +83,7 @@ def test_the_roofline_has_the_definition_what_is_wrong_and_the_kernel(kernel, li
     expect(page.root.locator(".rail li[aria-selected=true]").first).to_contain_text("naive fusion")
 
 
+@pytest.mark.nightly
 def test_labels_of_the_roofline_do_not_cover_each_other(kernel, live):
     page = live(kernel, {**KERNEL, "panes": {"graph": "traffic", "traffic": "roofline"}})
     expect(page.root.locator(".roofline .point.kernel")).to_be_visible()
@@ -91,6 +94,7 @@ def test_labels_of_the_roofline_do_not_cover_each_other(kernel, live):
             assert apart or a["y"] + a["height"] <= b["y"] + 2 or b["y"] + b["height"] <= a["y"] + 2, (a, b)
 
 
+@pytest.mark.nightly
 def test_the_table_goes_to_a_step(kernel, live):
     page = live(kernel, KERNEL)
     show(page, "Steps")

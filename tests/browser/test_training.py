@@ -74,6 +74,7 @@ def test_a_saved_page_opens_the_explorer_of_each_pass(new_page, tmp_path):
         expect(page.locator(".nx")).to_have_count(0)
 
 
+@pytest.mark.nightly
 def test_what_is_kept_is_chosen_in_a_notebook(page, lab):
     source = """
         import neptune_lab as nl

@@ -25,6 +25,7 @@ def kernel() -> nl.Kernel:
     return nl.compile(operator, "rolling_update", block_q=128, block_kv=64, code=code, validate="none")
 
 
+@pytest.mark.nightly
 def test_groups_over_steps_are_linked_to_gluon(live, kernel):
     drawn = live(kernel, QUIET)
     root, page = drawn.root, drawn.page
@@ -58,6 +59,7 @@ def test_groups_over_steps_are_linked_to_gluon(live, kernel):
     expect(root.locator(f"{TRITON}.own").first).to_be_visible()
 
 
+@pytest.mark.nightly
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_they_are_saved_as_svg_and_png(live, kernel, scheme):

@@ -37,6 +37,7 @@ def give(explorer: Locator, *row: float) -> None:
     explorer.get_by_role("tab", name="Tags", exact=True).last.click()
 
 
+@pytest.mark.nightly
 def test_the_first_wrong_iteration_is_found_and_the_repair_mended(explorer):
     rail = explorer.locator(".rail")
     expect(rail.locator("li", has_text="repair function, not proved").first).to_contain_text("not proved✗")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
 from neptune_widgets.course import split_k
 from notebook_checks import NOTEBOOKS, EveryNotebook
 
@@ -15,6 +16,7 @@ def table(shown: str) -> list[list[str]]:
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
 
 
+@pytest.mark.nightly
 class TestSplitK(EveryNotebook):
     name = "03_split_k"
 

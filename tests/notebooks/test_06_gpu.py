@@ -64,6 +64,7 @@ def names_of_runs() -> list[str]:
     return [name for source in sources for name in MEASURED.findall(source)]
 
 
+@pytest.mark.nightly
 class TestGpu(EveryNotebook):
     name = "06_gpu"
 

@@ -72,6 +72,7 @@ def test_the_second_length_of_a_window_gets_a_kernel_for_all():
     check_the_second_length(window)
 
 
+@pytest.mark.nightly
 def test_a_growing_cache_has_two_kernels(splits):
     for n in (1, 2, 3, 63, 64, 65, 127, 128, 129, 700):
         q, k, v = drawn(1, n)
@@ -164,6 +165,7 @@ def test_both_lengths_vary(splits):
     check_both_lengths(None)
 
 
+@pytest.mark.nightly
 def test_both_lengths_vary_under_a_mask():
     check_both_lengths(causal)
 

@@ -44,6 +44,7 @@ def test_causal(paged):
     before(mask, causal, None, paged)
 
 
+@pytest.mark.nightly
 def test_a_mask_by_sample_and_a_bias(paged):
     seen = torch.tensor([40, 64], device=DEVICE)
 

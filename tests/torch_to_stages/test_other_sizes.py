@@ -59,6 +59,7 @@ def test_no_kernel_for_all_sizes_if_that_is_not_wanted():
     assert len(kernel.other_sizes._by_shapes) == 2
 
 
+@pytest.mark.nightly
 def test_all_sizes_from_the_first_call():
     op = nl.from_torch(norm, torch.zeros(8, 64), torch.zeros(64), dynamic=True)
     assert [str(tensor) for tensor in op.inputs] == ["x: float32[n0, n1]", "w: float32[n1]"]

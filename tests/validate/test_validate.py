@@ -185,6 +185,7 @@ def test_a_wrong_emitter_is_found_with_a_script_that_repeats_it(monkeypatch, cap
 RIGHT = ["Triton: as the definition", "Triton in its interpreter: as the definition"]
 
 
+@pytest.mark.nightly
 def test_a_script_needs_neptune_lab_only(monkeypatch):
     """Nothing of the process that wrote it."""
     planted(monkeypatch, "tl.maximum(", "tl.minimum(")
