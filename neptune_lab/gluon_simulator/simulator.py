@@ -62,7 +62,7 @@ class Simulator:
         exec(compile(text, MODULE, "exec"), self.space)
         self.space["_sync"] = lambda barrier: self._named(barrier).sync()
         self.space["_arrive"] = lambda barrier: self._named(barrier).arrive()
-        self.space["_meet"] = lambda: None
+        self.space["_meet"] = self.space["_keep_branch"] = lambda: None
         # (A consumer is one thread here, which waits for the other one alone.)
         self.space["_meet_of"] = lambda barrier, threads: self._named(barrier).sync() if threads > 128 else None
         self.space["_add_out"] = add_out

@@ -24,17 +24,20 @@ from neptune_lab.htile_to_gluon.expressions import emit, whole_tile
 from neptune_lab.htile_to_gluon.memory import store
 from neptune_lab.htile_to_gluon.producer import for_tiles_of_program, next_tile
 from neptune_lab.htile_to_gluon.rows import CONSUMER, ROWS, part, part_of_store
+from neptune_lab.htile_to_gluon.shared_body import Body, Mask, bodies
 from neptune_lab.htile_to_gluon.shared_memory import RingBuffer, SharedMemory, by_ring, left_access
 from neptune_lab.htile_to_gluon.structure import LoopPart, Product
 from neptune_lab.htile_to_gluon.tile_schedule import (
     canonicalize,
     for_each_tile,
+    is_one_tile,
     tiles_left_after_first,
     tiles_of_parts,
     tiles_text,
 )
 from neptune_lab.htile_to_triton.context import HostDescriptor
 from neptune_lab.htile_to_triton.descriptors import host_descriptor, leaves_matrix
+from neptune_lab.htile_to_triton.scope import Draft, Scope
 from neptune_lab.strict.dtypes import HALVES
 from neptune_lab.wrapping import Doc, Loose, call, seq
 
@@ -101,13 +104,17 @@ class Consumer:
             self._store(stmt)
         ctx.line("# the first tile", comment=True)
         self._prologue(structure.first, tiles_left_after_first(ctx))
-        for n, this in enumerate(structure.parts):
-            after = structure.parts[n + 1 :]
+        opened, parts = True, structure.parts
+        if is_one_tile(parts[0]):  # which is the first
+            opened, parts = False, parts[1:]
+        for body in bodies(ctx, parts, opened=opened):
+            parts = parts[body.count :]
 
-            def one(mine: IndexExpr, this: LoopPart = this, after: tuple[LoopPart, ...] = after) -> None:
-                self._steady_state(this, canonicalize(Arith("+", mine, tiles_of_parts(ctx, after))))
+            def one(mine: IndexExpr, body: Body = body, after: tuple[LoopPart, ...] = parts) -> None:
+                self._steady_state(body, canonicalize(Arith("+", mine, tiles_of_parts(ctx, after))))
 
-            for_each_tile(ctx, this, opened=n == 0, body=one)
+            for_each_tile(ctx, body.part, opened=opened, body=one)
+            opened = False
         self._epilogue(structure.first)
         ctx.line("# the outputs", comment=True)
         for stmt in structure.after:
@@ -158,8 +165,8 @@ class Consumer:
             self._store(stmt)
         self._await_next(left)
 
-    def _steady_state(self, this: LoopPart, left: IndexExpr) -> None:
-        ctx = self.ctx
+    def _steady_state(self, body: Body, left: IndexExpr) -> None:
+        ctx, this = self.ctx, body.part
         self._fresh(this)
         if self.ping_pong:
             ctx.line(f"{ctx.helper('_sync')}({FIRST_BARRIER} + {self.me})")
@@ -168,8 +175,11 @@ class Consumer:
         if self.ping_pong:
             ctx.line(f"{ctx.helper('_arrive')}({FIRST_BARRIER + 1} - {self.me})")
         self._finish_leading(this, len(this.trailing))
-        for stmt in this.middle:
+        for n, stmt in enumerate(this.middle):
             self._store(stmt)
+            for mask in body.masks:
+                if n in mask.stores:
+                    self._mask(mask, mask.stores[n])
         for product in this.trailing:
             self._left(product)
         self._await_next(left)
@@ -177,6 +187,19 @@ class Consumer:
         for product in this.trailing:
             self._rescale(product)
         for stmt in this.after:
+            self._store(stmt)
+
+    def _mask(self, mask: Mask, stmt: Store) -> None:
+        """`stmt` in the masked tiles of a shared body."""
+        ctx = self.ctx
+        bound = ctx.index(canonicalize(mask.loop.start if mask.above else mask.loop.stop))
+        scope = Scope(ctx.scope, frozenset())
+        comparison = f"{ctx.variables[mask.loop.var][0]} {'>=' if mask.above else '<'} {bound}"
+        scope.header = Draft([f"if {comparison}:  # {mask.loop.part}"], mask.loop.origin)
+        scope.header.used_by(mask.loop.node_id)
+        with ctx.inside(scope):
+            self._at(stmt)
+            ctx.line(f"{ctx.helper('_keep_branch')}()")
             self._store(stmt)
 
     def _epilogue(self, this: LoopPart) -> None:

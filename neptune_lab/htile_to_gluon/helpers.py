@@ -136,6 +136,13 @@ def _arrive(BARRIER: gl.constexpr):
     )
 '''
 
+_KEEP_BRANCH = '''@gluon.jit
+def _keep_branch():
+    """Keeps a branch around what follows, which the compiler else computes in all tiles, to select by the condition."""
+    lane = gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0]))
+    gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [lane], dtype=gl.int32, is_pure=False, pack=1)
+'''
+
 _NEGATE = '''@gluon.jit
 def _negate(tile, LAYOUT: gl.constexpr):
     """Changes the signs of a tile of floats of 8 bits in shared memory, before products read it."""
@@ -280,6 +287,7 @@ HELPERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "_beside_threads": (_BESIDE_THREADS, ()),
         "_sync": (_SYNC, ()),
         "_arrive": (_ARRIVE, ()),
+        "_keep_branch": (_KEEP_BRANCH, ()),
         "_tanh": (_respelled("_tanh"), ()),
         "_hardware_tanh": (_HARDWARE_TANH, ()),
         "_round": (_ROUND, ()),

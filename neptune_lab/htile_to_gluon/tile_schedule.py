@@ -174,6 +174,11 @@ def count(part: LoopPart) -> IndexExpr:
     return Int(1) if part.loop is None else canonicalize(Arith("-", part.loop.stop, part.loop.start))
 
 
+def is_one_tile(part: LoopPart) -> bool:
+    """Whether a part has exactly one tile in every program."""
+    return count(part) == Int(1)
+
+
 def tiles_of_parts(ctx: GluonContext, parts: tuple[LoopPart, ...]) -> IndexExpr:
     """The number of tiles of all these parts."""
     total: IndexExpr = Int(0)
@@ -203,7 +208,7 @@ def for_each_tile(ctx: GluonContext, part: LoopPart, *, opened: bool, body: Call
         if not opened:
             body(Int(0))
         return
-    if opened and count(part) == Int(1):
+    if opened and is_one_tile(part):
         return
     skipped = 1 if opened else 0
     scope = Scope(ctx.scope, frozenset((loop.var,)))

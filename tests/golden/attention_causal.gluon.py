@@ -83,6 +83,13 @@ def _arrive(BARRIER: gl.constexpr):
     )
 
 
+@gluon.jit
+def _keep_branch():
+    """Keeps a branch around what follows, which the compiler else computes in all tiles, to select by the condition."""
+    lane = gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0]))
+    gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [lane], dtype=gl.int32, is_pure=False, pack=1)
+
+
 _KEEP_NAN = gl.constexpr(PropagateNan.ALL)
 
 
@@ -206,7 +213,7 @@ def attention_causal_kernel_consumer(
     acc_left = gl.convert_layout(s_exp_first.to(gl.float16), LEFT_64)
     s_max_0 = s_max_1_first
     mbarrier.wait(k_full.index(k_slot), k_phase)
-    for step in range(1, 2):  # right edge
+    for step in range(1, 4 - i0 * 2):
         j0 = 3 - i0 * 2 - step
         j_2 = j0 * 64 + gl.arange(0, 64, layout=COLUMNS_64)
         _sync(14 + consumer)
@@ -223,38 +230,10 @@ def attention_causal_kernel_consumer(
         qk = warpgroup_mma_wait(1, [qk_pending])
         mbarrier.arrive(k_empty.index(k_slot), count=1)
         k_slot, k_phase = _next(k_slot, k_phase, 2)
-        score = gl.where(j_2[None, :] <= i[:, None], qk, float("-inf"))
-        s_max_tile = _max_gluon(score, axis=1) * 0.125
-        s_max_1 = _maximum_gluon(s_max_0, s_max_tile)
-        s_max_1_finite = gl.where(s_max_1 == float("-inf"), 0.0, s_max_1)
-        s_exp = gl.exp2(score * 0.18033688011112042 - s_max_1_finite[:, None] * 1.4426950408889634)
-        s_sum_tile = gl.sum(s_exp, axis=1)
-        repair = gl.exp2((s_max_0 - s_max_1_finite) * 1.4426950408889634)
-        s_sum = repair * s_sum + s_sum_tile
-        acc_left = gl.convert_layout(s_exp.to(gl.float16), LEFT_64)
-        mbarrier.wait(k_full.index(k_slot), k_phase, pred=j0 > 0)
-        acc = warpgroup_mma_wait(0, [acc_pending])
-        mbarrier.arrive(v_empty.index(v_slot), count=1)
-        v_slot, v_phase = _next(v_slot, v_phase, 2)
-        acc = repair[:, None] * acc
-        s_max_0 = s_max_1
-    for step in range(2 - i0 * 2):  # interior
-        j0 = 1 - i0 * 2 - step
-        _sync(14 + consumer)
-        qk_pending = warpgroup_mma(
-            q_tile.index(consumer),
-            k_ring.index(k_slot).permute((1, 0)),
-            zeros_64,
-            use_acc=False,
-            is_async=True,
-        )
-        mbarrier.wait(v_full.index(v_slot), v_phase)
-        acc_pending = warpgroup_mma(acc_left, v_ring.index(v_slot), acc, is_async=True)
-        _arrive(15 - consumer)
-        qk = warpgroup_mma_wait(1, [qk_pending])
-        mbarrier.arrive(k_empty.index(k_slot), count=1)
-        k_slot, k_phase = _next(k_slot, k_phase, 2)
         score = qk
+        if j0 >= 2 - i0 * 2:  # right edge
+            _keep_branch()
+            score = gl.where(j_2[None, :] <= i[:, None], score, float("-inf"))
         s_max_tile = _max_gluon(score, axis=1) * 0.125
         s_max_1 = _maximum_gluon(s_max_0, s_max_tile)
         s_max_1_finite = gl.where(s_max_1 == float("-inf"), 0.0, s_max_1)
