@@ -152,10 +152,12 @@ def _range(program: Program, first: Kernel, second: Kernel, var: str, extent: in
         for n, index in enumerate(region(access)):
             if var not in names_of_index(index):
                 continue
-            form = affine(index.start if isinstance(index, Slice) else index)
-            if form.constant or len(form.terms) != 1 or form.terms[0][0] != Name(var) or form.terms[0][1] < 1:
+            step = _step(index.start if isinstance(index, Slice) else index, var, second)
+            if step is None:
                 raise _Apart(f"pass {access.tensor} on, of whose dimension {n} the second reads no whole tiles")
-            step = form.terms[0][1]
+            if step == 0:
+                found[Int(0), Int(extent)] = None
+                continue
             for store in stores(first.body):
                 if store.target.tensor == access.tensor:
                     lo, hi = _stored(region(store.target)[n], program.tensor(access.tensor).shape[n], own)
@@ -167,6 +169,20 @@ def _range(program: Program, first: Kernel, second: Kernel, var: str, extent: in
     if interval(stop, grid_env(first)).hi > extent:  # the last tile passes the end
         stop = simplify(Arith("min", stop, Int(extent)))
     return _Range(start, stop)
+
+
+def _step(index: IndexExpr, var: str, kernel: Kernel) -> int | None:
+    """How far a grid variable moves an index; 0 if another one counts the ranges of this one, as h0 does in
+    `h0*16 + h1`; None if the index is no such number of digits."""
+    form, extents = affine(index), {axis.var: axis.extent for axis in kernel.grid}
+    steps = {term.name: step for term, step in form.terms if isinstance(term, Name) and term.name in extents}
+    if form.constant or len(steps) != len(form.terms) or min(steps.values()) < 1:
+        return None
+    own = steps.pop(var)
+    if any(step > own for step in steps.values()):
+        return 0
+    inside = sum(step * (extents[name] - 1) for name, step in steps.items())
+    return own if inside < own else None
 
 
 def _stored(index: IndexExpr | Slice, size: int, own: set[str]) -> tuple[IndexExpr, IndexExpr]:

@@ -16,7 +16,7 @@ from neptune_lab.errors import EmitError
 from neptune_lab.htile.parser import from_text
 from neptune_lab.htile_to_triton import EmitOptions, emit
 from neptune_lab.htile_to_triton.last_program import Joined, joined
-from neptune_lab.operators import Operator, attention, rows
+from neptune_lab.operators import Operator, attention, mla, rows
 from neptune_lab.pipeline.validate import triton_numpy
 from neptune_lab.runtime.load import load
 from neptune_lab.target import Target
@@ -25,6 +25,7 @@ ONCE = nl.CodeOptions(combine="last_program")
 OPERATORS = {
     "heads": lambda: attention.causal(batch=2, heads=3, q_len=1, kv_len=300, head_dim=32),
     "groups": lambda: attention.gqa(batch=2, heads=8, kv_heads=2, q_len=1, kv_len=256, head_dim=32, causal=False),
+    "latents": lambda: mla.mla(batch=2, heads=16, kv_len=200, latent=32, rope=16),
     "tiles of rows": lambda: attention.causal(heads=2, seq=100, head_dim=32),
     "a second pass": lambda: rows.softmax(rows=3, cols=5000),
     "one value a row": lambda: rows.log_sum_exp(rows=6, cols=2000),
@@ -177,6 +178,10 @@ kernel sums_local  grid (js: 8, h: 4)
 kernel sums_combine  grid (h: 4)
     out[h] = reduce(sum, part[h, 0:8], dim=0)
 """
+# The same with the rows of the second kernel in two digits.
+DIGITS = PLAIN.replace("grid (h: 4)\n    out[h]", "grid (n: 2, m: 2)\n    out[h]").replace(
+    "out[h] = reduce(sum, part[h, 0:8]", "out[m*2+n] = reduce(sum, part[m*2+n, 0:8]"
+)
 OTHERS = {
     "the parts of another row": ("part[h, 0:8]", "part[(h+1)%4, 0:8]", "no whole tiles"),
     "row 0 too": ("reduce(sum, part[h, 0:8], dim=0)",
@@ -197,6 +202,27 @@ def test_plain_programs():
     assert isinstance(made, Joined)
     assert (made.groups, made.arriving) == (4, 8)
     assert "if arrived == 7:" in emit(program, EmitOptions(combine="last_program")).text
+
+
+@pytest.mark.parametrize(
+    ("rows", "groups"), [("h", 0), ("h*2:h*2+2", 2), ("0:4", 1)], ids=["a row", "rows of a digit", "all rows"]
+)
+def test_rows_that_the_second_kernel_counts_in_digits(rows: str, groups: int):
+    """The group that stores all values of a digit runs the programs of all of them; no group stores one of each."""
+    grid = f"js: 8, h: {groups or 4}" if groups != 1 else "js: 8"
+    text = DIGITS.replace("js: 8, h: 4", grid).replace("part[h, js]", f"part[{rows}, js]")
+    text = text if not groups else text.replace("x[h, js, 0:16], dim=0", f"x[{rows}, js, 0:16], dim=1")
+    program = from_text(text)
+    made = joined(program, *program.kernels)
+    if not groups:
+        assert made == "pass part on, of which a program reads what other groups store"
+    else:
+        assert isinstance(made, Joined), made
+        assert (made.groups, made.arriving) == (groups, 8)
+        x = np.random.default_rng(0).standard_normal((4, 8, 16)).astype(np.float32)
+        module = emit(program, EmitOptions(combine="last_program"))
+        (out,) = triton_numpy.run(module, {"x": x}, {"x": "float32"}, ("x",))
+        np.testing.assert_allclose(out, x.sum(axis=(1, 2)), rtol=1e-5)
 
 
 @pytest.mark.parametrize("case", OTHERS)
