@@ -31,10 +31,25 @@ def _zeros(device, stream, count):
     return torch.zeros(count, dtype=torch.int32, device=device)
 
 
+@functools.cache
+def _spare(device, count):
+    """Counters of which each launch in a graph takes one, so that the graph need not set them to 0."""
+    return dict()
+
+
 def _counters(device, count):
-    """Zeros that count the programs of each group; each graph has its own."""
-    if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+    """Zeros that count the programs of each group; each launch in a graph has its own."""
+    if device.type != "cuda":
         return torch.zeros(count, dtype=torch.int32, device=device)
+    spare = _spare(device, count)
+    if torch.cuda.is_current_stream_capturing():
+        taken = spare.pop(len(spare), None)
+        return torch.zeros(count, dtype=torch.int32, device=device) if taken is None else taken
+    if not spare:
+        made = torch.zeros((64, -(-count // 4) * 4), dtype=torch.int32, device=device)
+        torch.cuda.current_stream(device).synchronize()
+        for n in range(64):
+            spare[n + 1] = made[n, :count]
     return _zeros(device, torch.cuda.current_stream(device).cuda_stream, count)
 '''
 

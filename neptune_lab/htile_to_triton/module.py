@@ -71,7 +71,7 @@ def emit(program: Program, options: EmitOptions | None = None) -> EmittedModule:
     names = UniqueNames(HELPERS)
     entry = names.fresh(program.name)
     functions = [names.fresh(f"{k.name}_kernel" if k.name == program.name else k.name) for k in program.kernels]
-    taken = {entry, *functions, *HELPERS, "_scratch", "_zeros", "_counters"}
+    taken = {entry, *functions, *HELPERS, "_scratch", "_zeros", "_spare", "_counters"}
     helpers: dict[str, dict[str, None]] = {}
     launches = _launches(program, options)
     functions = [functions[program.kernels.index(kernel)] for kernel, _ in launches]

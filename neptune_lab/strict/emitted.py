@@ -36,7 +36,7 @@ def _add_out(rows, place, tile, _semantic=None):
 '''
 _KNOWN_FUNCTIONS = frozenset({ast.dump(ast.parse(ADD_OUT).body[0])})
 _DECORATORS = frozenset({"triton.jit", "gluon.jit", "functools.cache"})
-_BUILTINS = frozenset({"range", "min", "max", "float", "int", "hasattr"})
+_BUILTINS = frozenset({"range", "min", "max", "float", "int", "hasattr", "len", "dict"})
 # Allowed attributes of attributes of an imported module; everything else is `module.name`.
 _CHAINS = frozenset(
     {

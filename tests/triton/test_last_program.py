@@ -96,31 +96,65 @@ def test_every_launch_leaves_the_counters_at_zero():
     assert outputs[0].isfinite().all()
 
 
+class _Gpu:
+    """What a launcher asks torch about a GPU, answered without one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        import torch
+
+        self.stream, self.capturing, self.filled, self.waited = 7, False, [], 0
+        self.device = type("Device", (), {"type": "cuda"})()
+        own = type("Stream", (), {"cuda_stream": property(lambda _: self.stream), "synchronize": lambda _: self._wait()})
+        zeros = torch.zeros
+
+        def made(shape, dtype, device):
+            assert dtype == torch.int32
+            self.filled.append((shape, self.capturing))
+            return zeros(shape, dtype=dtype)
+
+        monkeypatch.setattr(torch, "zeros", made)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: own())
+
+    def _wait(self) -> None:
+        self.waited += 1
+
+
 def test_counters_of_streams_and_graphs(monkeypatch: pytest.MonkeyPatch):
-    """One tensor per stream, kept; a graph that is captured gets one of its own, set to zero in the graph."""
+    """One tensor per stream, kept; each launch in a graph gets one of its own, which was set to zero before."""
     import torch
 
     kernel, _ = both("heads")
-    module = load(kernel.spec).module
-    on_gpu = type("Device", (), {"type": "cuda"})()
-    stream, capturing, made = 7, False, []
-
-    def zeros(count, dtype, device):
-        made.append(count)
-        return object()
-
-    monkeypatch.setattr(torch, "zeros", zeros)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: type("Stream", (), {"cuda_stream": stream})())
-    first = module._counters(on_gpu, 6)
-    assert module._counters(on_gpu, 6) is first
-    stream = 8
-    other = module._counters(on_gpu, 6)
+    module, gpu = load(kernel.spec).module, _Gpu(monkeypatch)
+    first = module._counters(gpu.device, 6)
+    assert module._counters(gpu.device, 6) is first
+    gpu.stream = 8
+    other = module._counters(gpu.device, 6)
     assert other is not first
-    capturing = True
-    graphs = [module._counters(on_gpu, 6) for _ in range(2)]
-    assert len({id(x) for x in (first, other, *graphs)}) == 4
-    assert made == [6] * 4
+    assert gpu.waited == 1, "another stream may replay a graph: what it takes is zero by then"
+    gpu.capturing = True
+    graphs = [module._counters(gpu.device, 6) for _ in range(65)]
+    taken = [first, other, *graphs]
+    assert all(t.shape == (6,) and t.data_ptr() % 16 == 0 and not t.any() for t in taken)
+    for n, one in enumerate(taken):
+        one += n + 1
+    assert [set(one.tolist()) for one in taken] == [{n + 1} for n in range(len(taken))], "they share memory"
+    assert [shape for shape, capturing in gpu.filled if not capturing] == [(64, 8), 6, 6]
+    assert [shape for shape, capturing in gpu.filled if capturing] == [6], "the last one is set to zero in its graph"
+    gpu.capturing = False
+    module._counters(gpu.device, 6)
+    gpu.capturing = True
+    assert isinstance(module._counters(gpu.device, 6), torch.Tensor)
+    assert len(gpu.filled) == 5, "a call outside of graphs makes new ones"
+
+
+def test_a_graph_before_any_call_sets_its_counters_to_zero(monkeypatch: pytest.MonkeyPatch):
+    kernel, _ = both("heads")
+    module, gpu = load(kernel.spec).module, _Gpu(monkeypatch)
+    gpu.capturing = True
+    one, two = (module._counters(gpu.device, 5) for _ in range(2))
+    assert one.data_ptr() != two.data_ptr()
+    assert gpu.filled == [(5, True)] * 2
 
 
 def test_every_thread_has_stored_before_the_program_arrives():
