@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from math import inf, prod
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from neptune_lab.autotune.calibration import Calibration, calibration_of, kind
 from neptune_lab.autotune.cost_model import Machine
+from neptune_lab.autotune.few_rows import FewRows
 from neptune_lab.autotune.nests import Nests
 from neptune_lab.autotune.resolved import Resolver
 from neptune_lab.autotune.shared_memory import GROUP_ROWS
@@ -21,7 +23,7 @@ from neptune_lab.target import Target
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
 
-RECORD, GLUON, SHAPE, SPACE = "nearest record", "Gluon", "shape", "space"
+RECORD, GLUON, SHAPE, SPACE, FEW_ROWS = "nearest record", "Gluon", "shape", "space", "few rows"
 # The form in Gluon that did best on all measured prefill attention.
 GLUON_TILES = TileConfig(block_q=2 * GROUP_ROWS, block_kv=128)
 # Options that the space is ranked over; the others follow from the tiles, or are the usual ones.
@@ -32,7 +34,8 @@ MOST = 200
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A choice, its estimate, and where it comes from: one of `RECORD`, `GLUON`, `SHAPE` and `SPACE`."""
+    """A choice, its estimate, and where it comes from: one of `RECORD`, `GLUON`, `SHAPE`, `SPACE` and
+    `FEW_ROWS`."""
 
     choice: Choice
     seconds: float
@@ -58,6 +61,7 @@ class Ranking:
             GLUON: "the form in Gluon that did best on measured prefill attention",
             SHAPE: "what the shape suggests",
             SPACE: "other tiles than the shape suggests",
+            FEW_ROWS: "the tiles and splits that read the columns fastest",
         }[one.origin]
         return f"{said}, about {one.seconds * 1e6:.3g} us by {self.model}"
 
@@ -67,7 +71,7 @@ def ranking(
 ) -> Ranking | None:
     """The choices for an operator, the best first.
 
-    The first one is, by the model, no slower than `near`.  Of the others, one replaces a choice before it in the order
+    Products of few rows have a model of their own, whose order is taken as it is.  Of others, the first one is, by the model, no slower than `near`.  Of the others, one replaces a choice before it in the order
     of `usual` only if it is faster by more than the model is typically off.
 
     Args:
@@ -83,6 +87,8 @@ def ranking(
         return None
     if not nests.plain:
         return None
+    if (few := FewRows.found_in(operator, target)) is not None:
+        return _of_few_rows(few, resolve, near, template)
     calibrated, machine = calibration_of(target), Machine.of(target)
 
     def estimated(choice: Choice, origin: str) -> Ranked:
@@ -114,6 +120,19 @@ def ranking(
     rest = sorted((other for other in (*usual, *others) if other is not first), key=lambda other: other.seconds)
     order = [*rest, first] if others else [first, *rest]
     return Ranking(tuple(sorted(order, key=lambda other: other.seconds) if others else order), calibrated.told)
+
+
+def _of_few_rows(few: FewRows, resolve: Resolver, near: Choice | None, template: str | None) -> Ranking:
+    """The ranking of products of few rows."""
+    found = [(choice, FEW_ROWS) for choice in few.choices()] + [(Choice(template), SHAPE)]
+    found += [] if near is None else [(near, RECORD)]
+    ranked: list[Ranked] = []
+    for choice, origin in found:
+        if template not in (None, choice.template):
+            continue
+        with suppress(NeptuneError):  # (a record of another operator has sizes for other nests)
+            ranked.append(Ranked(choice, few.seconds(choice if origin == FEW_ROWS else resolve(choice)), origin))
+    return Ranking(tuple(sorted(ranked, key=lambda one: one.seconds)), few.told)
 
 
 def _suits(nests: Nests, template: str, target: Target) -> bool:
@@ -150,4 +169,4 @@ def _tiles(whole: Space, subspace: Subspace, calibrated: Calibration) -> Iterato
             yield candidate
 
 
-__all__ = ["GLUON", "RECORD", "SHAPE", "SPACE", "Ranked", "Ranking", "ranking"]
+__all__ = ["FEW_ROWS", "GLUON", "RECORD", "SHAPE", "SPACE", "Ranked", "Ranking", "ranking"]
