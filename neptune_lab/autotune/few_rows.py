@@ -14,19 +14,16 @@ constants are fitted to measurements on an H200: `_RATES`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil, inf, prod
+from math import ceil, prod
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from neptune_lab.autotune.nests import DEFAULT_STAGES, DEFAULT_WARPS, entry
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dimensions import dimensions
-from neptune_lab.loop_ir.iteration_domain import evaluate
-from neptune_lab.loop_ir.nodes import Const, Expr, Op, Program, Var, loads, variables, walk
+from neptune_lab.loop_ir.nodes import Program, Var, loads, variables
 from neptune_lab.loop_schedule.plan import SMALLEST_ROWS, NestPlan, parallelism, plan
 from neptune_lab.loop_schedule.templates.nest_shape import (
     COLUMNS,
@@ -39,6 +36,7 @@ from neptune_lab.loop_schedule.templates.nest_shape import (
     power_of_two,
     products,
 )
+from neptune_lab.loop_schedule.templates.shown import shown_columns
 from neptune_lab.pipeline import Choice, CodeOptions, SplitKConfig, TileConfig
 from neptune_lab.strict.dtypes import itemsize
 from neptune_lab.target import DEFAULT, Target
@@ -54,8 +52,6 @@ TILES: tuple[tuple[int, int], ...] = ((32, 4), (64, 3), (128, 3))
 LARGEST_TILE, WIDE_ROW = 1 << 15, 256
 # More programs than this per multiprocessor are not ranked.
 MOST_PROGRAMS = 16
-# Positions at which a mask is evaluated, at most.
-MOST_POSITIONS = 1 << 20
 # What a multiprocessor has: bytes of shared memory, threads, and bytes that a block takes beside its tiles.
 SHARED, THREADS, BESIDE = 227 << 10, 2048, 4 << 10
 
@@ -138,7 +134,7 @@ class FewRows:
             parallelism(program, nest, MOST_ROWS),
             rows,
             columns_of(program, nest),
-            _seen(program, nest),
+            shown_columns(program, nest),
             tuple(width for width, _ in tiles),
             sum(width * size for width, size in tiles),
             accumulated(program, nest),
@@ -258,37 +254,6 @@ def _tiles(program: Program, nest: NestPlan) -> tuple[tuple[int, int], ...]:
                 itemsize(inputs[read.buffer]),
             )
     return tuple(found.values())
-
-
-def _seen(program: Program, nest: NestPlan) -> tuple[int, int]:
-    """The first column that masks of positions show to any row, and the one after the last."""
-    columns = columns_of(program, nest)
-    shown = np.ones(columns, bool)
-    for block in (b for b in tree.blocks(program) if b.name in (*nest.maps, *nest.independent_maps)):
-        extents = {it.name: it.extent for it in block.iters}
-        names = dimensions(program).all_of(block)
-        axis = names.get(dimensions(program).of(tree.find_block(program, nest.first)[1], nest.reduce_axis))
-        for part in walk(block.body.value):
-            match part:
-                case Op("select", (condition, _, Const(float(other)))) if other == -inf and axis is not None:
-                    shown &= _shown(condition, axis, extents)
-    at = np.flatnonzero(shown)
-    return (int(at[0]), int(at[-1]) + 1) if len(at) else (0, columns)
-
-
-def _shown(condition: Expr, axis: str, extents: Mapping[str, int]) -> np.ndarray:
-    """For which columns a condition of positions holds in some row; all of them if it is of something else."""
-    used = variables(condition) - {axis}
-    everything = np.ones(extents[axis], bool)
-    if loads(condition) or prod(extents[name] for name in used) > MOST_POSITIONS // extents[axis]:
-        return everything
-    axes = (axis, *sorted(used))
-    env = {n: np.arange(extents[n]).reshape([-1 if n == m else 1 for m in axes]) for n in axes}
-    try:
-        held = np.broadcast_to(evaluate(condition, env), [extents[n] for n in axes])
-    except KeyError:
-        return everything
-    return held.reshape(extents[axis], -1).any(axis=1)
 
 
 __all__ = ["ERROR", "FewRows"]

@@ -71,8 +71,9 @@ def ranking(
 ) -> Ranking | None:
     """The choices for an operator, the best first.
 
-    Products of few rows have a model of their own, whose order is taken as it is.  Of others, the first one is, by the model, no slower than `near`.  Of the others, one replaces a choice before it in the order
-    of `usual` only if it is faster by more than the model is typically off.
+    Products of few rows have a model of their own, whose order is taken as it is.  Of others, the first one is, by the
+    model, no slower than `near`.  Of the rest, one replaces a choice before it in the order of `usual` only if it is
+    faster by more than the model is typically off.
 
     Args:
         near: the choice of the record of the nearest sizes.

@@ -104,7 +104,9 @@ class _Gpu:
 
         self.stream, self.capturing, self.filled, self.waited = 7, False, [], 0
         self.device = type("Device", (), {"type": "cuda"})()
-        own = type("Stream", (), {"cuda_stream": property(lambda _: self.stream), "synchronize": lambda _: self._wait()})
+        own = type(
+            "Stream", (), {"cuda_stream": property(lambda _: self.stream), "synchronize": lambda _: self._wait()}
+        )
         zeros = torch.zeros
 
         def made(shape, dtype, device):

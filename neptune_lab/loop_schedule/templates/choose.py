@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_schedule.plan import NestPlan, parallelism, plan
 from neptune_lab.loop_schedule.templates.config import TileConfig
@@ -14,6 +15,7 @@ from neptune_lab.loop_schedule.templates.nest_shape import (
     has_uneven_work,
     is_vector_product,
 )
+from neptune_lab.loop_schedule.templates.shown import shown_columns
 from neptune_lab.target import DEFAULT
 
 # With fewer tiles, splits save less time than the kernel that combines them takes. The second number is for rows
@@ -50,13 +52,27 @@ def choose_template(program: Program, multiprocessors: int = DEFAULT.sm_count) -
         return "rolling_update", f"{rows} {hold} all {columns_of(program, nest)} elements of {axis} in one tile"
     if programs >= _filling(program, nest) * multiprocessors:
         return "rolling_update", f"{rows} are enough to fill a GPU of {multiprocessors} multiprocessors"
-    if tiles < (TILES_TO_SPLIT if has_product(program, nest) or config.block_q > 1 else LONG_TILES_TO_SPLIT):
+    least = TILES_TO_SPLIT if has_product(program, nest) or config.block_q > 1 else LONG_TILES_TO_SPLIT
+    if tiles < least:
         few = f"{axis} has {tiles} tile{'s' if tiles > 1 else ''} of {config.block_kv}"
         return "rolling_update", f"{few}: too few to split"
+    if (shown := _shown_tiles(program, nest, config)) < least:
+        return "rolling_update", f"of {axis}, masks show at most {shown} tiles of {config.block_kv}: too few to split"
     return "split_k_update", (
         f"{rows} {leave} most of a GPU of {multiprocessors} multiprocessors idle, and {axis} has {tiles} tiles of "
         f"{config.block_kv} that can be split among more programs"
     )
+
+
+def _shown_tiles(program: Program, nest: NestPlan, config: NestConfig) -> int:
+    """The most tiles that masks of positions show to a program, of the first one, one in the middle and the last."""
+    rows = tree.find_block(program, nest.first)[1].iter(nest.row_axis).extent if nest.row_axis else 1
+    size = min(rows, nest.row_size or config.block_q)
+    most = 0
+    for start in {0, (rows - size) // 2, rows - size}:
+        first, end = shown_columns(program, nest, range(start, start + size))
+        most = max(most, -(-end // config.block_kv) - first // config.block_kv)
+    return most
 
 
 def _filling(program: Program, nest: NestPlan) -> float:

@@ -55,6 +55,8 @@ Arrays = Mapping[str, np.ndarray]
 # A program whose definition has at most this many elements, over all stages, is run at its own sizes.
 _POINTS = {"quick": 1 << 18, "full": 1 << 22}
 _INSTANCES = {"quick": 400, "full": 20_000}
+# The same of a program at small sizes, which is run in any mode: MLA's latents keep their width.
+_SMALL_POINTS, _SMALL_INSTANCES = 1 << 24, 20_000
 # Kinds of data, and the most elements of a loop program that is run in plain Python.
 _SETS = {"quick": 4, "full": 12}
 _LOOP_POINTS = 1 << 17
@@ -169,7 +171,7 @@ def _validate_small(
         replayed = lower(small_schedule(kernel.schedule, planned), code, target)
     except NeptuneError as error:
         return Validated(mode, note=f"too large to run, and cannot be resized: {error.reason.splitlines()[0]}")
-    if _is_large(replayed, "full"):
+    if _exceeds(replayed, _SMALL_POINTS, _SMALL_INSTANCES):
         return Validated(mode, note="too large to run, even at small sizes")
     return _validate(replayed, code, mode, gluon)
 
@@ -332,9 +334,13 @@ def _interpreted(kernel: Kernel, inputs: Arrays) -> Arrays:
 
 
 def _is_large(kernel: Kernel, mode: str) -> bool:
+    return _exceeds(kernel, _POINTS[mode], _INSTANCES[mode])
+
+
+def _exceeds(kernel: Kernel, most_points: int, most_instances: int) -> bool:
     points = sum(prod(it.extent for it in b.iters) for b in tree.blocks(kernel.schedule.definition))
     instances = sum(prod(axis.extent for axis in k.grid) for k in kernel.htile.kernels)
-    return points > _POINTS[mode] or instances > _INSTANCES[mode]
+    return points > most_points or instances > most_instances
 
 
 def repeat(
