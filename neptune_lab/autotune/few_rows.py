@@ -9,18 +9,20 @@ does.  With tiles of T columns and S splits, the time of a kernel is about
 
 in which a multiprocessor is slower than the memory allows if the tiles that its programs load ahead are too few bytes
 (Little's law).  A program with a single tile loads all of it at once; a loop has to fill its pipeline first.  The
-constants are fitted to measurements on an H200: `_RATES`.
+constants are fitted to kernels that were measured on an H200 (`few_rows_fit`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import ceil, prod
 from typing import TYPE_CHECKING, Any
 
+from neptune_lab.autotune.calibration import FOLDER, SCHEMA
 from neptune_lab.autotune.nests import DEFAULT_STAGES, DEFAULT_WARPS, entry
+from neptune_lab.errors import MeasureError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dimensions import dimensions
 from neptune_lab.loop_ir.nodes import Program, Var, loads, variables
@@ -39,6 +41,8 @@ from neptune_lab.loop_schedule.templates.nest_shape import (
 from neptune_lab.loop_schedule.templates.shown import shown_columns
 from neptune_lab.pipeline import Choice, CodeOptions, SplitKConfig, TileConfig
 from neptune_lab.strict.dtypes import itemsize
+from neptune_lab.strict.json_text import check_schema, read_json
+from neptune_lab.strict.typed import Count, Number, unpack
 from neptune_lab.target import DEFAULT, Target
 
 if TYPE_CHECKING:
@@ -48,8 +52,15 @@ if TYPE_CHECKING:
 MOST_ROWS = SMALLEST_ROWS
 # Columns of a tile, and stages of its loop.
 TILES: tuple[tuple[int, int], ...] = ((32, 4), (64, 3), (128, 3))
-# The most elements of one, and the widest rows of 4 warps.
+WARPS = 4
+# The most elements of one, and the widest rows that are loaded through pointers: on an H200, MLA at batch 16, 16 heads
+# and 8192 positions takes 43.4 us with descriptors that the launcher makes, and 46.5 us without.
 LARGEST_TILE, WIDE_ROW = 1 << 15, 256
+# The most splits that the last program of a row combines.  On an H200, one launch takes 0.97 of the time of two by
+# geometric mean of 52 decoding kernels with one row, tiles of 64 and at most this many splits; with tiles of 128, 1.02
+# of it (25 kernels), and with more than 64 splits of one tile, 1.12 to 1.72.  The rows of a group, which one program
+# combines after another, take 1.0 to 2.8 of it.
+MOST_AT_ONCE = 32
 # More programs than this per multiprocessor are not ranked.
 MOST_PROGRAMS = 16
 # What a multiprocessor has: bytes of shared memory, threads, and bytes that a block takes beside its tiles.
@@ -68,25 +79,49 @@ class Rates:
         single, loop, tile: the latency of a program with one tile; of one with a loop, and of each of its tiles.
         combine: the second kernel's latency.
         partial: the cost of each MB of partial results.
+        idle: the latency of a program that visits no tile.
         unpadded: the factor of products of single rows without matrix units.
     """
 
-    start: float
-    memory: float
-    latency: float
-    multiprocessor: float
-    single: float
-    loop: float
-    tile: float
-    combine: float
-    partial: float
-    unpadded: float
+    start: Number
+    memory: Number
+    latency: Number
+    multiprocessor: Number
+    single: Number
+    loop: Number
+    tile: Number
+    combine: Number
+    partial: Number
+    idle: Number
+    unpadded: Number
 
 
-# Fitted to 204 kernels of 20 problems on an H200, with an error of 7%: of these, the kernel that ranks first takes 1.03
-# of the time of the best one, by geometric mean over the problems.
-ERROR = 1.07
-_RATES = Rates(4.795, 4.756e6, 1.207, 6.283e4, 1.398, 2.593, 0.145, 1.184, 1.594, 1.2)
+@dataclass(frozen=True)
+class FewRowsFit:
+    """The constants, and what they are from (`few_rows_fit`).
+
+    Args:
+        rates: the constants.
+        kernels, problems: how many were measured.
+        error: the typical factor between the estimate and the time of a kernel.
+        loss: the time of the kernel that ranks first over the best one's, by geometric mean over the problems, each
+            left out of the fit.
+    """
+
+    rates: Rates
+    kernels: Count
+    problems: Count
+    error: Number
+    loss: Number
+
+
+@cache
+def shipped_fit() -> FewRowsFit:
+    """The fit in the package."""
+    path = FOLDER / "few_rows_sm_90.json"
+    data = check_schema(read_json(path, MeasureError), SCHEMA, path.name, "a fit", MeasureError, help="fit it")
+    del data["schema"]
+    return unpack(data, FewRowsFit, path.name, MeasureError)
 
 
 @dataclass(frozen=True)
@@ -155,32 +190,49 @@ class FewRows:
                 if splits == before or (splits > 1 and splits * self.programs > MOST_PROGRAMS * self.target.sm_count):
                     continue
                 before = splits
-                if columns * self._padded_bytes * (1 if each == 1 else stages - 1) + BESIDE > self.target.shared_memory:
-                    continue
-                yield self._choice(columns, stages, 8 if widest > WIDE_ROW else 4, splits)
+                if self._shared(columns, stages, each) <= self.target.shared_memory:
+                    yield self._choice(columns, stages, splits)
 
-    def _choice(self, columns: int, stages: int, warps: int, splits: int) -> Choice:
-        given: dict[str, Any] = {"block_kv": columns, "num_warps": warps, "num_stages": stages, "pad_rows": self.pads}
+    def _shared(self, columns: int, stages: int, visited: int) -> float:
+        """About the bytes of shared memory of a program that visits so many tiles."""
+        return columns * self._padded_bytes * (1 if visited == 1 else max(1, stages - 1)) + BESIDE
+
+    def fits(self, written: Choice) -> bool:
+        """Whether the tiles of a choice with all sizes written out fit in shared memory, by the same estimate."""
+        columns, splits = entry(written.sizes.block_kv, 0) or COLUMNS, entry(written.splits, 0) or 1
+        stages, each = entry(written.sizes.num_stages, 0) or DEFAULT_STAGES, ceil(ceil(self.columns / columns) / splits)
+        return self._shared(columns, stages, each) <= self.target.shared_memory
+
+    def _choice(self, columns: int, stages: int, splits: int) -> Choice:
+        given: dict[str, Any] = {"block_kv": columns, "num_stages": stages, "num_warps": WARPS, "pad_rows": self.pads}
         given |= {"block_q": MOST_ROWS} if self.tiled_rows else {}
+        loads = "host_descriptors" if max(self.widths) > WIDE_ROW else "pointers"
         if splits == 1:
-            return Choice("rolling_update", TileConfig(**given))
-        # Parts of several rows are combined faster by programs side by side.
-        once = self.rows == 1 and columns < TILES[-1][0]
-        code = CodeOptions(combine="last_program") if once else CodeOptions(dependent_launch=True)
+            return Choice("rolling_update", TileConfig(**given), CodeOptions(loads=loads))
+        if loads == "pointers" and self.rows == 1 and columns == COLUMNS and splits <= MOST_AT_ONCE:
+            code = CodeOptions(combine="last_program")
+        else:
+            code = CodeOptions(loads=loads, dependent_launch=loads == "pointers")
         return Choice("split_k_update", SplitKConfig(**given, splits=splits), code)
 
-    def seconds(self, written: Choice) -> float:
-        """The estimate for a choice with all sizes written out."""
-        sizes, rates, sms = written.sizes, _RATES, self.target.sm_count
+    def seconds(self, written: Choice, rates: Rates | None = None) -> float:
+        """The estimate for a choice with all sizes written out.
+
+        Args:
+            written: the choice.
+            rates: other constants than the package's.
+        """
+        sizes, rates, sms = written.sizes, rates or shipped_fit().rates, self.target.sm_count
         columns, splits = entry(sizes.block_kv, 0) or COLUMNS, entry(written.splits, 0) or 1
         warps, stages = entry(sizes.num_warps, 0) or DEFAULT_WARPS, entry(sizes.num_stages, 0) or DEFAULT_STAGES
         each = ceil(ceil(self.columns / columns) / splits)
-        first, last = self.seen[0] // columns, ceil(self.seen[1] / columns)  # tiles that are visited
+        first, last = self.seen[0] // columns, ceil(self.seen[1] / columns)  # tiles that loops visit
         most = min(each, last - first)
-        running = self.programs * ((last - 1) // each - first // each + 1)
+        # (without a loop, a program loads its tile in any case)
+        running = self.programs * (splits if each == 1 else (last - 1) // each - first // each + 1)
         size = columns * self.bytes
         ahead = 1 if most == 1 else max(1, stages - 1)
-        resident = max(1, min(SHARED // (columns * self._padded_bytes * ahead + BESIDE), THREADS // (32 * warps)))
+        resident = max(1, min(SHARED // self._shared(columns, stages, most), THREADS // (32 * warps)))
         fullest = ceil(running / sms)  # programs of one multiprocessor
         rate = min(rates.multiprocessor, size * ahead * min(resident, fullest) / rates.latency)
         reading = max(fullest * most * size / rate, running * most * size / (rates.memory * self._speed))
@@ -191,13 +243,15 @@ class FewRows:
         if splits > 1:
             serial = self.rows - 1 if written.code.combine == "last_program" else 0
             parts = 4e-6 * self.programs * splits * self.rows * self.kept
+            taken += rates.idle * (self.programs * splits - running) / sms
             taken += rates.combine * (1 + serial) + rates.partial * parts
         return 1e-6 * taken
 
     @property
     def told(self) -> str:
         """What the estimates are from, and how far they are off, in a sentence."""
-        return f"a model of few rows, fitted to kernels of an H200: off by a factor of {ERROR:.2f}"
+        fit = shipped_fit()
+        return f"a model of few rows, fitted to {fit.kernels} kernels on an H200: off by a factor of {fit.error:.2f}"
 
     @cached_property
     def _padded_bytes(self) -> float:
@@ -256,4 +310,4 @@ def _tiles(program: Program, nest: NestPlan) -> tuple[tuple[int, int], ...]:
     return tuple(found.values())
 
 
-__all__ = ["ERROR", "FewRows"]
+__all__ = ["FewRows", "FewRowsFit", "Rates", "shipped_fit"]

@@ -130,6 +130,9 @@ def default_config(
     - A product in float32: tiles of 32 x 32 at most. No matrix unit has that precision, and with 64 x 64 elements a
       lane needs more registers than it has: ptxas 12.8 spilled 13 KB, and some rows were wrong on an H200.
     - A sum of rows beside a narrower one (masked means): one row and 64 columns per program, in tiles of 64 x 64.
+    - A product that sums over more than 128 elements: tiles of 64 x 32, so that several programs share a
+      multiprocessor. On an H200, 8 x 16 heads with 116 queries, 210 keys and widths of 192 and 128 take 11.4 us with
+      them and 19.5 us with tiles of 64 x 64; seven other problems take 0.70 to 1.02 of the time.
     - Otherwise: tiles of 64 x 64, with fewer columns if each has many elements (a key's features).
 
     Args:
@@ -161,6 +164,8 @@ def default_config(
         if nest.row_size is not None or is_vector_product(program, nest):
             widest = max(folded(program, nest), accumulated(program, nest), 1)
             columns = min(columns, KEYS_TILE // (power_of_two(widest) * element_bytes(program, nest)))
+        elif folded(program, nest) > 2 * COLUMNS:
+            columns = min(columns, COLUMNS // 2)
         return NestConfig(ROWS, max(SMALLEST_ROWS, columns))
     if width <= SHORTEST_ROW or folds_columns(program, nest):
         return NestConfig(ROWS, COLUMNS)
