@@ -77,7 +77,7 @@ class Rates:
         latency: of a load.
         multiprocessor: the most bytes per microsecond of one.
         single, loop, tile: the latency of a program with one tile; of one with a loop, and of each of its tiles.
-        combine: the second kernel's latency.
+        combine, once: the second kernel's latency; that of each row that a last program combines.
         partial: the cost of each MB of partial results.
         idle: the latency of a program that visits no tile.
         unpadded: the factor of products of single rows without matrix units.
@@ -91,6 +91,7 @@ class Rates:
     loop: Number
     tile: Number
     combine: Number
+    once: Number
     partial: Number
     idle: Number
     unpadded: Number
@@ -241,10 +242,10 @@ class FewRows:
         if self.pads and not sizes.pad_rows:
             taken *= rates.unpadded
         if splits > 1:
-            serial = self.rows - 1 if written.code.combine == "last_program" else 0
+            once = written.code.combine == "last_program"
             parts = 4e-6 * self.programs * splits * self.rows * self.kept
             taken += rates.idle * (self.programs * splits - running) / sms
-            taken += rates.combine * (1 + serial) + rates.partial * parts
+            taken += (rates.once * self.rows if once else rates.combine) + rates.partial * parts
         return 1e-6 * taken
 
     @property
