@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 # The most rows of a program: a matrix unit multiplies no fewer.
 MOST_ROWS = SMALLEST_ROWS
-# Columns of a tile, and stages of its loop.
+# Columns of a tile, and the most stages of its loop.
 TILES: tuple[tuple[int, int], ...] = ((32, 4), (64, 3), (128, 3))
 WARPS = 4
 # The most elements of one, and the widest rows that are loaded through pointers: on an H200, MLA at batch 16, 16 heads
@@ -64,7 +64,7 @@ MOST_AT_ONCE = 32
 # More programs than this per multiprocessor are not ranked.
 MOST_PROGRAMS = 16
 # What a multiprocessor has: bytes of shared memory, threads, and bytes that a block takes beside its tiles.
-SHARED, THREADS, BESIDE = 227 << 10, 2048, 4 << 10
+SHARED, THREADS, BESIDE = 227 << 10, 2048, 2 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +136,7 @@ class FewRows:
         seen: the first one that a mask shows, and the one after the last.
         widths: elements of a column in each of the tiles that are loaded.
         bytes: of a column in all of them.
+        shared: elements of a column in tiles that two products read.
         kept: elements of a row that are accumulated.
         pads: a single row is padded, so that matrix units multiply it.
         tiled_rows: the rows of a program are a tile of an axis, of a size that is chosen.
@@ -148,6 +149,7 @@ class FewRows:
     seen: tuple[int, int]
     widths: tuple[int, ...]
     bytes: int
+    shared: int
     kept: int
     pads: bool
     tiled_rows: bool
@@ -171,8 +173,9 @@ class FewRows:
             rows,
             columns_of(program, nest),
             shown_columns(program, nest),
-            tuple(width for width, _ in tiles),
-            sum(width * size for width, size in tiles),
+            tuple(width for width, _, _ in tiles),
+            sum(width * size for width, size, _ in tiles),
+            sum(width for width, _, times in tiles if times > 1),
             accumulated(program, nest),
             is_vector_product(program, nest),
             nest.row_axis is not None and nest.row_size is None,
@@ -182,7 +185,7 @@ class FewRows:
     def choices(self) -> Iterator[Choice]:
         """The choices that are ranked: tiles, and numbers of splits of which none is empty."""
         widest = max(self.widths)
-        for columns, stages in TILES:
+        for columns, most in TILES:
             if columns * widest > LARGEST_TILE:
                 continue
             tiles, before = ceil(self.columns / columns), 0
@@ -191,12 +194,17 @@ class FewRows:
                 if splits == before or (splits > 1 and splits * self.programs > MOST_PROGRAMS * self.target.sm_count):
                     continue
                 before = splits
-                if self._shared(columns, stages, each) <= self.target.shared_memory:
+                fitting = (n for n in range(most, 1, -1) if self._shared(columns, n, each) <= self.target.shared_memory)
+                if (stages := next(fitting, None)) is not None:
                     yield self._choice(columns, stages, splits)
 
     def _shared(self, columns: int, stages: int, visited: int) -> float:
-        """About the bytes of shared memory of a program that visits so many tiles."""
-        return columns * self._padded_bytes * (1 if visited == 1 else max(1, stages - 1)) + BESIDE
+        """About the bytes of shared memory of a program that visits so many tiles: those that are loaded ahead, the
+        rows, and if the last tile of a loop has a mask, the tile that is masked, which no second product reads then."""
+        ahead = 1 if visited == 1 else max(1, stages - 1)
+        masked = visited > 1 and self.columns % columns > 0
+        again = (ahead * self.shared + power_of_two(self.kept)) * self.itemsize if masked else 0
+        return columns * (ahead * self._padded_bytes + again) + MOST_ROWS * self._padded_bytes + BESIDE
 
     def fits(self, written: Choice) -> bool:
         """Whether the tiles of a choice with all sizes written out fit in shared memory, by the same estimate."""
@@ -207,7 +215,8 @@ class FewRows:
     def _choice(self, columns: int, stages: int, splits: int) -> Choice:
         given: dict[str, Any] = {"block_kv": columns, "num_stages": stages, "num_warps": WARPS, "pad_rows": self.pads}
         given |= {"block_q": MOST_ROWS} if self.tiled_rows else {}
-        loads = "host_descriptors" if max(self.widths) > WIDE_ROW else "pointers"
+        whole = max(self.widths) > WIDE_ROW and self.columns % (columns * splits) == 0
+        loads = "host_descriptors" if whole else "pointers"
         if splits == 1:
             return Choice("rolling_update", TileConfig(**given), CodeOptions(loads=loads))
         if loads == "pointers" and self.rows == 1 and columns == COLUMNS and splits <= MOST_AT_ONCE:
@@ -254,6 +263,11 @@ class FewRows:
         fit = shipped_fit()
         return f"a model of few rows, fitted to {fit.kernels} kernels on an H200: off by a factor of {fit.error:.2f}"
 
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element, about."""
+        return ceil(self.bytes / sum(self.widths))
+
     @cached_property
     def _padded_bytes(self) -> float:
         return self.bytes * sum(map(power_of_two, self.widths)) / sum(self.widths)
@@ -282,14 +296,14 @@ def _suits(program: Program, nest: NestPlan) -> bool:
     )
 
 
-def _tiles(program: Program, nest: NestPlan) -> tuple[tuple[int, int], ...]:
-    """What each column of the tiles has that products load: its elements, and the bytes of one.  A region that several
-    products read is loaded once; none if a tile is not made of whole columns."""
+def _tiles(program: Program, nest: NestPlan) -> tuple[tuple[int, int, int], ...]:
+    """What each column of the tiles has that products load: its elements, the bytes of one, and how many products read
+    it, for which it is loaded once; none if a tile is not made of whole columns."""
     dims, inputs = dimensions(program), {b.name: b.dtype for b in program.buffers if b.name in program.inputs}
     first = tree.find_block(program, nest.first)[1]
     column = dims.of(first, nest.reduce_axis)
     parallel = {dims.of(first, name) for name in nest.parallel_axes}
-    found: dict[tuple[str, tuple[tuple[int, bool], ...]], tuple[int, int]] = {}
+    found: dict[tuple[str, tuple[tuple[int, bool], ...]], tuple[int, int, int]] = {}
     for block in products(program, nest):
         own = {name: dimension for dimension, name in dims.all_of(block).items()}
         for read in (r for r in loads(block.body.value) if r.buffer in inputs):
@@ -304,10 +318,8 @@ def _tiles(program: Program, nest: NestPlan) -> tuple[tuple[int, int], ...]:
                 for names, index in zip(free, read.indices, strict=True)
                 if names and own[names[0]] != column
             )
-            found[read.buffer, region] = (
-                prod(block.iter(names[0]).extent for names in inner),
-                itemsize(inputs[read.buffer]),
-            )
+            width, known = prod(block.iter(names[0]).extent for names in inner), found.get((read.buffer, region))
+            found[read.buffer, region] = width, itemsize(inputs[read.buffer]), 1 + (known[2] if known else 0)
     return tuple(found.values())
 
 

@@ -102,7 +102,7 @@ def fit(problems: Sequence[Problem]) -> FewRowsFit:
 def _loss(problem: Problem, rates: Rates) -> float:
     """The time of the kernel that ranks first, of those that are ranked, over the best one's."""
     offered = {_tiling(choice) for choice in problem.facts.choices()}
-    kernels = [kernel for kernel in problem.kernels if _tiling(kernel[0]) in offered]
+    kernels = [kernel for kernel in problem.kernels if _tiling(kernel[0]) in offered] or problem.kernels
     _, first = min(kernels, key=lambda kernel: problem.facts.seconds(kernel[0], rates))
     return first / min(us for _, us in problem.kernels)
 

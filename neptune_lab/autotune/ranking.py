@@ -35,7 +35,7 @@ RANKED = frozenset({"block_q", "block_kv", "splits"})
 # Combinations of them that are estimated at most; of operators with more (several nests), none is.
 MOST = 200
 # Elements of the keys that a program of two groups of warps reads, at least, unless rows are wider than `WIDE`.
-FEWEST_ELEMENTS, WIDE = 49_000, 128
+FEWEST_ELEMENTS, WIDE = 40_000, 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +164,8 @@ def _only(operator: Operator, resolve: Resolver) -> str | None:
 def _fills_groups(resolve: Resolver, target: Target) -> bool:
     """Whether programs of two groups of warps, which Gluon has, have enough to do, and are enough.
 
-    On an H200, kernels in Triton with 64 rows take 0.65 to 1.04 of the time of those in Gluon otherwise, in 8 problems
-    of prefill and chunks; with more, 1.04 to 1.4 in 10.  Wider rows have enough in any case.
+    Otherwise, kernels in Triton with 64 rows take 0.65 to 0.95 of the time of those in Gluon on an H200 (nine problems
+    of prefill and chunks); with more, 1.04 to 1.4 (twelve problems).  Wider rows have enough in any case.
     """
     program, nest = resolve.program, resolve.nests[0]
     width = power_of_two(max(folded(program, nest), accumulated(program, nest)))
