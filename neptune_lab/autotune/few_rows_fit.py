@@ -47,7 +47,9 @@ def measured() -> tuple[Problem, ...]:
 
 
 def _problem(data: Mapping[str, Any]) -> Problem:
-    facts = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items() if name != "kernels"}
+    facts: dict[str, Any] = {
+        name: tuple(v) if isinstance(v, list) else v for name, v in data.items() if name != "kernels"
+    }
     kernels = tuple(
         (Choice.of(template, options, "a measured kernel"), us) for template, options, us in data["kernels"]
     )

@@ -59,7 +59,7 @@ def _shown(condition: Expr, axis: str, values: Mapping[str, range]) -> np.ndarra
         held = np.broadcast_to(evaluate(condition, env), [len(values[n]) for n in axes])
     except KeyError:
         return everything
-    return held.reshape(len(everything), -1).any(axis=1)
+    return np.asarray(held.reshape(len(everything), -1).any(axis=1))
 
 
 __all__ = ["shown_columns"]
