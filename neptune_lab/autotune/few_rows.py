@@ -63,8 +63,8 @@ LARGEST_TILE, WIDE_ROW = 1 << 15, 256
 MOST_AT_ONCE = 32
 # More programs than this per multiprocessor are not ranked.
 MOST_PROGRAMS = 16
-# What a multiprocessor has: bytes of shared memory, threads, and bytes that a block takes beside its tiles.
-SHARED, THREADS, BESIDE = 227 << 10, 2048, 2 << 10
+# Threads of a multiprocessor, and bytes of shared memory that a block takes beside its tiles.
+THREADS, BESIDE = 2048, 2 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,9 @@ class FewRows:
         running = self.programs * (splits if each == 1 else (last - 1) // each - first // each + 1)
         size = columns * self.bytes
         ahead = 1 if most == 1 else max(1, stages - 1)
-        resident = max(1, min(SHARED // self._shared(columns, stages, most), THREADS // (32 * warps)))
+        resident = max(
+            1, min(self.target.shared_memory // self._shared(columns, stages, most), THREADS // (32 * warps))
+        )
         fullest = ceil(running / sms)  # programs of one multiprocessor
         rate = min(rates.multiprocessor, size * ahead * min(resident, fullest) / rates.latency)
         reading = max(fullest * most * size / rate, running * most * size / (rates.memory * self._speed))

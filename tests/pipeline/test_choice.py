@@ -65,13 +65,15 @@ HEADS = (1, 64, 512, 64)
 @pytest.mark.parametrize(
     ("make", "code"),
     [
-        (lambda: _function("vanilla", HEADS, HEADS, HEADS), "gluon"),
+        (lambda: _function("vanilla", *[(1, 64, 1024, 64)] * 3), "gluon"),
+        (lambda: _function("vanilla", HEADS, HEADS, HEADS), "triton"),
         (lambda: _function("invariant_point", *[HEADS] * 3, *[(1, 64, 512, 4, 3)] * 2, (64,)), "triton"),
         (lambda: _document(), "triton"),
         (lambda: _masked(), "triton"),
     ],
     ids=[
         "vanilla",
+        "programs of two groups of warps have too little to do",
         "twelve vectors of a tile do not fit registers",
         "tiles of other documents are skipped",
         "a tile of bool",
