@@ -230,7 +230,7 @@ def test_it_compiles_without_spills(name: str, target: str):
 )
 def test_hoppers_tiles_would_not_do(target: str, fault: str):
     """The check finds what the choice of tiles avoids."""
-    kernel = nl.compile(attend("attention.causal", head_dim=256)(), target="h200", validate="none")
+    kernel = nl.compile(attend("attention.causal", head_dim=256)(), target="h200", validate="none", block_kv=64)
     assert fault in faults(kernel, kernel.machine_code(target))
 
 
