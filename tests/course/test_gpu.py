@@ -104,7 +104,7 @@ class TestFitting:
         says(gpu.fitting(choice), "right", "of 163 KiB")
 
     def test_wrong(self):
-        says(gpu.fitting({}), "wrong", "too much")
+        says(gpu.fitting({}), "wrong", "90% are asked for")
         says(gpu.fitting({"block_q": 128, "block_kv": 128, "num_stages": 3}), "wrong", "too much")
         says(gpu.fitting({"block_q": 32, "block_kv": 32, "num_stages": 2}), "wrong", "90% are asked for")
         says(gpu.fitting({"block": 32}), "wrong", "no option 'block'")

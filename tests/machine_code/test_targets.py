@@ -230,7 +230,8 @@ def test_it_compiles_without_spills(name: str, target: str):
 )
 def test_hoppers_tiles_would_not_do(target: str, fault: str):
     """The check finds what the choice of tiles avoids."""
-    kernel = nl.compile(attend("attention.causal", head_dim=256)(), target="h200", validate="none", block_kv=64)
+    large = nl.TileConfig(block_q=128, block_kv=64, num_warps=8)
+    kernel = nl.compile(attend("attention.causal", head_dim=256)(), target="h200", validate="none", config=large)
     assert fault in faults(kernel, kernel.machine_code(target))
 
 
