@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,12 +39,21 @@ class Reference:
         """The relative error (Frobenius norm) of the worst block of `BLOCK_ROWS` rows; infinite if NaN or infinities
         differ."""
         outputs = answer if isinstance(answer, tuple | list) else (answer,)
-        worst = 0.0
-        for output, index, want in self.blocks:
-            for part, wanted in zip(_by_rows(outputs[output][index]), _by_rows(want), strict=True):
-                off, size = squared_norms(part, wanted, dim=(-2, -1))
-                worst = max(worst, float((off / size.clamp_min(1e-60)).max()) ** 0.5)
-        return worst
+        return _worst((outputs[output][index], want) for output, index, want in self.blocks)
+
+    def rounding(self, dtype: torch.dtype) -> float:
+        """The `error` of the float64 answer itself when it is rounded to a dtype; it is large where elements are near
+        the dtype's least number, as those of a softmax of 200,000 columns are in float16."""
+        return _worst((want.to(dtype), want) for _, _, want in self.blocks)
+
+
+def _worst(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> float:
+    worst = 0.0
+    for found, want in pairs:
+        for part, wanted in zip(_by_rows(found), _by_rows(want), strict=True):
+            off, size = squared_norms(part, wanted, dim=(-2, -1))
+            worst = max(worst, float((off / size.clamp_min(1e-60)).max()) ** 0.5)
+    return worst
 
 
 def reference(setup: Setup, tensors: Sequence[torch.Tensor], scores: int = CHECKED_SCORES) -> Reference:

@@ -60,6 +60,18 @@ def test_many_scores_are_checked_on_a_sample(monkeypatch):
     assert sampled.error(answer) > 1e-2
 
 
+def test_an_answer_near_the_least_number_of_its_dtype_is_as_right_as_that_allows():
+    """A softmax of 200,000 columns has 4 to 7 bits in float16; a column that is left out is still seen."""
+    right = torch.softmax(torch.randn(8, 200_000, dtype=torch.float64), dim=-1)
+    blocks = Reference(((0, (slice(None),), right),), "every element")
+    assert 2e-3 < blocks.rounding(torch.float16) < 5e-3
+    assert blocks.error(right.to(torch.float16)) == blocks.rounding(torch.float16)
+    assert blocks.rounding(torch.float32) < 1e-7
+    answer = right.to(torch.float16)
+    answer[3, 1000:1100] = 0
+    assert blocks.error(answer) > 2 * blocks.rounding(torch.float16)
+
+
 def test_inputs_that_are_not_floats_are_refused():
     from neptune_lab.operators import rows
 
