@@ -212,7 +212,8 @@ def compile(
 
     Args:
         op: an Operator, or a Schedule.  Of an operator whose sizes have names (`nl.dim`), the kernel takes every
-            size; its code is Triton with loads by pointers, and it is always checked at small sizes of every kind.
+            size; its code is Triton with loads by pointers, or with `tuned` Gluon if that of one size is, and it is
+            always checked at small sizes of every kind.
         template: "rolling_update" or "split_k_update"; default: the operator's own, else chosen by shape.
         config: tile sizes and launch hints, such as TileConfig(num_warps=8); for "split_k_update", a SplitKConfig
             also has the number of splits.  What is left out is chosen by shape.
@@ -252,12 +253,13 @@ def compile(
         asked |= {"block_q": block_q, "block_kv": block_kv, "disable_passes": disable_passes}
         own = partial(compile, template=template, target=target, **asked)
         return with_other_sizes(op, own, template, for_target(sized, target), chosen, target)
+    if tuned is None:
+        tuned = template is None and sized is None and code is None and target is None and chooses_by_default()
     if not isinstance(op, Schedule) and getattr(op, "family", None) is not None:
         from neptune_lab.pipeline.for_sizes import compile_family
 
-        return compile_family(op, template, for_target(sized, target), chosen, target)
-    if tuned is None:
-        tuned = template is None and sized is None and code is None and target is None and chooses_by_default()
+        free = tuned and code is None and not disable_passes  # to be written in Gluon, as the kernel of one size is
+        return compile_family(op, template, for_target(sized, target), None if free else chosen, target)
     if tuned and not isinstance(op, Schedule):
         _check_operator(op)
 

@@ -261,6 +261,19 @@ def test_an_operator_with_a_named_size_is_compiled_in_gluon():
     assert error_of(made.triton, attention.causal(heads=2, seq=77, head_dim=64)) < 2e-3
 
 
+@pytest.mark.nightly
+def test_a_named_size_is_compiled_as_the_kernel_of_one_size_would_be():
+    """In Gluon where the choice that is known without measuring is; by shape if no choice is asked for."""
+
+    def op(seq):
+        return attention.causal(heads=32, seq=seq, head_dim=128)
+
+    n = nl.dim("n")
+    for more in ({"tuned": True}, {}):
+        one = nl.compile(op(4096), target="h200", validate="none", **more)
+        assert nl.compile(op(n), target="h200", **more).code.code == one.code.code == ("gluon" if more else "triton")
+
+
 def test_heads_that_run_together_divide_the_heads():
     space: dict[str, Callable[..., int]] = {"functools": functools}  # pyright: ignore[reportAssignmentType]
     exec(HEADS_TOGETHER, space)
