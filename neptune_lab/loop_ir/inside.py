@@ -38,7 +38,7 @@ from neptune_lab.loop_ir.nodes import (
     walk,
 )
 from neptune_lab.loop_ir.render import expression
-from neptune_lab.loop_ir.simplify import bounds
+from neptune_lab.loop_ir.simplify import bounds_where
 
 Guarded: TypeAlias = tuple[Load | Previous, tuple[Expr, ...]]
 
@@ -231,14 +231,14 @@ def _limits(
     domain: IterationDomain,
     loops: Extents,
 ) -> tuple[int, int] | None:
-    """Least and greatest value of an index: the bounds by intervals if they are within `allowed`, else the exact
-    ones."""
+    """Least and greatest value of an index: the bounds by intervals, which comparisons narrow, if they are within
+    `allowed`, else the exact ones."""
     ranges: dict[str, int] = {}
     for name in variables(index):
         limits = domain.range(name)
         if limits is not None and limits[0] == 0:
             ranges[name] = limits[1] + 1
-    rough = bounds(index, ranges)
+    rough = bounds_where(conditions, index, ranges)
     if rough is not None and allowed[0] <= rough[0] and rough[1] <= allowed[1]:
         return rough
     env = {it.name: it.binding for it in block.iters}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import reduce
 from types import MappingProxyType
 
 from neptune_lab.loop_ir.dtypes import dtype_of
@@ -38,6 +39,13 @@ _MOST_ASSUMED = 4
 def bounds(expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
     """Least and greatest value of an index expression over loops `0 <= v < extents[v]`; None if unknown."""
     return _Bounds(extents).of(expr)
+
+
+def bounds_where(conditions: Iterable[Expr], expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
+    """As `bounds`, of the values that an index takes where all conditions hold; the least is above the greatest if they
+    never do."""
+    known = _Bounds(extents)
+    return reduce(_both, [known.where(condition, expr) for condition in conditions], known.of(expr))
 
 
 class _Bounds:

@@ -283,8 +283,10 @@ def _check_covered(
         env = {it.name: it.binding for it in reader.iters}
         in_loops = tuple(substitute(c, env) for c in conditions)
         missing = uncovered(replace(wanted, predicates=(*wanted.predicates, *in_loops)), written, around)
-    if missing is not None and uncovered(_anywhere(wanted, places.shapes[read.buffer]), written, around) is None:
-        return
+    if missing is not None:
+        shape = places.shapes[read.buffer]
+        if any(uncovered(side, written, around) is None for side in _wider(wanted, shape, around)):
+            return
     if missing is not None:
         where = f" inside loop {shared[-1].var!r}" if shared else ""
         raise ScheduleError(
@@ -296,12 +298,20 @@ def _check_covered(
         )
 
 
-def _anywhere(side: Side, shape: tuple[int, ...]) -> Side:
-    """The access with each index that is not a sum of loops (because it depends on data, for example) replaced by all
-    values of its dimension."""
-    open_ = {n: f"index {n}" for n, index in enumerate(side.indices) if as_sum(index) is None}
-    indices = tuple(Var(open_[n]) if n in open_ else index for n, index in enumerate(side.indices))
-    return Side(indices, side.predicates, (*side.loops, *((name, shape[n]) for n, name in open_.items())))
+def _wider(side: Side, shape: tuple[int, ...], around: frozenset[str]) -> tuple[Side, ...]:
+    """Accesses of at least the same elements: indices that are no sum of loops (because they depend on data, for
+    example), and then also those that use no loop of `around`, are replaced by all values of their dimensions, which
+    rule 2 keeps them in."""
+    data = frozenset(n for n, index in enumerate(side.indices) if as_sum(index) is None)
+    free = frozenset(n for n, index in enumerate(side.indices) if not variables(index) & around)
+    return tuple(_anywhere(side, shape, dims) for dims in (data, data | free))
+
+
+def _anywhere(side: Side, shape: tuple[int, ...], dims: frozenset[int]) -> Side:
+    """The access with the indices of some dimensions replaced by all values there."""
+    names = {n: f"index {n}" for n in sorted(dims)}
+    indices = tuple(Var(names[n]) if n in names else index for n, index in enumerate(side.indices))
+    return Side(indices, side.predicates, (*side.loops, *((name, shape[n]) for n, name in names.items())))
 
 
 def _check_own_read(reader: Block, read: Load | Previous) -> None:
