@@ -208,7 +208,8 @@ def test_a_window_of_more_than_two_tiles_has_a_kernel_for_all(mod):
         q, k, v = drawn(n, n)
         out = nl.attention(q, k, v, mask_mod=mod, enable_gqa=True)
         assert error(out, q, k, v, mask_of(mod, n, n)) < 2e-3, n
-    assert kernels() == 2
+    # A length below the prefix, whose keys are all visible, has a kernel of its own.
+    assert kernels() == (3 if mod is prefix_of_three_tiles else 2)
 
 
 @pytest.mark.nightly
