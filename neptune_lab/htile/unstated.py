@@ -26,14 +26,13 @@ from typing import assert_never
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import COMPARISONS, LOGICAL
 from neptune_lab.htile.walk import (
+    expressions,
     gathered_tensors,
     reads,
     region,
     rewrite,
     rewrite_store,
-    roots,
     stores,
-    subexpressions,
     tile_dims,
 )
 from neptune_lab.strict.dtypes import usual
@@ -120,8 +119,8 @@ def elide_all(expr: ir.TileExpr) -> ir.TileExpr:
 
 def elide_inferable(store: ir.Store, known: Declared) -> ir.Store:
     """`store` without the dtypes and axes that `infer_unstated` would infer."""
-    nodes = (node for root in roots(store) for node in subexpressions(root))
-    if not any(isinstance(node, ir.Literal | ir.Iota) for node in nodes):  # only axes of tensors can be inferred
+    if not any(isinstance(node, ir.Literal | ir.Iota) for node in expressions(store)):
+        # Only axes of tensors can be inferred.
         short = rewrite_store(store, lambda expr: _elide_axes(expr, known) if isinstance(expr, ir.Access) else expr)
         return replace(short, target=_elide_axes(store.target, known))
     mask = None if store.mask is None else elide_all(store.mask)

@@ -14,7 +14,16 @@ from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.bounds import Env, Interval, grid_env, interval, loop_interval
 from neptune_lab.htile.printer import flat_access
 from neptune_lab.htile.shapes import broadcast, dtype_of, find_tensor, shape_of
-from neptune_lab.htile.walk import names_of_access, reads, roots, same_region, stores, subexpressions, written_tensors
+from neptune_lab.htile.walk import (
+    expressions,
+    names_of_access,
+    reads,
+    roots,
+    same_region,
+    stores,
+    subexpressions,
+    written_tensors,
+)
 from neptune_lab.strict.dtypes import DTYPES
 from neptune_lab.tensor_spec import overlaps
 
@@ -129,8 +138,8 @@ EnvItems: TypeAlias = tuple[tuple[str, Interval], ...]
 @lru_cache(maxsize=4096)
 def _tensors_of(store: ir.Store) -> tuple[str, ...]:
     """Names of the tensors that `store` accesses."""
-    nodes = [node for root in roots(store) for node in subexpressions(root)]
-    return tuple({store.target.tensor: None} | {n.tensor: None for n in nodes if isinstance(n, ir.Access | ir.Gather)})
+    nodes = (n for n in expressions(store) if isinstance(n, ir.Access | ir.Gather))
+    return tuple({store.target.tensor: None} | {n.tensor: None for n in nodes})
 
 
 @lru_cache(maxsize=4096)
@@ -173,15 +182,14 @@ def _check_fits(what: str, expr: ir.TileExpr, target: ir.Access, dtype: str, pro
 def _check_indices(store: ir.Store, env: EnvItems) -> None:
     """Every index of a store is bounded under the variables around it."""
     around: Env = dict(env)
-    for root in roots(store):
-        for expr in subexpressions(root):
-            match expr:
-                case ir.Access(index=index) | ir.Iota(index=index):
-                    _check_index(index, around)
-                case ir.Scalar(value=value):
-                    interval(value, around)
-                case _:
-                    pass
+    for expr in expressions(store):
+        match expr:
+            case ir.Access(index=index) | ir.Iota(index=index):
+                _check_index(index, around)
+            case ir.Scalar(value=value):
+                interval(value, around)
+            case _:
+                pass
     _check_index(store.target.index, around)
 
 

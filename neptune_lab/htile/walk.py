@@ -89,12 +89,17 @@ def reads(store: ir.Store) -> Iterator[ir.Access]:
         yield from accesses(root)
 
 
+def expressions(store: ir.Store) -> Iterator[ir.TileExpr]:
+    """Every expression in the value of `store` and in its mask."""
+    for root in roots(store):
+        yield from subexpressions(root)
+
+
 def gathered_tensors(store: ir.Store) -> Iterator[str]:
     """Names of the tensors that `store` reads element by element."""
-    for root in roots(store):
-        for node in subexpressions(root):
-            if isinstance(node, ir.Gather):
-                yield node.tensor
+    for node in expressions(store):
+        if isinstance(node, ir.Gather):
+            yield node.tensor
 
 
 def stores(body: Iterable[ir.Stmt]) -> Iterator[ir.Store]:

@@ -12,10 +12,10 @@ from neptune_lab.htile.aligned import AT_ONCE, end_of, head_of, steps_of
 from neptune_lab.htile.shapes import dtype_of, identity_literal, identity_of
 from neptune_lab.htile.substitute import substitute
 from neptune_lab.htile.walk import (
-    accesses,
+    expressions,
     names_of_index,
+    reads,
     rewrite,
-    roots,
     simplify,
     stores,
     subexpressions,
@@ -48,7 +48,7 @@ def align_row_loops(program: ir.Program) -> ir.Program:
 
 
 def _body(program: ir.Program, kernel: ir.Kernel) -> tuple[ir.Stmt, ...]:
-    if program.sizes or any(isinstance(e, ir.Dot) for s in stores(kernel.body) for e in _expressions(s)):
+    if program.sizes or any(isinstance(e, ir.Dot) for s in stores(kernel.body) for e in expressions(s)):
         return kernel.body
     out: list[ir.Stmt] = []
     for stmt in kernel.body:
@@ -110,7 +110,7 @@ def _rows_of(loop: ir.For, program: ir.Program) -> _Rows | None:
         _is_tile(i, loop.var, tile) for i in places if isinstance(i, ir.Slice) and loop.var in names_of_index(i)
     ):
         return None
-    read = [a for s in own for a in (s.target, *(x for r in roots(s) for x in accesses(r)))]
+    read = [a for s in own for a in (s.target, *reads(s))]
     rows = [a for a in read if any(_is_tile(i, loop.var, tile) for i in a.index)]
     inputs = [a for a in rows if program.tensor(a.tensor).space != "chip"]
     extents = {program.tensor(a.tensor).shape[-1] for a in inputs}
@@ -126,7 +126,7 @@ def _rows_of(loop: ir.For, program: ir.Program) -> _Rows | None:
         return None
     if any(loop.var in names_of_index(i) for a in inputs for i in a.index[:-1]):
         return None
-    for expr in (e for s in own for e in _expressions(s)):
+    for expr in (e for s in own for e in expressions(s)):
         if isinstance(expr, ir.Scalar) and loop.var in names_of_index(expr.value):
             return None
         if isinstance(expr, ir.Reduce) and identity_of(expr.op, dtype_of(expr.arg, program)) is None:
@@ -218,13 +218,8 @@ def _before(lanes: ir.Slice, stop: ir.IndexExpr) -> ir.TileExpr:
     return ir.Elementwise("lt", (ir.Iota((lanes,)), ir.Scalar(simplify(stop))), "bool")
 
 
-def _expressions(store: ir.Store) -> Iterator[ir.TileExpr]:
-    for root in roots(store):
-        yield from subexpressions(root)
-
-
 def _places(store: ir.Store) -> Iterator[ir.Index]:
     """The entries of every index of a statement."""
-    for expr in (store.target, *_expressions(store)):
+    for expr in (store.target, *expressions(store)):
         if isinstance(expr, ir.Access | ir.Iota):
             yield from expr.index

@@ -10,7 +10,15 @@ from typing import Any
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.aligned import AT_ONCE, end_of, head_of, steps_of
 from neptune_lab.htile.shapes import dtype_of, identity_literal, shape_of
-from neptune_lab.htile.walk import accesses, roots, simplify, stores, subexpressions, tile_dims, with_body
+from neptune_lab.htile.walk import (
+    expressions,
+    reads,
+    simplify,
+    stores,
+    subexpressions,
+    tile_dims,
+    with_body,
+)
 from neptune_lab.htile.walk import rewrite as rewrite_tile
 from neptune_lab.htile_passes.rewrite import fresh_name, tile_pass
 from neptune_lab.strict.dtypes import itemsize
@@ -164,7 +172,7 @@ class _Cutter:
         pieces = pieces_of(extent, kernel.num_warps or 4, head, block)
         # Formal statement: each reduction over the row is of elements that are computed from those of its own position,
         # each from 0 to the extent; so each piece is computed from pieces alone.
-        if pieces is None or not any(self.reduces(expr, pieces) for s in own for expr in _parts(s)):
+        if pieces is None or not any(self.reduces(expr, pieces) for s in own for expr in expressions(s)):
             return None
         return pieces if all(self.may_cut(store, pieces) for store in own) else None
 
@@ -173,7 +181,7 @@ class _Cutter:
         1 if they have none, or a statement has several rows in a tile, or there is a vector along few rows, which
         `shift_vectors` copies."""
         row = Pieces(extent, extent)
-        read = [a for s in stores(kernel.body) for a in (s.target, *(x for r in roots(s) for x in accesses(r)))]
+        read = [a for s in stores(kernel.body) for a in (s.target, *reads(s))]
         rows = [a for a in read if any(map(row.is_row, a.index))]
         if not rows or any(len(tile_dims(a.index)) > 1 for a in rows):
             return None, 1
@@ -196,15 +204,15 @@ class _Cutter:
         rows = [index for index in _slices(store) if pieces.is_row(index)]
         if store.mask is not None or any(index.start != ir.Int(0) for index in rows):
             return False
-        for expr in _parts(store):
+        for expr in expressions(store):
             if isinstance(expr, ir.Dot | ir.Gather | ir.Permute) and rows:
                 return False
             if self.reduces(expr, pieces) and not self.may_reduce(expr, pieces):
                 return False
-        reads = [store.target, *(a for root in roots(store) for a in accesses(root))]
+        accessed = [store.target, *reads(store)]
         return not any(
             self.program.tensor(a.tensor).space == "chip" or sum(map(pieces.is_row, a.index)) > 1
-            for a in reads
+            for a in accessed
             if any(map(pieces.is_row, a.index))
         )
 
@@ -283,13 +291,8 @@ class _Cutter:
         return out, replace(node, arg=value)
 
 
-def _parts(store: ir.Store) -> Iterator[ir.TileExpr]:
-    for root in roots(store):
-        yield from subexpressions(root)
-
-
 def _slices(store: ir.Store) -> Iterator[ir.Slice]:
     """Every slice of a statement's accesses and positions."""
-    for expr in (store.target, *_parts(store)):
+    for expr in (store.target, *expressions(store)):
         if isinstance(expr, ir.Access | ir.Iota):
             yield from (index for index in tile_dims(expr.index) if isinstance(index, ir.Slice))

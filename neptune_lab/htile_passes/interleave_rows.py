@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from neptune_lab.htile import nodes as ir
-from neptune_lab.htile.walk import reads, rewrite_store, roots, simplify, stores, subexpressions, unchanged
+from neptune_lab.htile.walk import expressions, reads, rewrite_store, simplify, stores, subexpressions, unchanged
 from neptune_lab.htile_passes.rewrite import fresh_name, tile_pass
 
 PARTS = ("a", "b")
@@ -169,11 +169,7 @@ def _rows(expr: ir.TileExpr) -> ir.Slice | None:
 def _independent(kernel: ir.Kernel, axis: str) -> bool:
     """Whether no statement combines rows: what is computed along the axis is stored along it."""
     for store in stores(kernel.body):
-        along_axis = any(
-            isinstance(e, ir.Access | ir.Iota) and _has_axis(e, axis)
-            for root in roots(store)
-            for e in subexpressions(root)
-        )
+        along_axis = any(isinstance(e, ir.Access | ir.Iota) and _has_axis(e, axis) for e in expressions(store))
         if along_axis and not _has_axis(store.target, axis):
             return False
         # A product that reduces the rows, or has them as its columns.

@@ -8,14 +8,13 @@ from dataclasses import replace
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.substitute import substitute
 from neptune_lab.htile.walk import (
-    accesses,
+    expressions,
     names_of_index,
+    reads,
     region,
     rewrite_store,
-    roots,
     same_region,
     stores,
-    subexpressions,
     tile_dims,
     written_tensors,
 )
@@ -76,18 +75,17 @@ def _read_ahead(loop: ir.For, kernel: ir.Kernel, program: ir.Program) -> ir.Acce
         return None
     if not (isinstance(loop.stop, ir.Int) and loop.start == ir.Int(0) and loop.stop.value >= FEWEST):
         return None
-    if kernel.num_stages is not None or any(isinstance(e, ir.Dot) for s in stores(kernel.body) for e in _parts(s)):
+    if kernel.num_stages is not None or any(isinstance(e, ir.Dot) for s in stores(kernel.body) for e in expressions(s)):
         return None
     if any(program.tensor(s.target.tensor).space != "chip" for s in own):
         return None  # it stores what it reads: there is nothing to wait for
-    if not any(isinstance(e, ir.Reduce) for s in own for e in _parts(s)):
+    if not any(isinstance(e, ir.Reduce) for s in own for e in expressions(s)):
         return None
     written = written_tensors(kernel)
     read = [
         a
         for s in own
-        for root in roots(s)
-        for a in accesses(root)
+        for a in reads(s)
         if program.tensor(a.tensor).space != "chip" and any(loop.var in names_of_index(i) for i in a.index)
     ]
     if not read or any(not same_region(read[0], a) or a.tensor != read[0].tensor for a in read):
@@ -118,8 +116,3 @@ def _ahead(loop: ir.For, read: ir.Access, ahead: ir.Tensor, now: ir.Tensor) -> I
     own = ir.Store(f"{loop.node_id}.{now.name}", ir.Access(now.name, axes), ir.Access(ahead.name, axes), loop.origin)
     body = tuple(rewrite_store(s, visit) if isinstance(s, ir.Store) else s for s in loop.body)
     yield replace(loop, body=(own, after, *body))
-
-
-def _parts(store: ir.Store) -> Iterator[ir.TileExpr]:
-    for root in roots(store):
-        yield from subexpressions(root)

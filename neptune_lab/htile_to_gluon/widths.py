@@ -15,7 +15,14 @@ from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import shape_of
 from neptune_lab.htile.sizes import at_samples
 from neptune_lab.htile.verify import verify
-from neptune_lab.htile.walk import map_stores, rewrite_store, roots, stores, subexpressions, tile_dims, with_body
+from neptune_lab.htile.walk import (
+    expressions,
+    map_stores,
+    rewrite_store,
+    stores,
+    tile_dims,
+    with_body,
+)
 from neptune_lab.htile_to_triton.padding import next_power_of_two
 
 
@@ -63,14 +70,9 @@ def _widths(kernel: ir.Kernel) -> frozenset[int]:
 def _indices(kernel: ir.Kernel) -> Iterator[tuple[ir.Index, ...]]:
     for store in stores(kernel.body):
         yield store.target.index
-        for expr in _expressions(store):
+        for expr in expressions(store):
             if isinstance(expr, ir.Access | ir.Iota):
                 yield expr.index
-
-
-def _expressions(store: ir.Store) -> Iterator[ir.TileExpr]:
-    for root in roots(store):
-        yield from subexpressions(root)
 
 
 def _is_legal(program: ir.Program, kernel: ir.Kernel, widths: frozenset[int]) -> bool:
@@ -78,7 +80,7 @@ def _is_legal(program: ir.Program, kernel: ir.Kernel, widths: frozenset[int]) ->
     loaded = _loaded(program, every)
     return all(
         _ends_there(program, store.target, widths)
-        and all(_keeps_values(program, expr, widths, loaded) for expr in _expressions(store))
+        and all(_keeps_values(program, expr, widths, loaded) for expr in expressions(store))
         for store in every
     )
 

@@ -17,7 +17,7 @@ from typing import assert_never
 
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import dtype_of, operation, shape_of
-from neptune_lab.htile.walk import roots, stores, subexpressions, tile_dims
+from neptune_lab.htile.walk import expressions, stores, tile_dims
 from neptune_lab.strict.dtypes import HALVES
 
 DOT_MINIMUM = 16
@@ -49,8 +49,7 @@ class Padding:
         dots = [
             expr
             for store in self._stores
-            for root in roots(store)
-            for expr in subexpressions(root)
+            for expr in expressions(store)
             if isinstance(expr, ir.Dot) and 1 not in self.dot_extents(expr)
         ]
         self._in_dot = frozenset(extent for dot in dots for extent in self.dot_extents(dot))

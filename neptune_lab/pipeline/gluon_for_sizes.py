@@ -11,9 +11,8 @@ from neptune_lab.operators import Operator
 from neptune_lab.pipeline.choice import Choice
 from neptune_lab.pipeline.fallback import REFUSALS
 from neptune_lab.pipeline.hopper import suited_to_odd_lengths
-from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.options import CodeOptions
-from neptune_lab.pipeline.tuned import chooses_by_default, chosen_kernel
+from neptune_lab.pipeline.tuned import choice_and_kernel, chooses_by_default
 from neptune_lab.target import ANY, Target
 
 # Tiles of kernels that skip tiles by data, of which no record says anything.
@@ -43,18 +42,10 @@ def gluon_choice(
 
 def _of_one_size(op: Operator, gpu: Target) -> Choice | None:
     """What the kernel of one size is made by, if that is in Gluon, or skips tiles by data."""
-    from neptune_lab.pipeline.compile import compile_choice
-
-    tried: list[tuple[Choice, Kernel]] = []
-
-    def make(choice: Choice) -> Kernel:
-        tried.append((choice, compile_choice(op, choice, target=gpu, validate="none")))
-        return tried[-1][1]
-
-    kernel = chosen_kernel(op, make, target=gpu)
-    if kernel is None:
+    found = choice_and_kernel(op, gpu)
+    if found is None:
         return None
-    choice = next(choice for choice, made in tried if made.htile is kernel.htile)
+    choice, kernel = found
     if kernel.code.code == "gluon":
         return replace(choice, code=_suited(kernel.code))
     loops = (stmt for one in kernel.htile.kernels for stmt in one.body if isinstance(stmt, For))

@@ -98,6 +98,13 @@ def chosen_kernel(
 def untuned_choice(operator: Operator, target: Target) -> Choice | None:
     """The choice that `chosen_kernel` makes for a GPU, with the options that follow from its tiles; None if it is what
     the shape suggests."""
+    found = choice_and_kernel(operator, target)
+    return None if found is None else replace(found[0], code=found[1].code)
+
+
+def choice_and_kernel(operator: Operator, target: Target) -> tuple[Choice, Kernel] | None:
+    """The choice that `chosen_kernel` makes for a GPU, and its kernel, not compared; None if it is what the shape
+    suggests."""
     from neptune_lab.pipeline.compile import compile_choice
 
     tried: list[tuple[Choice, Kernel]] = []
@@ -109,8 +116,7 @@ def untuned_choice(operator: Operator, target: Target) -> Choice | None:
     kernel = chosen_kernel(operator, make, target=target)
     if kernel is None:
         return None
-    choice = next(choice for choice, made in tried if made.htile is kernel.htile)
-    return replace(choice, code=kernel.code)
+    return next(choice for choice, made in tried if made.htile is kernel.htile), kernel
 
 
 def _record(operator: Operator, similar: tuple[Operator, ...], target: Target | None) -> tuple[Record | None, bool]:
@@ -188,4 +194,4 @@ def kernel_of_record(record: Record, make: Make, *, exact: bool) -> tuple[Kernel
         return None, error.reason
 
 
-__all__ = ["chooses_by_default", "chosen_kernel", "kernel_of_record", "untuned_choice"]
+__all__ = ["choice_and_kernel", "chooses_by_default", "chosen_kernel", "kernel_of_record", "untuned_choice"]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
     from neptune_lab.operators import Operator
+    from neptune_lab.pipeline import Kernel
 
 # Operators by everything that they depend on; the oldest are dropped first.
 _known: OrderedDict[Any, Recording] = OrderedDict()
@@ -108,17 +109,15 @@ def _kernel(op: Operator, options: dict[str, Any]) -> LoadedKernel:
     from neptune_lab.pipeline import Choice, compile, compile_choice
     from neptune_lab.records import workload_key
 
+    def make() -> Kernel:
+        choice = Choice.of(options.pop("template", None), options, "kernel_options") if options else None
+        return compile(op) if choice is None else compile_choice(op, choice)
+
     workloads = (workload_key(op),)
     records = known_records(workloads)
-    key = stored.key_of(("pass", workloads, records, tuple(sorted(options.items()))))
-    entry = stored.find(key)
-    if entry is None:
-        choice = Choice.of(options.pop("template", None), options, "kernel_options") if options else None
-        made = compile(op) if choice is None else compile_choice(op, choice)
-        further = tuple(range(len(stored.captured_inputs(made.spec.inputs))))
-        entry = stored.StoredKernel(made.spec, further, workloads, records)
-        stored.put(key, entry)
-    return load(entry.spec)
+    found = _stored(("pass", workloads, records, tuple(sorted(options.items()))), workloads, records, make)
+    assert found is not None
+    return found
 
 
 def _joint_kernel(op: Operator) -> LoadedKernel | None:
@@ -127,14 +126,21 @@ def _joint_kernel(op: Operator) -> LoadedKernel | None:
     from neptune_lab.records import workload_key
 
     workloads = (workload_key(op),)
-    key = stored.key_of(("joint pass", workloads))
+    return _stored(("joint pass", workloads), workloads, "", lambda: joint_kernel(op))
+
+
+def _stored(
+    what: tuple[Any, ...], workloads: tuple[str, ...], records: str, make: Callable[[], Kernel | None]
+) -> LoadedKernel | None:
+    """The kernel that is kept on disk for `what`, or the one that `make` gives; None if it gives none."""
+    key = stored.key_of(what)
     entry = stored.find(key)
     if entry is None:
-        made = joint_kernel(op)
+        made = make()
         if made is None:
             return None
         further = tuple(range(len(stored.captured_inputs(made.spec.inputs))))
-        entry = stored.StoredKernel(made.spec, further, workloads, "")
+        entry = stored.StoredKernel(made.spec, further, workloads, records)
         stored.put(key, entry)
     return load(entry.spec)
 
