@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from neptune_lab.collector import uncollected
 from neptune_lab.errors import DefinitionError, NeptuneError, TileError
 from neptune_lab.pytorch import lengths, stored
 from neptune_lab.pytorch.arguments import Problem
@@ -70,6 +71,7 @@ def _keep(known: OrderedDict[Any, Any], key: Any, value: Any) -> None:
         known.popitem(last=False)
 
 
+@uncollected
 def compiled_for(
     problem: Problem, score_mod: Any, mask_mod: Any, reading: Reading, device: torch.device, place: Any = None
 ) -> Compiled:

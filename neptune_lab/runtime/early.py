@@ -1,16 +1,19 @@
 """Compiles a module's kernels before their first launch, each in a thread of its own, while the caller does other work.
 
-Triton releases Python's lock in LLVM and ptxas, where most of its time goes.  The launcher runs on tensors without
-memory (torch's "meta" device), which have the shapes and alignment of the usual arguments; a launch with others
-compiles again.
+Triton releases Python's lock in LLVM and ptxas, where most of its time goes.  Its front end is Python: the caller goes
+on after it, since two threads of Python would take turns, and the compilation is what takes longer.  The launcher runs
+on tensors without memory (torch's "meta" device), which have the shapes and alignment of the usual arguments; a launch
+with others compiles again.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab.runtime.load import LoadedKernel, load
@@ -20,9 +23,16 @@ if TYPE_CHECKING:
     import torch
 
 
+# Functions of Triton that run without Python's lock for most of their time.
+_UNLOCKED = frozenset({"make_llir", "make_ptx", "make_cubin"})
+# The caller goes on after so many seconds in any case; it looks as often as the second number says.
+_LONGEST, _STEP = 5.0, 0.002
+
+
 @contextmanager
 def compiling(spec: KernelSpec, device: torch.device) -> Iterator[None]:
-    """Compiles the kernels of `spec` for a GPU during the block, and waits for them at its end.
+    """Compiles the kernels of `spec` for a GPU during the block, which starts after Triton's front end, and waits for
+    them at its end.
 
     A kernel that cannot be compiled is left to the launch, which says why; so is every kernel in Triton's interpreter,
     and one for all sizes.
@@ -31,6 +41,7 @@ def compiling(spec: KernelSpec, device: torch.device) -> Iterator[None]:
         device: the GPU.
     """
     threads = _begun(load(spec), device) if device.type == "cuda" and not spec.ranges else []
+    _wait_for_front_end(threads)
     try:
         yield
     finally:
@@ -52,6 +63,21 @@ def _begun(kernel: LoadedKernel, device: torch.device) -> list[threading.Thread]
     for thread in threads:
         thread.start()
     return threads
+
+
+def _wait_for_front_end(threads: list[threading.Thread]) -> None:
+    """Waits until no thread runs Triton's front end."""
+    end = time.monotonic() + _LONGEST
+    while any(_holds_lock(thread) for thread in threads) and time.monotonic() < end:
+        time.sleep(_STEP)
+
+
+def _holds_lock(thread: threading.Thread) -> bool:
+    """Whether a thread that compiles is not yet, or no longer, in a function of `_UNLOCKED`."""
+    frame: FrameType | None = sys._current_frames().get(thread.ident or 0)
+    while frame is not None and frame.f_code.co_name not in _UNLOCKED:
+        frame = frame.f_back
+    return frame is None and thread.is_alive()
 
 
 def launches(kernel: LoadedKernel) -> list[Callable[[], Any]]:

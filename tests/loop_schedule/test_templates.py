@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import by_name
 import numpy as np
 import pytest
@@ -10,8 +12,10 @@ from by_turns import in_turn
 
 import neptune_lab as nl
 from neptune_lab.htile.interpret import interpret
+from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_ir.run import run_wide
-from neptune_lab.loop_schedule import Schedule
+from neptune_lab.loop_ir.tvm_compat import TvmRefusal, apply
+from neptune_lab.loop_schedule import Schedule, tvm_steps
 from neptune_lab.loop_schedule.plan import plan
 from neptune_lab.loop_schedule.templates import TEMPLATES, choose_template
 from neptune_lab.operators import attention, custom, gemm_chain, norms, performer, softmax
@@ -210,3 +214,25 @@ def test_an_interrupted_template_leaves_nothing_behind(template: str, monkeypatc
         TEMPLATES[template](sch, block_kv=8)
     assert remarks(sch) == ["Before."]
     assert len(sch.steps) == 1
+
+
+@pytest.mark.parametrize("q_len", [37, 1])
+@pytest.mark.parametrize(("template", "options"), [("rolling_update", {}), ("split_k_update", {"splits": 2})])
+def test_tvm_is_not_asked_for_what_it_refuses(
+    monkeypatch: pytest.MonkeyPatch, q_len: int, template: str, options: dict[str, int]
+):
+    """The first error of a process takes TVM a second: tiles that divide nothing are scheduled without one."""
+    refused: list[str] = []
+
+    def noted(*arguments: Any) -> Program:
+        try:
+            return apply(*arguments)
+        except TvmRefusal as error:
+            refused.append(error.reason)
+            raise
+
+    monkeypatch.setattr(tvm_steps, "apply", noted)
+    op = attention.general(1, 4, q_len, 41, 8, mask_mod=lambda b, h, q, k: q >= k, kv_heads=2, empty_rows="zero")
+    sch = by_name.apply(template, Schedule(op), block_q=8, block_kv=8, **options)
+    assert not refused
+    assert sch.check()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 
 import pytest
 import torch
@@ -86,3 +87,30 @@ def test_nothing_is_compiled_in_the_interpreter_or_on_a_cpu(monkeypatch: pytest.
         pass
     assert not first.ran
     assert not second.ran
+
+
+def test_the_block_starts_after_the_front_end_which_needs_pythons_lock(monkeypatch: pytest.MonkeyPatch):
+    main, begun, order = threading.main_thread().ident, threading.Event(), []
+
+    def waits() -> bool:
+        frame: FrameType | None = sys._current_frames()[main or 0]
+        while frame is not None and frame.f_code is not early._wait_for_front_end.__code__:
+            frame = frame.f_back
+        return frame is not None
+
+    def make_llir() -> None:
+        assert begun.wait(20)
+        order.append("machine code")
+
+    class Slow(Jit):
+        def run(self, *arguments, grid, warmup, **options):
+            while not waits() and not begun.wait(0.001):
+                pass
+            order.append("front end")
+            make_llir()
+
+    _loaded(monkeypatch, Slow(), Jit())
+    with early.compiling(SPEC, torch.device("cuda", 0)):
+        order.append("block")
+        begun.set()
+    assert order == ["front end", "block", "machine code"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dimensions import Dimensions, dimensions
-from neptune_lab.loop_ir.nodes import Block, Loop, Program, reads
+from neptune_lab.loop_ir.nodes import Block, Const, Loop, Program, loads, reads
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.plan import NestPlan
@@ -31,6 +31,18 @@ def _ways_in(sch: Schedule, nest: NestPlan) -> list[Callable[[str, str], None]]:
     padded tile; ours keeps the tiles of all blocks alike."""
     ways = [sch.reverse_compute_at, sch.fuse_under]
     return ways[::-1] if nest.padded else ways
+
+
+def _ways_after(sch: Schedule, nest: NestPlan, name: str) -> list[Callable[[str, str], None]]:
+    """The primitives that fuse a map into the kernel after the nest's loop, the preferred one first. Ours is first
+    where TVM's is refused: for the first error of a process, TVM reads the symbols of all libraries, for a second.
+
+    It refuses a map that reads one element of what an inner loop writes (a tagged value), or, often, blocks that leave
+    out the rest of a tile. Where both work, they give the same program."""
+    _, block, _ = tree.find_block(sch.program, name)
+    tagged = any(isinstance(index, Const) for read in loads(block.body.value) for index in read.indices)
+    ragged = any(b.predicates for b in tree.blocks(sch.program))
+    return [sch.fuse_under, sch.reverse_compute_at] if tagged or ragged else _ways_in(sch, nest)
 
 
 def fuse_prologue(
@@ -106,7 +118,7 @@ def fuse_epilogue(
         elif folded_axes.get(name) and not _have_axes(sch.base, dims, folded_axes[name], block, here):
             second_passes += _fuse_second_pass(sch, name, grid)
         else:
-            _first_that_works(*_ways_in(sch, nest))(name, grid)
+            _first_that_works(*_ways_after(sch, nest, name))(name, grid)
     return tuple(second_passes)
 
 
