@@ -7,6 +7,9 @@ once per kernel and module.
 
 It also computes every sum and product of integers a second time, in int64, to assert that int32 does not overflow, and
 then drops the assertion unless it debugs. That took a third of the rest.
+
+With Triton 3.6, a number that the program computes, such as the end of a loop, is `int` of an array of one element,
+which NumPy 2.5 refuses. Here it is the element.
 """
 
 from __future__ import annotations
@@ -27,10 +30,19 @@ class _PatchedOnce:
 
     def __call__(self, function: Any) -> Any:
         """An object whose `restore()` undoes the patches; Triton calls it only at the end of a kernel."""
+        from triton.language import core
+
         key = id(function.__globals__)
         if key not in self._patched:
-            self._patched[key] = self._patch(function)
+            self._patched[key] = scope = self._patch(function)
+            if (set_attr := getattr(scope, "set_attr", None)) is not None:
+                set_attr(core.tensor, "__index__", _number)
         return _Restored(self._patched, self._patched[key])
+
+
+def _number(tensor: Any) -> int:
+    """Of a tensor with one element."""
+    return int(tensor.handle.data.item())
 
 
 class _Restored:

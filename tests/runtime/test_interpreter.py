@@ -71,12 +71,33 @@ def test_no_integer_is_computed_twice_for_an_assertion_that_is_dropped(monkeypat
     assert set(asked) == {True}
 
 
+def test_the_end_of_a_loop_is_a_number_whatever_triton_makes_of_it(monkeypatch: pytest.MonkeyPatch):
+    """Triton 3.6 takes `int` of an array of one element, which NumPy 2.5 refuses."""
+    from triton.language import core
+    from triton.runtime import interpreter
+
+    def refused(tensor: Any) -> int:
+        raise TypeError("only 0-dimensional arrays can be converted to Python scalars")
+
+    patch = interpreter._patch_lang
+
+    def as_of_3_6(function: Any) -> Any:
+        scope = patch(function)
+        scope.set_attr(core.tensor, "__index__", refused)
+        return scope
+
+    monkeypatch.setattr(interpreter, "_patch_lang", as_of_3_6)
+    kernel = nl.compile(attention.causal(heads=2, seq=48, head_dim=16), block_q=16, block_kv=16)
+    assert kernel.relative_error() < 1e-3
+
+
 def test_triton_language_is_restored():
     import triton.language as tl
 
     def state() -> dict[str, Any]:
         names = {name: getattr(tl, name) for name in ("load", "store", "arange", "dot", "reduce", "range", "where")}
-        return names | {"T": tl.tensor.T, "bool": getattr(tl.tensor, "__bool__", None)}
+        of_tensors = ("T", "__bool__", "__index__")
+        return names | {name: getattr(tl.tensor, name, None) for name in of_tensors}
 
     before = state()
     kernel = nl.compile(norms.l2_norm(8, 40))
