@@ -155,7 +155,8 @@ def _same_numbers() -> None:
     import torch
 
     random.seed(0)
-    torch.manual_seed(0)
+    # `torch.manual_seed` keeps the stack of every call for a CUDA that may still be set up, which takes 0.5 ms.
+    (torch.manual_seed if HAS_GPU else torch.default_generator.manual_seed)(0)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -8,6 +8,8 @@ once per kernel and module.
 It also computes every sum and product of integers a second time, in int64, to assert that int32 does not overflow, and
 then drops the assertion unless it debugs. That took a third of the rest.
 
+For each tensor that it makes, it writes a table of all dtypes, to look one of them up. Here, each is looked up once.
+
 With Triton 3.6, a number that the program computes, such as the end of a loop, is `int` of an array of one element,
 which NumPy 2.5 refuses. Here it is the element.
 """
@@ -56,6 +58,25 @@ class _Restored:
         self._scope.restore()
 
 
+def _by_dtype(look_up: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Triton's `_get_np_dtype` with the answers for scalars kept; other types are made anew for each tensor."""
+    from triton.language import core
+
+    known: dict[str, Any] = {}
+
+    def found(dtype: Any) -> Any:
+        if type(dtype) is core.block_type:
+            dtype = dtype.element_ty
+        if type(dtype) is not core.dtype:
+            return look_up(dtype)
+        name = dtype.name
+        if name not in known:
+            known[name] = look_up(dtype)
+        return known[name]
+
+    return found
+
+
 @contextmanager
 def lean_interpreter() -> Iterator[None]:
     """Inside, a kernel in the interpreter does no work twice, and gives the same numbers. One thread at a time."""
@@ -63,10 +84,13 @@ def lean_interpreter() -> Iterator[None]:
 
     # Other versions of Triton may have neither, and may not need it.
     patch = getattr(interpreter, "_patch_lang", None)
+    look_up = getattr(interpreter, "_get_np_dtype", None)
     builder: Any = getattr(interpreter, "interpreter_builder", None)
     options: Any = getattr(builder, "options", None)
     if patch is not None:
         interpreter._patch_lang = _PatchedOnce(patch)
+    if look_up is not None:
+        interpreter._get_np_dtype = _by_dtype(look_up)
     if getattr(options, "sanitize_overflow", False) and not getattr(options, "debug", True):
         builder.options = replace(options, sanitize_overflow=False)
     try:
@@ -74,5 +98,7 @@ def lean_interpreter() -> Iterator[None]:
     finally:
         if patch is not None:
             interpreter._patch_lang = patch
+        if look_up is not None:
+            interpreter._get_np_dtype = look_up
         if options is not None:
             builder.options = options

@@ -11,6 +11,7 @@ import pytest
 import neptune_lab as nl
 from neptune_lab.operators import attention, norms
 from neptune_lab.runtime.device import interpreting
+from neptune_lab.runtime.interpreter import lean_interpreter
 
 pytestmark = pytest.mark.skipif(not interpreting(), reason="kernels run on the GPU here")
 
@@ -89,6 +90,23 @@ def test_the_end_of_a_loop_is_a_number_whatever_triton_makes_of_it(monkeypatch: 
     monkeypatch.setattr(interpreter, "_patch_lang", as_of_3_6)
     kernel = nl.compile(attention.causal(heads=2, seq=48, head_dim=16), block_q=16, block_kv=16)
     assert kernel.relative_error() < 1e-3
+
+
+def test_every_dtype_is_what_triton_makes_of_it():
+    """Alone, in a block, and as what a pointer points to; a second time as the first."""
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    look_up = interpreter._get_np_dtype
+    scalars = [tl.dtype(name) for name in tl.dtype.SINT_TYPES + tl.dtype.UINT_TYPES + tl.dtype.FP_TYPES]
+    pointers = [tl.pointer_type(scalar) for scalar in scalars]
+    every = [*scalars, *pointers, *(tl.block_type(t, [16]) for t in (*scalars, *pointers))]
+    wanted = [look_up(t) for t in every]
+    with lean_interpreter():
+        assert interpreter._get_np_dtype is not look_up
+        assert [interpreter._get_np_dtype(t) for t in every] == wanted
+        assert [interpreter._get_np_dtype(t) for t in reversed(every)] == wanted[::-1]
+    assert interpreter._get_np_dtype is look_up
 
 
 def test_triton_language_is_restored():
