@@ -69,7 +69,7 @@ def _by_dtype(look_up: Callable[[Any], Any]) -> Callable[[Any], Any]:
             dtype = dtype.element_ty
         if type(dtype) is not core.dtype:
             return look_up(dtype)
-        name = dtype.name
+        name = str(dtype.name)
         if name not in known:
             known[name] = look_up(dtype)
         return known[name]
