@@ -1,19 +1,23 @@
 """Microseconds of the host from an eager `nl.attention` call to its last launch, with the GPU idle.
 
-    python scripts/call_cost.py [--rows causal,decode] [--turns 300]
+    python scripts/call_cost.py [--rows "causal;decode"] [--turns 300] [--workers 12]
 
 Each call is timed by itself, after the GPU has finished the one before; the figure is the median.  Each answer is
-compared with float64.
+compared with float64.  The kernels are compiled first, by one process per row, which leave them in the caches on the
+disk (`--workers 0`: by this process, one after another).
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
+import os
+import subprocess
+import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -22,6 +26,25 @@ import torch.nn.functional as F
 from speed_checks import causal
 
 import neptune_lab as nl
+
+# Calls before the first one that is timed: more than a family of calls has lengths of its own.
+WARM = 20
+LENGTHS = 400
+
+
+@dataclass(frozen=True)
+class Row:
+    """A call that is timed.
+
+    Args:
+        call: takes what `before` gives.
+        answer: in float64, of the last call.
+        before: what is done before each call, and not timed.
+    """
+
+    call: Callable[[Any], Any]
+    answer: Callable[[], Any]
+    before: Callable[[], Any] = lambda: None
 
 
 def window(width: int) -> Callable[..., Any]:
@@ -38,95 +61,195 @@ def ordered(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     return torch.arange(q.shape[2], device="cuda")[:, None] >= torch.arange(k.shape[2], device="cuda")
 
 
-Row = tuple[Callable[[], Any], Callable[[], torch.Tensor]]
-
-
 def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
     """The answer in float64."""
     return F.scaled_dot_product_attention(q.double(), k.double(), v.double(), attn_mask=mask)
 
 
-def rows() -> dict[str, Row]:
-    """Calls, and their answers."""
+def short(attend: Callable[..., Any], mask: Callable[..., Any] | None = None) -> Row:
+    """Four heads of 64 queries and keys."""
+    q, k, v = drawn(*[(1, 4, 64, 64)] * 3)
+    return Row(lambda _: attend(q, k, v), lambda: sdpa(q, k, v, None if mask is None else mask(q, k)))
+
+
+def narrow(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    return ordered(q, k) & (torch.arange(64, device="cuda")[:, None] - torch.arange(64, device="cuda") < 17)
+
+
+def biased() -> Row:
     q, k, v = drawn(*[(1, 4, 64, 64)] * 3)
     bias = torch.randn(4, 64, 64, device="cuda")
-    packed = drawn((1, 64, 3 * 4, 64))[0]
-    views = [t.transpose(1, 2) for t in packed.chunk(3, 2)]
-    q1, k1, v1 = drawn((1, 4, 1, 64), *[(1, 4, 4000, 64)] * 2)
-    shifted = [torch.randn(64 * 256 + 1, dtype=torch.float16, device="cuda")[1:].view(1, 4, 64, 64) for _ in range(3)]
-    grown = [drawn(*[(1, 4, 200 + n, 64)] * 2) for n in range(600)]
-    turns, prompts = itertools.count(), itertools.count()
-    now: list[Any] = [None]
-    long = [drawn(*[(1, 32, 16 + n, 64)] * 3) for n in range(400)]
-    wide = drawn(*[(1, 32, 512, 64)] * 3)
-    tiles = {"code": "gluon", "template": "rolling_update", "block_q": 64, "block_kv": 64, "num_warps": 4}
 
-    def varying() -> Any:
-        now[0] = grown[next(turns) % len(grown)]
-        return nl.attention(q1, *now[0], dynamic=True)
-
-    def prompt() -> Any:
-        now[0] = long[next(prompts) % len(long)]
-        return nl.attention(*now[0], mask_mod=causal, dynamic=True)
-
-    def biased(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+    def with_bias(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
         return s + bias[h, i, j]
 
-    def with_bias() -> torch.Tensor:
-        return sdpa(q, k, v, bias.double()[None])
+    return Row(lambda _: nl.attention(q, k, v, score_mod=with_bias), lambda: sdpa(q, k, v, bias.double()[None]))
 
-    mask = ordered(q, k)
-    narrow = mask & (torch.arange(64, device="cuda")[:, None] - torch.arange(64, device="cuda") < 17)
+
+def packed() -> Row:
+    views = [t.transpose(1, 2) for t in drawn((1, 64, 3 * 4, 64))[0].chunk(3, 2)]
+    return Row(lambda _: nl.attention(*views, mask_mod=causal), lambda: sdpa(*views, ordered(*views[:2])))
+
+
+def unaligned() -> Row:
+    flat = [torch.randn(64 * 256 + 1, dtype=torch.float16, device="cuda") for _ in range(3)]
+    q, k, v = (tensor[1:].view(1, 4, 64, 64) for tensor in flat)
+    return Row(lambda _: nl.attention(q, k, v), lambda: sdpa(q, k, v))
+
+
+def decode(**options: Any) -> Row:
+    q, k, v = drawn((1, 4, 1, 64), *[(1, 4, 4000, 64)] * 2)
+    return Row(lambda _: nl.attention(q, k, v, **options), lambda: sdpa(q, k, v))
+
+
+def new_each(
+    attend: Callable[..., Any], given: Sequence[Sequence[torch.Tensor]], answer: Callable[..., torch.Tensor] = sdpa
+) -> Row:
+    """Calls whose length is another one each time."""
+    turns = itertools.cycle(given)
+    now: list[Any] = [None]
+
+    def following() -> Any:
+        now[0] = next(turns)
+        return now[0]
+
+    return Row(lambda tensors: attend(*tensors), lambda: answer(*now[0]), following)
+
+
+def growing() -> Row:
+    q = drawn((1, 4, 1, 64))
+    caches = [[*q, *drawn(*[(1, 4, 200 + n, 64)] * 2)] for n in range(LENGTHS)]
+    return new_each(lambda *tensors: nl.attention(*tensors, dynamic=True), caches)
+
+
+def prompts(attend: Callable[..., Any]) -> Row:
+    every = [drawn(*[(1, 32, 16 + n, 64)] * 3) for n in range(LENGTHS)]
+    return new_each(attend, every, lambda q, k, v: sdpa(q, k, v, ordered(q, k)))
+
+
+def of_all_lengths(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+    return nl.attention(q, k, v, mask_mod=causal, dynamic=True)
+
+
+def one_prompt() -> Row:
+    q, k, v = drawn(*[(1, 32, 200, 64)] * 3)
+    return Row(lambda _: of_all_lengths(q, k, v), lambda: sdpa(q, k, v, ordered(q, k)))
+
+
+def options() -> Row:
+    wide = drawn(*[(1, 32, 512, 64)] * 3)
+    tiles = {"code": "gluon", "template": "rolling_update", "block_q": 64, "block_kv": 64, "num_warps": 4}
+    return Row(
+        lambda _: nl.attention(*wide, mask_mod=causal, kernel_options=tiles),
+        lambda: sdpa(*wide, ordered(*wide[:2])),
+    )
+
+
+def compiled() -> Row:
     kernel = nl.compile(nl.operators.attention.causal(heads=4, seq=64, head_dim=64))
-    return {
-        "causal": (lambda: nl.attention(q, k, v, mask_mod=causal), lambda: sdpa(q, k, v, mask)),
-        "plain": (lambda: nl.attention(q, k, v), lambda: sdpa(q, k, v)),
-        "window": (lambda: nl.attention(q, k, v, mask_mod=window(17)), lambda: sdpa(q, k, v, narrow)),
-        "bias": (lambda: nl.attention(q, k, v, score_mod=biased), with_bias),
-        "packed qkv": (lambda: nl.attention(*views, mask_mod=causal), lambda: sdpa(*views, mask)),
-        "unaligned": (lambda: nl.attention(*shifted), lambda: sdpa(*shifted)),
-        "decode": (lambda: nl.attention(q1, k1, v1), lambda: sdpa(q1, k1, v1)),
-        "decode, all lengths": (lambda: nl.attention(q1, k1, v1, dynamic=True), lambda: sdpa(q1, k1, v1)),
-        "decode, a new length each": (varying, lambda: sdpa(q1, *now[0])),
-        "prompt, a new length each": (prompt, lambda: sdpa(*now[0], ordered(*now[0][:2]))),
-        "options": (
-            lambda: nl.attention(*wide, mask_mod=causal, kernel_options=tiles),
-            lambda: sdpa(*wide, ordered(*wide[:2])),
-        ),
-        "kernel(q, k, v)": (lambda: kernel(q, k, v), lambda: sdpa(q, k, v, mask)),
-        "sdpa": (lambda: F.scaled_dot_product_attention(q, k, v), lambda: sdpa(q, k, v)),
-    }
+    return short(kernel, ordered)
 
 
-def spent(call: Callable[[], Any], turns: int) -> float:
+def own(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+    return nl.attention(q, k, v, mask_mod=causal)
+
+
+def torchs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def training(attend: Callable[..., Any], back: bool) -> Row:
+    """A pass of a call that records gradients; `back`: the backward pass."""
+    q, k, v = (t.requires_grad_() for t in drawn(*[(1, 8, 1024, 64)] * 3))
+    (grad,) = drawn(q.shape)
+
+    def answer() -> Any:
+        wide = [t.detach().double().requires_grad_() for t in (q, k, v)]
+        out = sdpa(*wide, ordered(q, k))
+        return torch.autograd.grad(out, wide, grad.double()) if back else out.detach()
+
+    if not back:
+        return Row(lambda _: attend(q, k, v), answer)
+    return Row(lambda out: torch.autograd.grad(out, (q, k, v), grad), answer, lambda: attend(q, k, v))
+
+
+ROWS: dict[str, Callable[[], Row]] = {
+    "causal": lambda: short(own, ordered),
+    "plain": lambda: short(nl.attention),
+    "window": lambda: short(lambda q, k, v: nl.attention(q, k, v, mask_mod=window(17)), narrow),
+    "bias": biased,
+    "packed qkv": packed,
+    "unaligned": unaligned,
+    "decode": decode,
+    "decode, all lengths": lambda: decode(dynamic=True),
+    "decode, a new length each": growing,
+    "prompt, all lengths": one_prompt,
+    "prompt, a new length each": lambda: prompts(of_all_lengths),
+    "options": options,
+    "kernel(q, k, v)": compiled,
+    "training, forward": lambda: training(own, False),
+    "training, backward": lambda: training(own, True),
+    "sdpa": lambda: short(F.scaled_dot_product_attention),
+    "sdpa, a new length each": lambda: prompts(torchs),
+    "sdpa, training, forward": lambda: training(torchs, False),
+    "sdpa, training, backward": lambda: training(torchs, True),
+}
+
+
+def spent(row: Row, turns: int) -> float:
     """Microseconds of one call."""
     found = []
     for _ in range(turns):
+        given = row.before()
         torch.cuda.synchronize()
         begin = time.perf_counter()
-        call()
+        row.call(given)
         found.append(1e6 * (time.perf_counter() - begin))
     return median(found)
 
 
+def error(found: Any, expected: Any) -> float:
+    pairs = zip(found, expected, strict=True) if isinstance(found, tuple) else [(found, expected)]
+    return max(float((one.detach().double() - other).abs().max()) for one, other in pairs)
+
+
+def prepare(names: Sequence[str], workers: int, turns: int) -> None:
+    """Compiles the kernels of rows, each row in a process of its own."""
+    mine = [name for name in names if not name.startswith("sdpa")]
+    running: list[subprocess.Popen[bytes]] = []
+    for name in mine:
+        while len([p for p in running if p.poll() is None]) >= workers:
+            time.sleep(0.05)
+        command = [sys.executable, __file__, "--workers", "0", "--turns", str(turns), "--rows", name]
+        running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+    for name, process in zip(mine, running, strict=True):
+        if process.wait():
+            print(f"preparing {name!r} failed with status {process.returncode}", file=sys.stderr)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", help="names, separated by commas; all if left out")
+    parser.add_argument("--rows", help="names, separated by semicolons; all if left out")
     parser.add_argument("--turns", type=int, default=300)
-    parser.add_argument("--prepare", action="store_true", help="compile only")
+    parser.add_argument("--workers", type=int, default=min(len(ROWS), os.cpu_count() or 1), help="that compile")
     chosen = parser.parse_args()
     warnings.filterwarnings("ignore")
-    torch.manual_seed(0)
-    found: dict[str, Any] = {}
-    for name, (call, answer) in rows().items():
-        if chosen.rows and name not in chosen.rows.split(","):
-            continue
-        for _ in range(2 if chosen.prepare else 20):
-            out = call()
-        error = float((out.double() - answer()).abs().max())
-        found[name] = round(spent(call, 1 if chosen.prepare else chosen.turns), 1), round(error, 5)
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}: microseconds and error")
-    print(json.dumps(found, indent=1))
+    names = chosen.rows.split(";") if chosen.rows else [*ROWS]
+    if unknown := set(names) - ROWS.keys():
+        parser.error(f"no rows {sorted(unknown)}; there are {', '.join(map(repr, ROWS))}")
+    begin = time.perf_counter()
+    if chosen.workers:
+        prepare(names, chosen.workers, 1)
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; compiled in {time.perf_counter() - begin:.0f} s")
+    print(f"{'call':28} microseconds  error")
+    for name in names:
+        torch.manual_seed(0)
+        row = ROWS[name]()
+        for _ in range(WARM):
+            found = row.call(row.before())
+        wrong = error(found, row.answer())
+        print(f"{name:28} {spent(row, chosen.turns):12.1f}  {wrong:.1e}", flush=True)
+    print(f"{time.perf_counter() - begin:.0f} s together")
 
 
 if __name__ == "__main__":

@@ -215,23 +215,26 @@ def _multiprocessors(device):
 
 # The same limit of the cache for programs that take tile after tile, each further along in the keys.
 CACHE_IN_TURNS = 64 * 2**20
+# Elements of 16 bits that `_heads_together` counts loop tensors in, rounded up: so it is rarely asked something new
+# while lengths change from call to call.
+COUNTED = 2**18
 
 HEADS_TOGETHER = f'''@functools.cache
-def _heads_together(blocks, heads, elements, programs):
+def _heads_together(blocks, heads, loaded, programs):
     """How many heads run at the same time, a divisor of their number: as many as balance long and short row blocks, if
-    their keys and values fit the L2 cache."""
+    their keys and values fit the L2 cache; `loaded` is the size of these, in {2 * COUNTED // 1024} KiB."""
     if programs == 0:  # (one for each tile)
         enough = 1
         while heads % enough or (enough < heads and enough * blocks < {EVEN}):
             enough += 1
-        together = max(1, min(enough, {CACHE} * heads // (2 * elements)))
+        together = max(1, min(enough, {CACHE // (2 * COUNTED)} * heads // loaded))
         while heads % together:
             together -= 1
         return together
     together, shortest = heads, 0
     for some in range(1, heads + 1):
         tiles = some * blocks
-        fits = shortest == 0 or 2 * elements * some <= {CACHE_IN_TURNS} * heads
+        fits = shortest == 0 or loaded * some <= {CACHE_IN_TURNS // (2 * COUNTED)} * heads
         if heads % some == 0 and tiles >= programs and fits:
             # The longest time of a program, in tiles of a row block that sees all keys up to its own: of the first
             # program or the last.

@@ -10,7 +10,7 @@ from neptune_lab.htile.nodes import Arith, IndexExpr, Int, Kernel, Name, Slice
 from neptune_lab.htile.sizes import product_of
 from neptune_lab.htile.walk import names_of_index, simplify
 from neptune_lab.htile_to_gluon.context import GluonContext
-from neptune_lab.htile_to_gluon.helpers import CACHE, EVEN
+from neptune_lab.htile_to_gluon.helpers import CACHE, COUNTED, EVEN
 from neptune_lab.htile_to_gluon.memory import load
 from neptune_lab.htile_to_gluon.shared_memory import left_access
 from neptune_lab.htile_to_gluon.structure import LoopPart, Structure
@@ -113,14 +113,15 @@ def heads_side_by_side(ctx: GluonContext, blocks: int, heads: int) -> int:
 
 def heads_at_launch(ctx: GluonContext) -> tuple[IndexExpr, IndexExpr, IndexExpr]:
     """What the launcher's function (`helpers.HEADS_TOGETHER`) chooses the heads that run at the same time by: the
-    numbers of row blocks, of heads, and of elements that loops load."""
+    numbers of row blocks and of heads, and the size of what loops load in units of `helpers.COUNTED`."""
     rows, heads = row_axes(ctx.structure, ctx.kernel)
     extent = _extent_of(ctx.kernel)
     elements: IndexExpr = Int(0)
     for name in _loaded(ctx):
         elements = Arith("+", elements, product_of(sizes_of(ctx.program.tensor(name))))
     blocks, number = (product_of([extent[v] for v in axes]) for axes in (rows, heads))
-    return blocks, number, simplify(elements)
+    units = Arith("//", Arith("+", simplify(elements), Int(COUNTED - 1)), Int(COUNTED))
+    return blocks, number, simplify(units)
 
 
 def _loaded(ctx: GluonContext) -> list[str]:

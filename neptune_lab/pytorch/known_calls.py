@@ -8,7 +8,7 @@ long way: a subclass, a transform, a mod whose state cannot be seen.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
@@ -71,9 +71,13 @@ class _ForLengths:
 
     def serves(self, q: int, kv: int, tensors: list[torch.Tensor]) -> bool:
         """Whether the kernel takes these lengths and tensors."""
-        (least_q, most_q), (least_kv, most_kv) = self.q, self.kv
-        if not (least_q <= q <= most_q and least_kv <= kv <= most_kv) or (self.together and q != kv):
+        if self.together and q != kv:
             return False
+        (least_q, most_q), (least_kv, most_kv) = self.q, self.kv
+        if not (least_q <= q <= most_q and least_kv <= kv <= most_kv):
+            return False
+        if not tensors:
+            return True
         for tensor, extents in zip(tensors, self.extents, strict=True):
             for extent, expected in zip(tensor.shape, extents, strict=True):
                 if extent != (q if expected == "q" else kv if expected == "kv" else expected):
@@ -81,16 +85,25 @@ class _ForLengths:
         return True
 
 
-_known: dict[Any, _Known] = {}
-_for_lengths: dict[Any, _ForLengths] = {}
-_recorded: dict[Any, _Recorded] = {}
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Calls that differ in shapes and strides only, which are the keys of its tables."""
+
+    known: dict[Any, _Known] = field(default_factory=dict)
+    for_lengths: dict[Any, _ForLengths] = field(default_factory=dict)
+    recorded: dict[Any, _Recorded] = field(default_factory=dict)
+
+
+# By dtypes, devices, options and the states of the mods.
+_groups: dict[Any, _Group] = {}
+# The options of most calls, as `_options` gives them.
+_USUAL = False, None, False, None, ()
+_DENSE: Layouts = (None, None, None)
 
 
 def forget() -> None:
     """Forgets all calls."""
-    _known.clear()
-    _for_lengths.clear()
-    _recorded.clear()
+    _groups.clear()
 
 
 def launched(
@@ -110,35 +123,44 @@ def launched(
         return None
     if forward_ad._current_level >= 0:
         return None
-    recording = _recording()
     tensors: list[torch.Tensor] = []
-    mods = state_of(score_mod, tensors), state_of(mask_mod, tensors)
-    options = _options(enable_gqa, scale, lse, dynamic, more)
-    if options is None or None in mods:
+    of_score = "" if score_mod is None else state_of(score_mod, tensors)
+    of_mask = "" if mask_mod is None else state_of(mask_mod, tensors)
+    if enable_gqa is lse is False and scale is dynamic is None and not more:
+        options = _USUAL
+    else:
+        options = _options(enable_gqa, scale, lse, dynamic, more)
+    if options is None or of_score is None or of_mask is None:
         return None
     device = q.device
-    kinds = q.dtype, k.dtype, v.dtype, device, k.device, v.device, options, mods
+    group = _groups.get((q.dtype, k.dtype, v.dtype, device, k.device, v.device, options, of_score, of_mask))
+    if group is None:
+        return None
     strides = None
     try:
         of_q, of_k, of_v = q.shape, k.shape, v.shape
         if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
             strides = q.stride(), k.stride(), v.stride()
-        key = of_q, of_k, of_v, kinds, strides, *[t.shape for t in tensors]
+        key = (of_q, of_k, of_v, strides, *[t.shape for t in tensors]) if tensors else (of_q, of_k, of_v, strides)
     except RuntimeError:  # a layout without sizes or strides, which is refused later
         return None
-    if recording and (q.requires_grad or k.requires_grad or v.requires_grad or any(t.requires_grad for t in tensors)):
-        recorded = _recorded.get(key)
+    if _recording() and (
+        q.requires_grad or k.requires_grad or v.requires_grad or any([t.requires_grad for t in tensors])
+    ):
+        recorded = group.recorded.get(key)
         if recorded is None:
             return None
         return recorded.kernel(q, k, v, *captured_inputs(recorded.captured, tensors, device))
-    known = _known.get(key)
+    known = group.known.get(key)
     if known is None:
-        if not _for_lengths or len(of_q) != 4 or len(of_k) != 4 or len(of_v) != 4:
+        if not group.for_lengths or not len(of_q) == len(of_k) == len(of_v) == 4:
             return None
-        every = layouts_of((of_q, of_k, of_v), strides)
-        candidates = (_for_lengths.get(_family(of_q, of_k, of_v, kinds, layouts)) for layouts in every)
-        found = next((f for f in candidates if f is not None and f.serves(of_q[2], of_k[2], tensors)), None)
-        if found is None:
+        every = (_DENSE,) if strides is None else layouts_of((of_q, of_k, of_v), strides)
+        for layouts in every:
+            found = group.for_lengths.get(_family(of_q, of_k, of_v, layouts))
+            if found is not None and found.serves(of_q[2], of_k[2], tensors):
+                break
+        else:
             return None
         found.family.keys = of_k[2]
         known = found.known
@@ -155,11 +177,11 @@ def _options(enable_gqa: Any, scale: Any, lse: Any, dynamic: Any, more: tuple[tu
     return (enable_gqa, scale, lse, dynamic, more) if dynamic is None or type(dynamic) is bool else None
 
 
-def _family(q: Any, k: Any, v: Any, kinds: Any, layouts: Layouts) -> Any:
-    """What calls have in common that one kernel for all lengths may serve."""
-    (batch, heads, m, width), (kv_batch, kv_heads, n, k_width) = q, k
-    sizes = batch, heads, width, kv_batch, kv_heads, k_width, v[0], v[1], v[3], v[2] == n
-    return sizes, kinds, layouts, m == 1, m == n, m >= LONG or n >= LONG
+def _family(q: Any, k: Any, v: Any, layouts: Layouts) -> Any:
+    """What calls of a group have in common that one kernel for all lengths may serve."""
+    (batch, heads, m, width), (kv_batch, kv_heads, n, k_width), (v_batch, v_heads, v_n, v_width) = q, k, v
+    sizes = batch, heads, width, kv_batch, kv_heads, k_width, v_batch, v_heads, v_width, v_n == n
+    return sizes, layouts, m == 1, m == n, m >= LONG or n >= LONG
 
 
 # q, k, v, score_mod, mask_mod, enable_gqa, scale and the options.
@@ -168,7 +190,7 @@ Call: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any, Any, bool
 
 @dataclass(frozen=True, slots=True)
 class _Noted:
-    """A call that was checked: what tells it from others, and `captured` as in `_Known`."""
+    """A call that was checked: the keys of its group and in it, and `captured` as in `_Known`."""
 
     tensors: list[torch.Tensor]
     captured: tuple[tuple[int, torch.dtype], ...]
@@ -198,11 +220,11 @@ def _noted(
     place = {id(tensor): index for index, tensor in enumerate(tensors)}
     if any(id(read[index]) not in place for index, _ in captured):
         return None
-    kinds = q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, options, mods
+    kinds = q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, options, *mods
     strides = None
     if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
         strides = q.stride(), k.stride(), v.stride()
-    key = q.shape, k.shape, v.shape, kinds, strides, *[t.shape for t in tensors]
+    key = q.shape, k.shape, v.shape, strides, *[t.shape for t in tensors]
     own = tuple((place[id(read[index])], dtype) for index, dtype in captured)
     return _Noted(tensors, own, kinds, strides, key)
 
@@ -219,7 +241,7 @@ def keep_recorded(
     """
     noted = _noted(*call, captured, read)
     if noted is not None:
-        _add(_recorded, noted.key, _Recorded(kernel, noted.captured))
+        _add(_group_of(noted.kinds).recorded, noted.key, _Recorded(kernel, noted.captured))
 
 
 def keep(call: Call, compiled: Compiled, read: tuple[Any, ...], family: Family | None) -> None:
@@ -235,15 +257,15 @@ def keep(call: Call, compiled: Compiled, read: tuple[Any, ...], family: Family |
         return
     known = _Known(compiled, noted.captured)
     if family is None or not compiled.kernel.spec.ranges:
-        _add(_known, noted.key, known)
+        _add(_group_of(noted.kinds).known, noted.key, known)
         return
     q, k, v, *_ = call
-    layouts: Any = (None, None, None)
+    layouts: Any = _DENSE
     if noted.strides is not None:
         given = zip((q, k, v), compiled.kernel.spec.inputs[:3], strict=True)
         layouts = tuple(_layout_of(tensor, spec) for tensor, spec in given)
-    key = _family(q.shape, k.shape, v.shape, noted.kinds, layouts)
-    _add(_for_lengths, key, _lengths_of(known, noted.tensors, family))
+    key = _family(q.shape, k.shape, v.shape, layouts)
+    _add(_group_of(noted.kinds).for_lengths, key, _lengths_of(known, noted.tensors, family))
 
 
 def _layout_of(tensor: torch.Tensor, spec: TensorSpec) -> Layout:
@@ -271,6 +293,12 @@ def _lengths_of(known: _Known, tensors: list[torch.Tensor], family: Family) -> _
     return _ForLengths(
         known, range_of(0, of_q), range_of(1, of_kv), bool(of_q) and of_q == of_kv, tuple(extents), family
     )
+
+
+def _group_of(kinds: Any) -> _Group:
+    if kinds not in _groups:
+        _add(_groups, kinds, _Group())
+    return _groups[kinds]
 
 
 def _add(table: dict[Any, Any], key: Any, value: Any) -> None:

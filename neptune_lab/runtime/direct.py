@@ -327,21 +327,23 @@ class _Rewrite:
                 return name if name in self._sizes else f"{_PREFIX}p_{name}"
             case ast.Call(func=ast.Name(id=maker), args=[ast.Name(id=tensor), *rest], keywords=[]):
                 number = sum(name.startswith(f"{prefix}descriptor_") for name in self.names)
-                made = ast.Tuple([*rest], ast.Load())
-                sizes = sorted({n.id for n in ast.walk(made) if isinstance(n, ast.Name)} & self._sizes)
+                parts = ast.Tuple([*rest], ast.Load())
+                sizes = sorted({n.id for n in ast.walk(parts) if isinstance(n, ast.Name)} & self._sizes)
                 function, inside = getattr(self.module, maker), self.inside.get(tensor)
                 if sizes and inside is not None:
                     raise _Unknown
                 # Literals, names of the module, and sizes.
-                described = eval(f"lambda {', '.join(sizes)}: {ast.unparse(made)}", vars(self.module))
-                self.names[f"{prefix}descriptor_{number}"] = (
+                described = eval(f"lambda {', '.join(sizes)}: {ast.unparse(parts)}", vars(self.module))
+                kept = (
                     SizedDescriptors(function, described, metas, number)
                     if sizes
                     else Descriptors(function, described(), metas, number, inside)
                 )
-                flat = "*" if metas is not None else ""
-                whole = "None" if tensor in self.inside else tensor
-                return f"{flat}{prefix}descriptor_{number}({', '.join([whole, f'{_PREFIX}p_{tensor}', *sizes])})"
+                self.names[f"{prefix}descriptor_{number}"], self.names[f"{prefix}kept_{number}"] = kept, kept.kept.get
+                place, whole = [f"{_PREFIX}p_{tensor}", *sizes], "None" if tensor in self.inside else tensor
+                key = f"({', '.join(place)})" if sizes else place[0]
+                made = f"{prefix}descriptor_{number}({', '.join([whole, *place])})"
+                return f"{'*' if metas is not None else ''}({prefix}kept_{number}({key}) or {made})"
         raise _Unknown
 
 

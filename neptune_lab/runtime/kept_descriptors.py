@@ -1,4 +1,7 @@
-"""Descriptors that a launcher keeps by address, since Triton makes them anew at each launch."""
+"""Descriptors that a launcher keeps by address, since Triton makes them anew at each launch.
+
+A launcher looks into `kept` itself, which takes less time than a call: `kept.get(address) or made(tensor, address)`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from typing import Any
 
 # Descriptors of a tensor that are kept.
 MOST = 256
+# What a descriptor for the copy engine is encoded from, beside its address, shape and strides.
+_ENCODED = frozenset({"swizzle", "elem_size", "elem_type", "block_size", "fp4_padded"})
 
 
 class _Address:
@@ -31,29 +36,29 @@ class Descriptors:
         dtype: of the tensor if it is a part of an allocation, at an address; None: there is a tensor at each call.
     """
 
-    __slots__ = ("_described", "_dtype", "_kept", "_maker", "_meta", "_ready")
+    __slots__ = ("_described", "_dtype", "_maker", "_meta", "_ready", "kept")
 
     def __init__(
         self, maker: Any, described: tuple[Any, ...], metas: list[Any] | None, number: int, dtype: Any = None
     ) -> None:
-        self._maker, self._described, self._kept, self._dtype = maker, described, dict[int, Any](), dtype
+        self._maker, self._described, self._dtype = maker, described, dtype
         self._ready = metas is not None
         self._meta = metas[number] if metas is not None else None
+        self.kept: dict[int, Any] = {}
 
     def __call__(self, tensor: Any, address: int) -> Any:
-        found = self._kept.get(address)
-        if found is None:
-            if tensor is None:
-                tensor = _Address(address, self._dtype)
-            found = self._maker(tensor, *self._described)
-            found.base = _Address(address, tensor.dtype)
-            if self._ready:
-                from triton.backends.nvidia.driver import make_tensordesc_arg
+        """A descriptor that is not kept yet."""
+        if tensor is None:
+            tensor = _Address(address, self._dtype)
+        found = self._maker(tensor, *self._described)
+        found.base = _Address(address, tensor.dtype)
+        if self._ready:
+            from triton.backends.nvidia.driver import make_tensordesc_arg
 
-                found = make_tensordesc_arg(found, self._meta)
-            if len(self._kept) >= MOST:
-                self._kept.clear()
-            self._kept[address] = found
+            found = make_tensordesc_arg(found, self._meta)
+        if len(self.kept) >= MOST:
+            self.kept.clear()
+        self.kept[address] = found
         return found
 
 
@@ -70,48 +75,75 @@ class _Sized:
 class SizedDescriptors:
     """Descriptors of one tensor of a launcher whose shapes depend on sizes: by address and sizes.
 
-    A call with new sizes makes one of each tensor, so Triton's class checks the first one only: alignment, which the
-    launcher tests, and what is the same at all sizes.
+    A call with new sizes makes one of each tensor.  Triton's class checks the first one only (alignment, which the
+    launcher tests at each call, and what is the same at all sizes); the others are encoded by Triton's function in C.
 
     Args:
         maker, metas, number: as for `Descriptors`.
         described: (shape, strides, block, layout) at given sizes.
     """
 
-    __slots__ = ("_described", "_kept", "_made", "_maker", "_meta")
+    __slots__ = ("_described", "_encode", "_maker", "_meta", "_ready", "kept")
 
     def __init__(
         self, maker: Any, described: Callable[..., tuple[Any, ...]], metas: list[Any] | None, number: int
     ) -> None:
-        self._maker, self._described, self._kept = maker, described, dict[Any, Any]()
+        self._maker, self._described = maker, described
+        self._ready = metas is not None
         self._meta = metas[number] if metas is not None else None
-        self._made: Any = None
-        if metas is not None:
-            from triton.backends.nvidia.driver import make_tensordesc_arg
-
-            self._made = make_tensordesc_arg
+        self._encode: tuple[Any, ...] | None = None
+        self.kept: dict[tuple[int, ...], Any] = {}
 
     def __call__(self, tensor: Any, *place: int) -> Any:
-        """The argument of a launch.
+        """The argument of a launch, where it is not kept yet.
 
         Args:
             place: the tensor's address, and the sizes.
         """
-        kept = self._kept
-        found = kept.get(place)
-        if found is None:
-            shape, strides, *rest = self._described(*place[1:])
-            if self._made is None or not kept:
-                found = self._maker(tensor, shape, strides, *rest)
-                found.base = _Address(place[0], tensor.dtype)
-            else:
-                found = _Sized(_Address(place[0], tensor.dtype), shape, strides)
-            if self._made is not None:
-                found = self._made(found, self._meta)
-            if len(kept) >= MOST:
-                kept.clear()
-            kept[place] = found
+        kept, encode = self.kept, self._encode
+        if encode is not None:
+            shape, strides, *_ = self._described(*place[1:])
+            encoded, swizzle, size, kind, block = encode
+            found = [encoded(place[0], swizzle, size, kind, block, shape, strides, 0), *shape, *strides]
+        else:
+            found = self._checked(tensor, place)
+        if len(kept) >= MOST:
+            kept.clear()
+        kept[place] = found
         return found
+
+    def _checked(self, tensor: Any, place: tuple[int, ...]) -> Any:
+        """The argument as Triton makes it, from a descriptor of its own class if it is the first one."""
+        shape, strides, *rest = self._described(*place[1:])
+        base = _Address(place[0], tensor.dtype)
+        if self._ready and self.kept:
+            found: Any = _Sized(base, shape, strides)
+        else:
+            found = self._maker(tensor, shape, strides, *rest)
+            found.base = base
+        if not self._ready:
+            return found
+        from triton.backends.nvidia.driver import make_tensordesc_arg
+
+        self._encode = _encoding(self._meta)
+        return make_tensordesc_arg(found, self._meta)
+
+
+def _encoding(meta: Any) -> tuple[Any, ...] | None:
+    """Triton's function that encodes a descriptor, and what `make_tensordesc_arg` of Triton 3.6 and 3.7 gives it that
+    does not depend on the tensor; None for a descriptor that is passed in parts, or of another kind."""
+    from triton.backends.nvidia import driver
+    from triton.runtime.driver import driver as active
+
+    if not isinstance(meta, dict) or not meta.keys() >= _ENCODED or meta["fp4_padded"]:
+        return None
+    names = "fill_tma_descriptor_tiled", "fill_tma_descriptor"
+    utils: Any = active.active.utils
+    encode = next((getattr(utils, name) for name in names if hasattr(utils, name)), None)
+    kind = driver.TMA_DTYPE_DEVICE_TO_HOST.get(meta["elem_type"])
+    if encode is None or kind is None:
+        return None
+    return encode, meta["swizzle"], meta["elem_size"], kind, meta["block_size"]
 
 
 __all__ = ["Descriptors", "SizedDescriptors"]

@@ -23,9 +23,10 @@ from neptune_lab.files import write_text
 from neptune_lab.runtime.device import check_device, interpreting
 from neptune_lab.runtime.direct import direct
 from neptune_lab.runtime.exported import exported
+from neptune_lab.runtime.fitting import fitting
 from neptune_lab.runtime.interpreter import lean_interpreter
 from neptune_lab.runtime.precompiled import compiled_in, with_precompiled_launches
-from neptune_lab.runtime.sized import check_sizes, sizes_in
+from neptune_lab.runtime.sized import check_sizes
 from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.runtime.strided import copy_with, fits_strides
 
@@ -67,14 +68,12 @@ class LoadedKernel:
         self.spec = spec
         self.module = module
         self.interpreter = interpreter
-        self._expected = [(torch.Size(t.shape), getattr(torch, t.dtype), t.strides) for t in spec.inputs]
-        self._sized = bool(spec.ranges)
-        self._moving = any(tensor.steps for tensor in spec.inputs)
+        self._fits = fitting(spec)
         # By the index of the device: launchers that Triton's launches go through, and those that call Triton's launch
         # function themselves; None: there is none for this module.
         self._launchers: dict[int, Callable[..., Any]] = {}
         self._direct: dict[int, Callable[..., Any] | None] = {}
-        self._cuda, self._torch, self._forward = torch.cuda, torch, forward_ad
+        self._cuda, self._recording, self._forward = torch.cuda, torch.is_grad_enabled, forward_ad
         self._device_type = "cuda"
         self._too_large, self._refused = OutOfResources, (CompilationError, RuntimeError)
         # The copy engine takes addresses in whole 16 bytes.
@@ -95,33 +94,15 @@ class LoadedKernel:
 
     def fits(self, tensors: tuple[Any, ...]) -> bool:
         """Whether all arguments are right, in as little time as possible; `check_arguments` says what is wrong."""
-        expected = self._expected
-        if not tensors or len(tensors) != len(expected) or self._forward._current_level >= 0:
+        if len(tensors) != len(self.spec.inputs) or not tensors or self._forward._current_level >= 0:
             return False
-        recording = self._torch.is_grad_enabled()
         try:
             device = tensors[0].device
             if device.type != self._device_type and (device.type == "meta" or not self.interpreter):
                 return False
-            if self._sized and sizes_in(self.spec, [tensor.shape for tensor in tensors]) is None:
-                return False
-            if self._moving:
-                expected = [
-                    (tensor.shape, dtype, spec.strides_at(tensor.shape))
-                    for tensor, spec, (_, dtype, _) in zip(tensors, self.spec.inputs, expected, strict=True)
-                ]
-            for tensor, (shape, dtype, strides) in zip(tensors, expected, strict=True):
-                if (
-                    (tensor.shape != shape and not self._sized)
-                    or tensor.dtype is not dtype
-                    or tensor.device != device
-                    or not (tensor.is_contiguous() if strides is None else fits_strides(tensor, strides))
-                    or (recording and tensor.requires_grad)
-                ):
-                    return False
-        except (AttributeError, RuntimeError):  # not a tensor, or one of a layout without strides
+            return self._fits(device, self._recording(), *tensors)
+        except (AttributeError, IndexError, RuntimeError, TypeError):  # not a tensor, or one without sizes or strides
             return False
-        return True
 
     def launch(self, *tensors: torch.Tensor) -> Any:
         """Launches without checking the arguments, which must be on one device and as in the spec.

@@ -15,7 +15,7 @@ import torch
 import neptune_lab as nl
 from neptune_lab.errors import EmitError, TileError
 from neptune_lab.gluon_simulator import Simulator
-from neptune_lab.htile_to_gluon.helpers import HEADS_TOGETHER
+from neptune_lab.htile_to_gluon.helpers import COUNTED, HEADS_TOGETHER
 from neptune_lab.htile_to_triton import EmittedModule
 from neptune_lab.loop_schedule.templates import TileConfig
 from neptune_lab.operators import Operator, attention, math
@@ -281,6 +281,7 @@ def test_heads_that_run_together_divide_the_heads():
     draw = random.Random(0)
     for _ in range(200):
         blocks, heads, programs = draw.randint(1, 90), draw.randint(1, 40), draw.choice([0, 1, 5, 132])
-        found = together(blocks, heads, 2 * heads * blocks * 128 * draw.choice([64, 128, 256]), programs)
+        elements = 2 * heads * blocks * 128 * draw.choice([64, 128, 256])
+        found = together(blocks, heads, -(-elements // COUNTED), programs)
         assert heads % found == 0
         assert found * blocks >= min(programs, heads * blocks)  # (a section has a tile for each program)

@@ -238,7 +238,16 @@ def test_full_tables_are_emptied(monkeypatch):
         q, k, v = drawn(n)
         for _ in range(2):
             assert close(nl.attention(q, k, v, dynamic=False), wanted(q, k, v))
-    assert len(known_calls._known) <= 2
+    (group,) = known_calls._groups.values()
+    assert 1 <= len(group.known) <= 2
+
+
+def test_full_tables_of_groups_are_emptied(monkeypatch):
+    monkeypatch.setattr(known_calls, "_MOST", 2)
+    q, k, v = drawn(8)
+    for scale in (0.5, 0.25, 0.125, 0.5):
+        assert close(nl.attention(q, k, v, scale=scale), wanted(q * (scale * WIDTH**0.5), k, v))
+        assert 1 <= len(known_calls._groups) <= 2
 
 
 # -- states ------------------------------------------------------------------------------------------------------
