@@ -232,6 +232,7 @@ def main() -> None:
     parser.add_argument("--rows", help="names, separated by semicolons; all if left out")
     parser.add_argument("--turns", type=int, default=300)
     parser.add_argument("--workers", type=int, default=min(len(ROWS), os.cpu_count() or 1), help="that compile")
+    parser.add_argument("--prepare", action="store_true", help="compile only")
     chosen = parser.parse_args()
     warnings.filterwarnings("ignore")
     names = chosen.rows.split(";") if chosen.rows else [*ROWS]
@@ -240,6 +241,8 @@ def main() -> None:
     begin = time.perf_counter()
     if chosen.workers:
         prepare(names, chosen.workers, 1)
+    if chosen.prepare:
+        return
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; compiled in {time.perf_counter() - begin:.0f} s")
     print(f"{'call':28} microseconds  error")
     for name in names:

@@ -144,9 +144,8 @@ def launched(
         key = (of_q, of_k, of_v, strides, *[t.shape for t in tensors]) if tensors else (of_q, of_k, of_v, strides)
     except RuntimeError:  # a layout without sizes or strides, which is refused later
         return None
-    if _recording() and (
-        q.requires_grad or k.requires_grad or v.requires_grad or any([t.requires_grad for t in tensors])
-    ):
+    records = q.requires_grad or k.requires_grad or v.requires_grad
+    if (records or (tensors and any(t.requires_grad for t in tensors))) and _recording():
         recorded = group.recorded.get(key)
         if recorded is None:
             return None

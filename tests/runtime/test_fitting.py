@@ -101,7 +101,7 @@ def test_what_fits_is_what_is_not_refused(spec: KernelSpec):
 
 def test_sizes_with_one_name_are_one_number_in_its_range():
     fits, draw = fitting(SIZED), random.Random(1)
-    q, k, t, c = right(SIZED, draw)
+    q, _, _, c = right(SIZED, draw)
     for n in (2, 3, 20, 21):
         own = torch.empty_strided((2, 3, n, 4), (12 * n, 4, 12, 1), dtype=torch.float16)
         assert fits(q.device, True, q, own, torch.zeros(n), c) == (3 <= n <= 20)

@@ -45,7 +45,7 @@ def test_later_sizes_are_encoded_as_the_first(encoder):
     draw = random.Random(0)
     quick = SizedDescriptors(Made, described, [None, META], 1)
     tensor = torch.zeros(4, dtype=torch.float16)
-    for turn in range(20):
+    for _ in range(20):
         address, n, m = 16 * draw.randint(1, 999), draw.randint(1, 99), draw.randint(1, 99)
         found = quick(tensor, address, n, m)
         fresh = SizedDescriptors(Made, described, [None, META], 1)
@@ -53,7 +53,8 @@ def test_later_sizes_are_encoded_as_the_first(encoder):
         assert found == own
         assert own[0][:5] == ("encoded", address, 3, 2, encoder.TMA_DTYPE_DEVICE_TO_HOST[9])
         assert own[1:] == [4, n, 64, n * m, m, 1]
-        assert (quick._encode is not None) and quick.kept[address, n, m] is found, turn
+        assert quick._encode is not None
+        assert quick.kept[address, n, m] is found
 
 
 @pytest.mark.parametrize("meta", [None, {**META, "fp4_padded": True}])
