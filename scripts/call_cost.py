@@ -24,6 +24,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from speed_checks import causal
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import neptune_lab as nl
 
@@ -122,8 +123,8 @@ def growing() -> Row:
     return new_each(lambda *tensors: nl.attention(*tensors, dynamic=True), caches)
 
 
-def prompts(attend: Callable[..., Any]) -> Row:
-    every = [drawn(*[(1, 32, 16 + n, 64)] * 3) for n in range(LENGTHS)]
+def prompts(attend: Callable[..., Any], least: int = 16, width: int = 64) -> Row:
+    every = [drawn(*[(1, 16, least + n, width)] * 3) for n in range(LENGTHS)]
     return new_each(attend, every, lambda q, k, v: sdpa(q, k, v, ordered(q, k)))
 
 
@@ -131,8 +132,8 @@ def of_all_lengths(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
     return nl.attention(q, k, v, mask_mod=causal, dynamic=True)
 
 
-def one_prompt() -> Row:
-    q, k, v = drawn(*[(1, 32, 200, 64)] * 3)
+def one_prompt(length: int = 200, width: int = 64) -> Row:
+    q, k, v = drawn(*[(1, 16, length, width)] * 3)
     return Row(lambda _: of_all_lengths(q, k, v), lambda: sdpa(q, k, v, ordered(q, k)))
 
 
@@ -156,6 +157,12 @@ def own(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
 
 def torchs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def by_flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+    """By flash-attention: cuDNN makes a plan for each new length, which takes tens of milliseconds."""
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        return torchs(q, k, v)
 
 
 def training(attend: Callable[..., Any], back: bool) -> Row:
@@ -185,12 +192,14 @@ ROWS: dict[str, Callable[[], Row]] = {
     "decode, a new length each": growing,
     "prompt, all lengths": one_prompt,
     "prompt, a new length each": lambda: prompts(of_all_lengths),
+    "long prompt, all lengths": lambda: one_prompt(1200, 128),  # (in Gluon)
+    "long prompt, new each": lambda: prompts(of_all_lengths, 1100, 128),
     "options": options,
     "kernel(q, k, v)": compiled,
     "training, forward": lambda: training(own, False),
     "training, backward": lambda: training(own, True),
     "sdpa": lambda: short(F.scaled_dot_product_attention),
-    "sdpa, a new length each": lambda: prompts(torchs),
+    "sdpa, flash, a new length each": lambda: prompts(by_flash),
     "sdpa, training, forward": lambda: training(torchs, False),
     "sdpa, training, backward": lambda: training(torchs, True),
 }
@@ -244,14 +253,14 @@ def main() -> None:
     if chosen.prepare:
         return
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; compiled in {time.perf_counter() - begin:.0f} s")
-    print(f"{'call':28} microseconds  error")
+    print(f"{'call':30} microseconds  error")
     for name in names:
         torch.manual_seed(0)
         row = ROWS[name]()
         for _ in range(WARM):
             found = row.call(row.before())
         wrong = error(found, row.answer())
-        print(f"{name:28} {spent(row, chosen.turns):12.1f}  {wrong:.1e}", flush=True)
+        print(f"{name:30} {spent(row, chosen.turns):12.1f}  {wrong:.1e}", flush=True)
     print(f"{time.perf_counter() - begin:.0f} s together")
 
 
