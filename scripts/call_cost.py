@@ -88,8 +88,8 @@ def biased() -> Row:
 
 
 def packed() -> Row:
-    views = [t.transpose(1, 2) for t in drawn((1, 64, 3 * 4, 64))[0].chunk(3, 2)]
-    return Row(lambda _: nl.attention(*views, mask_mod=causal), lambda: sdpa(*views, ordered(*views[:2])))
+    q, k, v = (t.transpose(1, 2) for t in drawn((1, 64, 3 * 4, 64))[0].chunk(3, 2))
+    return Row(lambda _: nl.attention(q, k, v, mask_mod=causal), lambda: sdpa(q, k, v, ordered(q, k)))
 
 
 def unaligned() -> Row:
@@ -138,11 +138,11 @@ def one_prompt(length: int = 200, width: int = 64) -> Row:
 
 
 def options() -> Row:
-    wide = drawn(*[(1, 32, 512, 64)] * 3)
+    q, k, v = drawn(*[(1, 32, 512, 64)] * 3)
     tiles = {"code": "gluon", "template": "rolling_update", "block_q": 64, "block_kv": 64, "num_warps": 4}
     return Row(
-        lambda _: nl.attention(*wide, mask_mod=causal, kernel_options=tiles),
-        lambda: sdpa(*wide, ordered(*wide[:2])),
+        lambda _: nl.attention(q, k, v, mask_mod=causal, kernel_options=tiles),
+        lambda: sdpa(q, k, v, ordered(q, k)),
     )
 
 
@@ -172,7 +172,7 @@ def training(attend: Callable[..., Any], back: bool) -> Row:
 
     def answer() -> Any:
         wide = [t.detach().double().requires_grad_() for t in (q, k, v)]
-        out = sdpa(*wide, ordered(q, k))
+        out = sdpa(wide[0], wide[1], wide[2], ordered(q, k))
         return torch.autograd.grad(out, wide, grad.double()) if back else out.detach()
 
     if not back:

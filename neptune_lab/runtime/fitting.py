@@ -18,7 +18,7 @@ A loop over the inputs takes about twice as long (scripts/launch_overhead.py, `c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from neptune_lab.runtime.spec import KernelSpec
@@ -42,7 +42,9 @@ def fitting(spec: KernelSpec) -> Callable[..., bool]:
     dtypes: list[str] = []
     for argument, tensor in zip(arguments, spec.inputs, strict=True):
         extents: list[str] = []
-        named = (spec.ranges and tensor.sizes) or ("",) * len(tensor.shape)
+        named: Sequence[str] = ("",) * len(tensor.shape)
+        if spec.ranges and tensor.sizes:
+            named = tensor.sizes
         for dim, (extent, size) in enumerate(zip(tensor.shape, named, strict=True)):
             if size and size not in sizes:
                 sizes[size] = f"n{len(sizes)}"

@@ -133,12 +133,13 @@ def _encoding(meta: Any) -> tuple[Any, ...] | None:
     """Triton's function that encodes a descriptor, and what `make_tensordesc_arg` of Triton 3.6 and 3.7 gives it that
     does not depend on the tensor; None for a descriptor that is passed in parts, or of another kind."""
     from triton.backends.nvidia import driver
-    from triton.runtime.driver import driver as active
+    from triton.runtime.driver import driver as config
 
     if not isinstance(meta, dict) or not meta.keys() >= _ENCODED or meta["fp4_padded"]:
         return None
     names = "fill_tma_descriptor_tiled", "fill_tma_descriptor"
-    utils: Any = active.active.utils
+    active: Any = config.active
+    utils = active.utils
     encode = next((getattr(utils, name) for name in names if hasattr(utils, name)), None)
     kind = driver.TMA_DTYPE_DEVICE_TO_HOST.get(meta["elem_type"])
     if encode is None or kind is None:
