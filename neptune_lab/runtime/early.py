@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType, FunctionType
+from types import FrameType, FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab.runtime.load import LoadedKernel, load
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _UNLOCKED = frozenset({"make_llir", "make_ptx", "make_cubin"})
 # The caller goes on after so many seconds in any case; it looks as often as the second number says.
 _LONGEST, _STEP = 5.0, 0.002
+_COMPILER = "triton.compiler.compiler"
 
 
 @contextmanager
@@ -41,7 +42,7 @@ def compiling(spec: KernelSpec, device: torch.device) -> Iterator[None]:
         device: the GPU.
     """
     threads = _begun(load(spec), device) if device.type == "cuda" and not spec.ranges else []
-    _wait_for_front_end(threads)
+    threads += _after_front_end(threads)
     try:
         yield
     finally:
@@ -65,19 +66,46 @@ def _begun(kernel: LoadedKernel, device: torch.device) -> list[threading.Thread]
     return threads
 
 
-def _wait_for_front_end(threads: list[threading.Thread]) -> None:
-    """Waits until no thread runs Triton's front end."""
+def _after_front_end(threads: list[threading.Thread]) -> list[threading.Thread]:
+    """Waits until no thread runs Triton's front end.
+
+    Returns:
+        Threads that build what launches each kernel: Triton 3.6 compiles it in C, at the first launch unless it is in
+        Triton's cache by then.
+    """
     end = time.monotonic() + _LONGEST
-    while any(_holds_lock(thread) for thread in threads) and time.monotonic() < end:
+    builders: dict[threading.Thread, threading.Thread] = {}
+    while True:
+        frames = {thread: _frames(thread) for thread in threads if thread.is_alive()}
+        behind = [thread for thread, stack in frames.items() if any(f.f_code.co_name in _UNLOCKED for f in stack)]
+        for thread in behind:
+            if thread not in builders:
+                builders[thread] = threading.Thread(target=_build_launcher, args=(frames[thread],), daemon=True)
+                builders[thread].start()
+        if len(behind) == len(frames) or time.monotonic() >= end:
+            return list(builders.values())
         time.sleep(_STEP)
 
 
-def _holds_lock(thread: threading.Thread) -> bool:
-    """Whether a thread that compiles is not yet, or no longer, in a function of `_UNLOCKED`."""
-    frame: FrameType | None = sys._current_frames().get(thread.ident or 0)
-    while frame is not None and frame.f_code.co_name not in _UNLOCKED:
+def _frames(thread: threading.Thread) -> list[FrameType]:
+    """The frames of a thread, the innermost first."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    found: list[FrameType] = []
+    while frame is not None:
+        found.append(frame)
         frame = frame.f_back
-    return frame is None and thread.is_alive()
+    return found
+
+
+def _build_launcher(stack: list[FrameType]) -> None:
+    """Leaves in Triton's cache what launches the kernel that a thread compiles, whose signature is in its frames."""
+    from triton.runtime import driver
+
+    with suppress(Exception):
+        compile = next(f for f in stack if f.f_globals.get("__name__") == _COMPILER and f.f_code.co_name == "compile")
+        # (Of the metadata, only what descriptors become is needed for it, which the front end says.)
+        active: Any = driver.active
+        active.launcher_cls(compile.f_locals["src"], SimpleNamespace(**compile.f_locals["metadata"]))
 
 
 def launches(kernel: LoadedKernel) -> list[Callable[[], Any]]:

@@ -8,6 +8,7 @@ from types import FrameType, SimpleNamespace
 
 import pytest
 import torch
+import triton
 
 from neptune_lab.runtime import early
 from neptune_lab.runtime.spec import KernelSpec
@@ -94,7 +95,7 @@ def test_the_block_starts_after_the_front_end_which_needs_pythons_lock(monkeypat
 
     def waits() -> bool:
         frame: FrameType | None = sys._current_frames()[main or 0]
-        while frame is not None and frame.f_code is not early._wait_for_front_end.__code__:
+        while frame is not None and frame.f_code is not early._after_front_end.__code__:
             frame = frame.f_back
         return frame is not None
 
@@ -114,3 +115,32 @@ def test_the_block_starts_after_the_front_end_which_needs_pythons_lock(monkeypat
         order.append("block")
         begun.set()
     assert order == ["front end", "block", "machine code"]
+
+
+def test_what_launches_a_kernel_is_built_during_its_compilation(monkeypatch: pytest.MonkeyPatch):
+    """From the frames of Triton's `compile`, which has finished its front end by then."""
+    built: list[tuple[object, object]] = []
+    done = threading.Event()
+
+    class Launcher:
+        def __init__(self, src: object, metadata: SimpleNamespace) -> None:
+            built.append((src, metadata.tensordesc_meta))
+            done.set()
+            metadata.shared  # which is not known yet
+
+    def make_llir() -> None:
+        assert done.wait(20)
+
+    space = {"__name__": "triton.compiler.compiler", "make_llir": make_llir}
+    exec("def compile(src, metadata):\n    make_llir()\n", space)
+
+    class Compiles(Jit):
+        def run(self, *arguments, grid, warmup, **options):
+            space["compile"](self, {"tensordesc_meta": grid})
+
+    first, second = Compiles(), Jit()
+    _loaded(monkeypatch, first, second)
+    monkeypatch.setattr(triton.runtime, "driver", SimpleNamespace(active=SimpleNamespace(launcher_cls=Launcher)))
+    with early.compiling(SPEC, torch.device("cuda", 0)):
+        pass
+    assert built == [(first, (2, 1, 1))]
