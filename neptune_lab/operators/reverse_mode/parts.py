@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from neptune_lab.loop_ir.dimensions import Dimension, dimensions
+from neptune_lab.loop_ir.dimensions import Dimension, Dimensions, dimensions
 from neptune_lab.loop_ir.names import unique
-from neptune_lab.loop_ir.nodes import Load, Program
+from neptune_lab.loop_ir.nodes import Block, Const, Load, Program, Var, loads
+from neptune_lab.loop_ir.products import is_product
 from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.operators.reverse_mode.groups import with_groups_summed
 from neptune_lab.operators.reverse_mode.stages import Stage, in_order, needed, renamed
@@ -23,6 +24,9 @@ from neptune_lab.operators.reverse_mode.tile_order import left_factors, reordere
 # Up to so many products per element, computing them again takes less time than storing and loading the sum in float32:
 # 2 operations each at 700 TFLOP/s against 8 bytes at 4 TB/s.
 MOST_REPEATED = 700
+
+# Up to so many elements of all pairs, 4 GiB in float32, are stored for the gradient of a bias that has one per pair.
+MOST_STORED = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +71,9 @@ def divided(program: Program, stages: Sequence[Stage], results: Sequence[str], g
     groups: dict[frozenset[Dimension], list[str]] = {}
     for name in results:
         groups.setdefault(folded_last(name), []).append(name)
-    of_group = [needed(stages, names) for names in groups.values()]
     spatial = {stage.name: dims.all_of(by_block[stage.name], "spatial").keys() for stage in stages}
+    groups = _with_pairs(groups, spatial, by_name)
+    of_group = [needed(stages, names) for names in groups.values()]
     early = {name for fold, group in zip(groups, of_group, strict=True) for name in _early(group, fold, spatial)}
     early -= {*results}
     if len(groups) == 1 and not early:
@@ -99,9 +104,92 @@ def divided(program: Program, stages: Sequence[Stage], results: Sequence[str], g
                 names[stage.name] = unique(f"{stage.name}_{n + 1}", taken, "_")
                 taken.add(names[stage.name])
         copies |= {copy: name for name, copy in names.items()}
+        chosen = _in_one_nest(groups[fold], own, by_block, dims, spatial)
         own = in_order([renamed(reordered(stage, orders), names) for stage in own])
-        parts.append(with_groups_summed(own, results, grouped))
+        whole = with_groups_summed(own, results, grouped)
+        nest = needed(whole, chosen)
+        parts += [nest, tuple(stage for stage in whole if stage not in nest)]
     return Division(tuple(part for part in parts if part), copies)
+
+
+def _with_pairs(
+    groups: Mapping[frozenset[Dimension], Sequence[str]],
+    spatial: Mapping[str, Collection[Dimension]],
+    stages: Mapping[str, Stage],
+) -> dict[frozenset[Dimension], list[str]]:
+    """The groups, with each result along pairs in the group of the first nest that computes pairs.
+
+    The gradient of `bias[h, q, kv]` has an element per pair, so it can be a sum over samples of what that nest stores.
+    A nest of its own would compute the scores again, one row at a time and without matrix units, since a tile would
+    have samples, rows and columns.
+
+    Formal statement: such a result has the dimensions that the sums of two other groups fold, and what it sums has at
+    most `MOST_STORED` elements.
+    """
+    made = {fold: list(names) for fold, names in groups.items()}
+    for fold, names in groups.items():
+        for name in names:
+            others = [other for other in groups if other and other != fold and other <= {*spatial[name]}]
+            terms = stages[name].size * max((_products(stages[r]) for r in _sums(stages, name)), default=1)
+            if len(others) > 1 and terms <= MOST_STORED:
+                made[fold].remove(name)
+                made[others[0]].append(name)
+    return {fold: names for fold, names in made.items() if names}
+
+
+def _sums(stages: Mapping[str, Stage], name: str) -> list[str]:
+    """The result and the stages that it is a conversion of, up to the sum that makes it."""
+    found = [name]
+    while stages[found[-1]].reducer is None:
+        made = [read for read in stages[found[-1]].reads if read in stages]
+        if len(made) != 1:
+            break
+        found += made
+    return found
+
+
+def _in_one_nest(
+    group: Sequence[str],
+    own: Sequence[Stage],
+    blocks: Mapping[str, Block],
+    dims: Dimensions,
+    spatial: Mapping[str, Collection[Dimension]],
+) -> list[str]:
+    """The results of a group that one nest computes; what the others need besides is a part after it.
+
+    The gradient of the queries and that of a bias `bias[q - kv + S]` are both sums over keys. But the bias is read by
+    all samples, so a program of one nest would hold all of them; and its sum goes along diagonals, so it reads what
+    the nest computes where another program stored it.
+
+    Formal statement: a result is left to a later part if a sum on the way to it that is no product of matrices folds a
+    dimension that the result lacks and the group's other results have, or reads a stage of the part at an index that
+    is no variable.
+
+    Args:
+        group: names of results.
+        own: the stages of the part that computes them.
+        blocks: the definition's blocks, by name.
+        dims: of the definition.
+        spatial: the dimensions of each stage.
+
+    Returns:
+        Some of them; all if each is left.
+    """
+    names = {stage.name for stage in own}
+    found: list[str] = []
+    for name in group:
+        others = {d for other in group if other != name for d in spatial[other]} - {*spatial[name]}
+        sums = [s for s in needed(own, [name]) if s.reducer is not None and not is_product(blocks[s.name])]
+        folded = {
+            d
+            for stage in sums
+            for d, axis in dims.all_of(blocks[stage.name], "reduce").items()
+            if stage.extents[axis] > 1
+        }
+        reads = [read for stage in sums for read in loads(stage.term) if read.buffer in names]
+        if not folded & others and all(isinstance(index, Var | Const) for read in reads for index in read.indices):
+            found.append(name)
+    return found or list(group)
 
 
 def _early(
