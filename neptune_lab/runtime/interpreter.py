@@ -8,6 +8,8 @@ once per kernel and module.
 It also computes every sum and product of integers a second time, in int64, to assert that int32 does not overflow, and
 then drops the assertion unless it debugs. That took a third of the rest.
 
+After each kernel, it copies the memory of CPU tensors onto itself, also 4 GiB that a view spans. Here, it does not.
+
 For each tensor that it makes, it writes a table of all dtypes, to look one of them up. Here, each is looked up once.
 
 With Triton 3.6, a number that the program computes, such as the end of a loop, is `int` of an array of one element,
@@ -77,6 +79,27 @@ def _by_dtype(look_up: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return found
 
 
+def _on_host(args: tuple[Any, ...]) -> bool:
+    """Is every tensor, also in tuples and descriptors, where the program works?"""
+    for arg in args:
+        if isinstance(arg, tuple) and not _on_host(arg):
+            return False
+        device = getattr(getattr(arg, "base", arg), "device", None)
+        if getattr(device, "type", "cpu") != "cpu":
+            return False
+    return True
+
+
+def _copied_back(restore: Callable[..., None]) -> Callable[..., None]:
+    """Triton's `_restore_args_dev`, for tensors that were copied to the host."""
+
+    def restored(executor: Any, args: Any, copies: Any, named: dict[str, Any], named_copies: Any) -> None:
+        if not _on_host((*args, *named.values())):
+            restore(executor, args, copies, named, named_copies)
+
+    return restored
+
+
 @contextmanager
 def lean_interpreter() -> Iterator[None]:
     """Inside, a kernel in the interpreter does no work twice, and gives the same numbers. One thread at a time."""
@@ -85,12 +108,16 @@ def lean_interpreter() -> Iterator[None]:
     # Other versions of Triton may have neither, and may not need it.
     patch = getattr(interpreter, "_patch_lang", None)
     look_up = getattr(interpreter, "_get_np_dtype", None)
+    executor: Any = getattr(interpreter, "GridExecutor", None)
+    restore = getattr(executor, "_restore_args_dev", None)
     builder: Any = getattr(interpreter, "interpreter_builder", None)
     options: Any = getattr(builder, "options", None)
     if patch is not None:
         interpreter._patch_lang = _PatchedOnce(patch)
     if look_up is not None:
         interpreter._get_np_dtype = _by_dtype(look_up)
+    if restore is not None:
+        executor._restore_args_dev = _copied_back(restore)
     if getattr(options, "sanitize_overflow", False) and not getattr(options, "debug", True):
         builder.options = replace(options, sanitize_overflow=False)
     try:
@@ -100,5 +127,7 @@ def lean_interpreter() -> Iterator[None]:
             interpreter._patch_lang = patch
         if look_up is not None:
             interpreter._get_np_dtype = look_up
+        if restore is not None:
+            executor._restore_args_dev = restore
         if options is not None:
             builder.options = options

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 import neptune_lab as nl
 from neptune_lab.operators import attention, norms
@@ -107,6 +108,24 @@ def test_every_dtype_is_what_triton_makes_of_it():
         assert [interpreter._get_np_dtype(t) for t in every] == wanted
         assert [interpreter._get_np_dtype(t) for t in reversed(every)] == wanted[::-1]
     assert interpreter._get_np_dtype is look_up
+
+
+def test_only_memory_of_a_device_is_copied_back(monkeypatch: pytest.MonkeyPatch):
+    from triton.runtime import interpreter
+
+    executor: Any = interpreter.GridExecutor
+    here, elsewhere = torch.ones(2), torch.ones(2, device="meta")
+    asked: list[Any] = []
+
+    def spy(_: Any, args: Any, *more: Any) -> None:
+        asked.append(args)
+
+    monkeypatch.setattr(executor, "_restore_args_dev", spy)
+    with lean_interpreter():
+        for args in ((here, 3, (here,)), (3, elsewhere), ((None, elsewhere),)):
+            executor._restore_args_dev(None, args, args, {}, {})
+    assert executor._restore_args_dev is spy
+    assert len(asked) == 2
 
 
 def test_triton_language_is_restored():
