@@ -18,7 +18,7 @@ import numpy as np
 from neptune_lab.gluon_simulator import language
 from neptune_lab.gluon_simulator.steps import MODULE, Group, begin
 from neptune_lab.gluon_simulator.threads import Crew, Named
-from neptune_lab.gluon_simulator.tiles import Descriptor, Pointer, add_out, memory_of
+from neptune_lab.gluon_simulator.tiles import Descriptor, Pointer, add_out, await_number, memory_of, tell
 
 # What follows the last "_" of a partition's name, as the emitter writes it.
 _PARTS = ("producer", "consumer")
@@ -66,6 +66,7 @@ class Simulator:
         # (A consumer is one thread here, which waits for the other one alone.)
         self.space["_meet_of"] = lambda barrier, threads: self._named(barrier).sync() if threads > 128 else None
         self.space["_add_out"] = add_out
+        self.space["_await"], self.space["_tell"] = await_number, tell
         self.space["_rest"] = self.crew.rest  # for tests that change the module
         self.space["_multiprocessors"] = lambda device: multiprocessors
 

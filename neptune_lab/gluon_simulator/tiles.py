@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from neptune_lab.gluon_simulator.steps import START, Kind, Stamp, current
-from neptune_lab.gluon_simulator.threads import Barrier
+from neptune_lab.gluon_simulator.threads import Barrier, Deadlock
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
@@ -147,6 +147,8 @@ class Descriptor:
         if len(self.block) == 3:
             # Rows and columns past the end of a matrix are read as 0.
             got = np.pad(got, [(0, 0), *((0, size - n) for n, size in zip(got.shape[1:], self.block[1:], strict=True))])
+        elif len(self.block) == 1:
+            got = np.pad(got, (0, self.block[0] - len(got)))
         assert list(got.shape) == self.block, "a block leaves its tensor"
         return got
 
@@ -155,6 +157,12 @@ class Descriptor:
         there = self.array[tuple(slice(int(n), int(n) + size) for n, size in zip(place, self.block, strict=True))]
         assert len(self.block) == 3 or list(there.shape) == self.block, "a block leaves its tensor"
         there[...] = block[tuple(slice(0, size) for size in there.shape)]
+
+    def add(self, place: Sequence[int], block: Any) -> None:
+        """Adds a block there; of several matrices, what is past the end of one is dropped."""
+        there = self.array[tuple(slice(int(n), int(n) + size) for n, size in zip(place, self.block, strict=True))]
+        assert len(self.block) == 3 or list(there.shape) == self.block, "a block leaves its tensor"
+        there += block[tuple(slice(0, size) for size in there.shape)]
 
 
 class Pointer:
@@ -215,7 +223,32 @@ def add_out(rows: Descriptor, place: Sequence[int], source: Memory) -> None:
     if group is not None:
         group.fly("copy")
     with _ADDING:
-        rows.at(place)[...] += source.array
+        rows.add(place, source.array)
+
+
+def atomic_add(pointer: Pointer, value: int) -> int:
+    """Adds to an element, and gives what it was."""
+    with _ADDING:
+        before = int(pointer.flat[pointer.offset])
+        pointer.flat[pointer.offset] += value
+    return before
+
+
+def tell(pointer: Pointer, number: int) -> None:
+    """Stores a number for other programs."""
+    with _ADDING:
+        pointer.flat[pointer.offset] = number
+
+
+def await_number(pointer: Pointer, number: int) -> None:
+    """Waits for other programs; they run one after the other here, so those that are waited for have ended, and the
+    one that told last is the one to wait for."""
+    found = int(pointer.flat[pointer.offset])
+    if found != number:
+        raise Deadlock(
+            f"a program waits for the number {number}, and the programs before it have told {found}",
+            help="compare what each program waits for with what the others tell",
+        )
 
 
 def load(pointer: Pointer, mask: Any = True, other: Any = 0) -> Tile:

@@ -54,7 +54,7 @@ def emit(program: Program, options: GluonOptions | None = None) -> EmittedModule
     """`program` as a module of Gluon kernels, every computing line linked to its HTile nodes.
 
     A kernel that has not the form of match.py is emitted in Triton, in the same module, with a note.  With
-    `deterministic=False`, two nests become one kernel (`joint`), and the others are in Triton.
+    `deterministic=False` or `joint`, two nests become one kernel (`joint`), and the others are in Triton.
 
     Args:
         program: HTile IR, verified here.
@@ -63,18 +63,18 @@ def emit(program: Program, options: GluonOptions | None = None) -> EmittedModule
     Raises:
         TileError: the program is not valid HTile IR.
         EmitError: no kernel of the program can be emitted in Gluon; the message has the reason for each.  With
-            `deterministic=False`: it has no two nests that can be one kernel.
+            `deterministic=False` or `joint`: it has no two nests that can be one kernel.
     """
     for one in at_samples(program):
         verify(one)
     check_spelling(program)
     options = options or GluonOptions()
-    join = None if options.deterministic or program.sizes else _joined(program)
+    join = _joined(program, options) if (options.joint or not options.deterministic) and not program.sizes else None
     program = program if join is None else join.program
     names = UniqueNames([*HELPERS, *TRITON_HELPERS])
     entry = names.fresh(program.name)
     functions = [names.fresh(f"{k.name}_kernel" if k.name == program.name else k.name) for k in program.kernels]
-    of_warps = {f"{f}_{what}" for f in functions for what in ("producer", "consumer")}
+    of_warps = {f"{f}_{what}" for f in functions for what in ("producer", "consumer", "adder")}
     taken = {entry, *functions, *of_warps, *HELPERS, *TRITON_HELPERS, "_scratch", "_multiprocessors", "_heads_together"}
     helpers: dict[str, dict[str, None]] = {}
     triton_helpers: dict[str, dict[str, None]] = {}
@@ -102,11 +102,11 @@ def emit(program: Program, options: GluonOptions | None = None) -> EmittedModule
     return replace(_module(program, options, entry, functions, emitted, helpers, triton_helpers), notes=notes)
 
 
-def _joined(program: Program) -> Joined:
+def _joined(program: Program, options: GluonOptions) -> Joined:
     try:
-        return joined(program)
+        return joined(program, in_order=options.deterministic)
     except UnsupportedKernel as reason:
-        raise _not_joint(program, reason) from reason
+        raise _not_joint(program, reason, options) from reason
 
 
 def _emitted_joint(
@@ -115,13 +115,14 @@ def _emitted_joint(
     try:
         return emit_joint(join, function, helpers, taken, options)
     except UnsupportedKernel as reason:
-        raise _not_joint(join.program, reason) from reason
+        raise _not_joint(join.program, reason, options) from reason
 
 
-def _not_joint(program: Program, reason: UnsupportedKernel) -> EmitError:
+def _not_joint(program: Program, reason: UnsupportedKernel, options: GluonOptions) -> EmitError:
+    option = "joint=True" if options.joint else "deterministic=False"
     return EmitError(
-        f"deterministic=False: no two nests of {program.name} can be one kernel ({reason.reason})",
-        help="leave deterministic out",
+        f"{option}: no two nests of {program.name} can be one kernel ({reason.reason})",
+        help=f"leave {option.partition('=')[0]} out",
     )
 
 

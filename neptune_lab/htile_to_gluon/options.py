@@ -34,6 +34,8 @@ class GluonOptions:
             cache; None: few, but enough to balance long and short tiles.
         deterministic: False: two nests of a backward pass that compute the same tiles become one kernel (`joint`),
             which adds to one of the sums in the order in which programs come.
+        joint: two nests become one kernel also with `deterministic`: a program then adds to a tile of the sum after the
+            programs of all row blocks before its own.
         emit: the options of the Triton emitter: the target, tanh, and kernels that cannot be emitted in Gluon.
 
     Raises:
@@ -47,12 +49,13 @@ class GluonOptions:
     ahead: bool = False
     heads_together: int | None = None
     deterministic: bool = True
+    joint: bool = False
     emit: EmitOptions = field(default_factory=lambda: EmitOptions(target=DEFAULT))
 
     def __post_init__(self) -> None:
         check_integer("stages", self.stages, 1, MOST_STAGES, EmitError)
         check_integer("heads_together", self.heads_together, 1, MOST_HEADS, EmitError, optional=True)
-        for name in ("ping_pong", "tie", "persistent", "ahead", "deterministic"):
+        for name in ("ping_pong", "tie", "persistent", "ahead", "deterministic", "joint"):
             check_switch(name, getattr(self, name), EmitError)
         if not isinstance(self.emit, EmitOptions):
             raise EmitError(

@@ -78,10 +78,10 @@ def chosen_kernel(
         if kernel is not None:
             return replace(kernel, chosen=f"the tuning record of these sizes on {record.device}")
         record = None
+    gpu = target or Target.current(otherwise=ANY)
     if operator.parts:  # (the model ranks a single choice, and each part has its own tiles)
         return None
     near = None if record is None else _choice_of(record)
-    gpu = target or Target.current(otherwise=ANY)
     ranked = ranking(operator, gpu, near=near, template=template)
     if ranked is None:
         kernel = None if record is None else kernel_of_record(record, make, exact=False)[0]

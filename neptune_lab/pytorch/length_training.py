@@ -1,7 +1,8 @@
 """Kernels for all lengths with gradients: one for each pass of a family of calls, once it has had several lengths.
 
-The first lengths have kernels of their own, which are faster: on an H200, the causal backward pass of 8192 positions
-takes 1.4 times as long in a kernel for all lengths, whose tiles are loaded through pointers.
+The first lengths have kernels of their own, as many as a sweep over powers of two has, since these are faster: on an
+H200, the causal backward pass of 8192 positions takes 1.4 times as long in a kernel for all lengths, whose tiles are
+loaded through pointers.
 
 A kernel for all lengths is made from programs at several lengths, so both passes are derived at each of them: with what
 is kept, and which gradients are computed, chosen at one.
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from neptune_lab.operators import Operator
 
 # Lengths of a family that have kernels of their own.
-OWN_LENGTHS = 4
+OWN_LENGTHS = 8
 # A kernel with gradients, and the index in `Reading.tensors` of each captured tensor that it takes.
 Trained: TypeAlias = "tuple[Differentiable, tuple[int, ...]]"
 # Runs the compiler with its lock, outside of torch's modes.

@@ -21,22 +21,24 @@ from neptune_lab.gluon_simulator import Simulator
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.interpret import interpret
 from neptune_lab.htile.walk import written_tensors
-from neptune_lab.htile_to_gluon.joint import joined
+from neptune_lab.htile_to_gluon.joint import joined, match
 from neptune_lab.htile_to_gluon.joint.match import joint_of
 from neptune_lab.htile_to_gluon.structure import UnsupportedKernel
 from neptune_lab.operators import attention, training
+from neptune_lab.operators.reverse_mode import groups
 from neptune_lab.pipeline.joint import joint_kernel
 
 SCRIPT = Path(__file__).parent.parent / "gluon_offline.py"
 JOINT = nl.CodeOptions(code="gluon", deterministic=False)
+IN_ORDER = nl.CodeOptions(code="gluon", joint=True)
 
 
-def backward(op, **options) -> nl.Kernel:
+def backward(op, code=JOINT, **options) -> nl.Kernel:
     """The backward pass of attention in one kernel."""
     width = op.inputs[0].shape[-1]
     config = nl.TileConfig(block_q=128, block_kv=64 if width == 128 else 128)
     passes = training(op, ("q", "k", "v")).backward
-    return nl.compile(passes, "rolling_update", config=config, target="h100", validate="none", code=JOINT, **options)
+    return nl.compile(passes, "rolling_update", config=config, target="h100", validate="none", code=code, **options)
 
 
 def interpreted(program: ir.Program, kernel: ir.Kernel, names: tuple[str, ...]) -> Callable[..., None]:
@@ -58,21 +60,30 @@ def interpreted(program: ir.Program, kernel: ir.Kernel, names: tuple[str, ...]) 
     return run
 
 
-def simulated(op, score_mod: Callable[..., torch.Tensor] | None = None, source: Callable[[str], str] = str) -> float:
+def simulated(
+    op,
+    score_mod: Callable[..., torch.Tensor] | None = None,
+    source: Callable[[str], str] = str,
+    code: nl.CodeOptions = JOINT,
+    shift: float = 0.0,
+) -> float:
     """The largest relative error of a gradient.
 
     Args:
         score_mod: the scores' definition, from scores, heads, queries and keys.
         source: changes the module's text.
+        shift: added to queries and subtracted from keys, so that all scores are far below 0.
     """
-    kernel = backward(op)
-    program = joined(kernel.htile).program
+    kernel = backward(op, code)
+    program = joined(kernel.htile, in_order=code.deterministic).program
     plain = {
         s.name: interpreted(program, k, s.arguments)
         for s, k in zip(kernel.triton.kernels, program.kernels, strict=True)
         if s.language == "triton"
     }
     q, k, v = (torch.from_numpy(a.astype(np.float32)) for a in op.random_inputs(0).values())
+    dtype = getattr(torch, op.inputs[0].dtype)
+    q, k = ((t + s).to(dtype).float() for t, s in ((q, shift), (k, -shift)))
     wide = [t.double().requires_grad_() for t in (q, k, v)]
     group = q.shape[1] // k.shape[1]
     score = wide[0] @ wide[1].repeat_interleave(group, 1).mT * q.shape[-1] ** -0.5
@@ -82,7 +93,6 @@ def simulated(op, score_mod: Callable[..., torch.Tensor] | None = None, source: 
     out = score.softmax(-1) @ wide[2].repeat_interleave(group, 1)
     given = torch.randn(out.shape, generator=torch.Generator().manual_seed(1))
     expected = torch.autograd.grad(out, wide, given.double())
-    dtype = getattr(torch, op.inputs[0].dtype)
     lse2 = (score.logsumexp(-1) * np.log2(np.e)).float().detach()
     arguments = {"q": q, "k": k, "v": v, "out": out.detach(), "d_out": given, "lse2": lse2}
     ready = [arguments[n].to(torch.float32 if n == "lse2" else dtype).contiguous() for n in kernel.htile.inputs]
@@ -102,6 +112,10 @@ def alibi(score, h, i, j):
     return causal(score + 2.0 ** (-4.0 * (h + 1)) * (j - i), h, i, j)
 
 
+def capped(score, h, i, j):
+    return causal(2.0 * torch.tanh(score / 2.0), h, i, j)
+
+
 CASES: dict[str, tuple[Callable[[], Any], Any]] = {
     "causal, 128": (lambda: attention.causal(1, 2, 256, 128), causal),
     "causal, 64": (lambda: attention.causal(1, 2, 384, 64), causal),
@@ -111,15 +125,55 @@ CASES: dict[str, tuple[Callable[[], Any], Any]] = {
     "groups": (lambda: attention.gqa(1, 4, 256, 128, kv_heads=2), causal),
     "window": (lambda: attention.window(1, 1, 512, 128, window=200), windowed),
     "alibi": (lambda: attention.alibi(1, 2, 256, 64), alibi),
+    "soft cap, 128": (lambda: attention.softcap(1, 1, 300, 128, cap=2.0), capped),
+    "soft cap, 64": (lambda: attention.softcap(1, 2, 384, 64, cap=2.0), capped),
+    "no whole tiles, 128": (lambda: attention.causal(1, 2, 301, 128), causal),
+    "no whole tiles, 64": (lambda: attention.causal(1, 2, 331, 64, dtype="bfloat16"), causal),
+    "half of a program": (lambda: attention.full(1, 1, 320, 128), None),
+    "a row beyond whole tiles": (lambda: attention.full(1, 1, q_len=513, kv_len=257, head_dim=64), None),
+    "groups of no whole tiles": (lambda: attention.gqa(1, 4, 197, 128, kv_heads=2), causal),
+    "window of no whole tiles": (lambda: attention.window(1, 1, 500, 128, window=200), windowed),
+    "alibi of no whole tiles": (lambda: attention.alibi(1, 2, 250, 64), alibi),
 }
 
 
-@pytest.mark.one_in(4)
+@pytest.fixture(autouse=True)
+def every_length(monkeypatch: pytest.MonkeyPatch):
+    """Also kernels that are refused until a GPU has run them."""
+    monkeypatch.setattr(match, "EVERY_LENGTH", True)
+
+
+def test_lengths_are_whole_programs(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(match, "EVERY_LENGTH", False)
+    with pytest.raises(EmitError, match="320 and 320 are not multiples of 128"):
+        backward(attention.full(1, 1, 320, 128))
+
+
+@pytest.mark.one_in(8)
+@pytest.mark.parametrize("code", [JOINT, IN_ORDER], ids=["any order", "in order"])
 @pytest.mark.parametrize("name", CASES)
-def test_gradients(name: str):
+def test_gradients(name: str, code: nl.CodeOptions):
     make, score_mod = CASES[name]
     op = make()
-    assert simulated(op, score_mod) < (2e-2 if op.inputs[0].dtype == "bfloat16" else 3e-3)
+    assert simulated(op, score_mod, code=code) < (2e-2 if op.inputs[0].dtype == "bfloat16" else 3e-3)
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("code", [JOINT, IN_ORDER], ids=["any order", "in order"])
+@pytest.mark.parametrize(("queries", "keys", "width"), [(4, 2, 128), (3, 1, 64)])
+def test_heads_of_a_group(monkeypatch: pytest.MonkeyPatch, queries: int, keys: int, width: int, code: nl.CodeOptions):
+    """A program visits all heads that share its keys."""
+    monkeypatch.setattr(groups, "FEWEST_ROWS", 1)
+    op = attention.gqa(1, queries, 300, width, kv_heads=keys)
+    assert joint_of(backward(op, code).htile).around is not None
+    assert simulated(op, causal, code=code) < 3e-3
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("width", [64, 128])
+def test_weights_past_the_end_may_be_infinite(width: int):
+    """All scores are about -280, so the weight of a key that does not exist, whose score is 0, is infinite."""
+    assert simulated(attention.full(1, 1, 290, width), shift=6 if width == 64 else 5) < 3e-2
 
 
 def test_the_nests_have_to_compute_the_same_tiles():
@@ -171,12 +225,36 @@ def test_the_nests_have_to_compute_the_same_tiles():
             joint_of(changed(of, change))
 
 
+def test_programs_add_in_order_only_if_they_can_wait_for_the_one_before():
+    """Row blocks 0 and 2, but not 1, visit the first queries."""
+    program = backward(attention.causal(1, 2, 512, 128), IN_ORDER).htile
+    joint = joint_of(program)
+    assert joint.in_turn
+    assert joint.from_first
+    (loop,) = (stmt for stmt in joint.kernel.body if isinstance(stmt, ir.For))
+    odd = ir.Arith("%", ir.Name(joint.row), ir.Int(2))
+    wider = replace(loop, start=ir.Arith("*", loop.start, odd))
+    body = tuple(wider if stmt is loop else stmt for stmt in joint.kernel.body)
+    changed = replace(joint.kernel, body=body)
+    program = replace(program, kernels=tuple(changed if k is joint.kernel else k for k in program.kernels))
+    assert joined(program).order is None
+    with pytest.raises(UnsupportedKernel, match="not consecutive"):
+        joined(program, in_order=True)
+
+
+@pytest.mark.parametrize("name", ["causal", "window"])
+def test_programs_wait_for_the_one_before(name: str):
+    """The simulator's programs run one after the other; each waits for the one that added to its tile last."""
+    op, score_mod = {
+        "causal": (attention.causal(1, 1, 256, 128), causal),
+        "window": (attention.window(1, 1, 512, 128, window=200), windowed),
+    }[name]
+    assert simulated(op, score_mod, code=IN_ORDER) < 3e-3
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "a cap, whose derivative needs the scores": (
-        lambda: attention.softcap(1, 1, 256, 128),
-        "registers at the same time",
-    ),
-    "a part of a tile": (lambda: attention.causal(1, 1, 300, 128), "can be one kernel"),
+    "fewer rows than a program has": (lambda: attention.causal(1, 1, 96, 128), "it has 96 rows per program"),
+    "less than a tile": (lambda: attention.causal(1, 1, 127, 128), "expected 64, 128 or 192"),
     "a width between": (lambda: attention.causal(1, 1, 256, 96), "powers of two"),
 }
 

@@ -1,10 +1,10 @@
-"""Producer and consumers of the kernel of two nests.
+"""Producer, consumers and adder of the kernel of two nests.
 
 A consumer computes 64 of a program's 128 keys.  In a step, for a tile of queries:
 
     wait for x of the step before, of both consumers;   t = transpose(x) @ k        64 x width of the first nest's sum
     s = k @ transpose(q)
-    wait for t, and add it to the sum in global memory
+    wait for t, and give it to the adder, which adds it to the sum in global memory
     wait for s;   early row work (weights)
     d = v @ transpose(d_out);   d_v = d_v + weights @ d_out
     wait for d;   late row work (x)
@@ -12,24 +12,42 @@ A consumer computes 64 of a program's 128 keys.  In a step, for a tile of querie
 
 So the product t, of the step before, overlaps s, and no consumer waits for the other within a step. With t of the same
 step, both would wait at the same time, while no product runs.
+
+The adder is a warp of its own, so that no consumer waits for global memory.  In order, it waits until the program of
+the row block before its own has added to the same tile, adds, and says so once that has arrived.  A program is numbered
+as it starts, and waits only for programs with smaller numbers, which have started and do not wait for it: in whatever
+order the hardware starts programs, one of them can go on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import shape_of
+from neptune_lab.htile.walk import tile_dims
 from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.expressions import emit, whole_tile
-from neptune_lab.htile_to_gluon.joint.plan import Plan, Vector
+from neptune_lab.htile_to_gluon.joint.plan import Plan
+from neptune_lab.htile_to_gluon.joint.vectors import Vector, columns_of
 from neptune_lab.htile_to_gluon.memory import store
 from neptune_lab.htile_to_gluon.rows import CONSUMER, ROWS, part, part_of_store
 from neptune_lab.htile_to_gluon.structure import LoopPart, Product, UnsupportedKernel
 from neptune_lab.htile_to_gluon.tile_schedule import bind_program, for_each_tile
+from neptune_lab.htile_to_triton.context import ADD
 from neptune_lab.htile_to_triton.descriptors import descriptor, host_descriptor
 from neptune_lab.wrapping import Loose, call, seq
 
 # Barriers of the hardware: of both consumers, and from the second on of one.
 BOTH, OWN = 12, 13
+# The number of a program that adds in order, counted from the first that started.
+TICKET = "ticket"
+CONSUMERS = 2
+
+
+def _number(plan: Plan) -> str:
+    return "gl.program_id(0)" if plan.order is None else TICKET
 
 
 def emit_producer(ctx: GluonContext, plan: Plan) -> None:
@@ -38,13 +56,28 @@ def emit_producer(ctx: GluonContext, plan: Plan) -> None:
     for ring in plan.rings:
         ctx.line(f"{ring.slot} = 0")
         ctx.line(f"{ring.phase} = 0")
-    bind_program(ctx, "gl.program_id(0)")
+    if any(vector.descriptor is None for vector in plan.vectors):
+        ctx.line(f"lane = gl.arange(0, {plan.queries}, gl.BlockedLayout([1], [32], [1], [0]))")
+    bind_program(ctx, _number(plan))
     for held in plan.held:
         rows, at = _place(ctx, held.access)
         ctx.line(f"mbarrier.expect({held.ready}.index(0), {rows}.block_type.nbytes)")
         ctx.line(call(ctx.helper("_copy_in"), rows, f"[{at}]", f"{held.ready}.index(0)", held.buffer))
-    for this in plan.structure.parts:
-        for_each_tile(ctx, this, opened=False, body=lambda _, this=this: _copies(ctx, plan, this))
+    _for_each_tile(ctx, plan, lambda this: _copies(ctx, plan, this))
+
+
+def _for_each_tile(ctx: GluonContext, plan: Plan, body: Callable[[LoopPart], None]) -> None:
+    """Emits the loops over tiles, for each head of a group."""
+
+    def loops(_: ir.IndexExpr) -> None:
+        for this in plan.structure.parts:
+            for_each_tile(ctx, this, opened=False, body=lambda _, this=this: body(this))
+
+    around = plan.joint.around
+    if around is None:
+        loops(ir.Int(0))
+    else:
+        for_each_tile(ctx, replace(plan.structure.parts[0], loop=around), opened=False, body=loops)
 
 
 def _copies(ctx: GluonContext, plan: Plan, this: LoopPart) -> None:
@@ -53,21 +86,60 @@ def _copies(ctx: GluonContext, plan: Plan, this: LoopPart) -> None:
         ctx.node, ctx.origin = product.store.node_id, product.store.origin
         rows, at = _place(ctx, product.b)
         vectors = plan.vectors if ring is plan.rings[0] else ()
+        loaded = [vector for vector in vectors if vector.descriptor is None]
+        vectors = tuple(vector for vector in vectors if vector.descriptor is not None)
         more = f" + {4 * plan.queries * len(vectors)}" if vectors else ""
+        for vector in loaded:
+            inside = f"{ctx.index(columns_of(this).start, ADD)} + lane < {vector.tensor.shape[-1]}"
+            pointer = f"{ctx.pointers[vector.tensor.name]} + ({plan.place_of(ctx, vector, this)} + lane)"
+            ctx.line(seq(f"{vector.name} = ", call("gl.load", pointer, f"mask={inside}", "other=0.0")))
         full, slot = f"{ring.full}.index({ring.slot})", ring.slot
         ctx.line(f"mbarrier.wait({ring.empty}.index({slot}), {ring.phase} ^ 1)")
+        for vector in loaded:
+            ctx.line(f"{vector.ring}.index({slot}).store({vector.name})")
+        if loaded:
+            ctx.line(f"{ctx.helper('_meet')}()")
         ctx.line(f"mbarrier.expect({full}, {rows}.block_type.nbytes{more})")
         ctx.line(call(copy, rows, f"[{at}]", full, f"{ring.slots}.index({slot})"))
         for vector in vectors:
+            assert vector.descriptor is not None
             at = plan.place_of(ctx, vector, this)
             ctx.line(call(copy, vector.descriptor.parameter, f"[{at}]", full, f"{vector.ring}.index({slot})"))
         ctx.line(f"{slot}, {ring.phase} = {following}({slot}, {ring.phase}, {stages})")
 
 
+def emit_adder(ctx: GluonContext, plan: Plan) -> None:
+    """Emits the body of the adder's function."""
+    ctx.root.binds = frozenset()
+    ctx.line("phase = 0")
+    bind_program(ctx, _number(plan))
+    _for_each_tile(ctx, plan, lambda this: _addition(ctx, plan, this))
+
+
+def _addition(ctx: GluonContext, plan: Plan, this: LoopPart) -> None:
+    """Adds what both consumers have of a tile, and tells the program that waits for it."""
+    ctx.node, ctx.origin = plan.joint.output.node_id, plan.joint.output.origin
+    if plan.order is not None or plan.total.matrices is None:
+        ctx.line(f"at = {plan.row_of_total(ctx, this)}")
+    for n in range(CONSUMERS):
+        ctx.line(f"mbarrier.wait({plan.staged}.index({n}), phase)")
+        if plan.order is not None and n == 0:
+            ctx.line(f"{ctx.helper('_await')}({ctx.pointers[plan.order]} + at, {plan.before(ctx, this)})")
+        place = plan.place_in_total(ctx, this, n)
+        ctx.line(f"{ctx.helper('_add_out')}({plan.total.parameter}, [{place}], {plan.stage}.index({n}))")
+    ctx.line("tma.store_wait(0)")
+    for n in range(CONSUMERS):
+        ctx.line(f"mbarrier.arrive({plan.freed}.index({n}), count=1)")
+    if plan.order is not None:
+        row = ctx.index(ir.Arith("+", ir.Name(plan.joint.row), ir.Int(1)))
+        ctx.line(f"{ctx.helper('_tell')}({ctx.pointers[plan.order]} + at, {row})")
+    ctx.line("phase ^= 1")
+
+
 def _place(ctx: GluonContext, access: ir.Access) -> tuple[str, str]:
     """A tile's descriptor, and its row and column there."""
     found = host_descriptor(ctx, access)
-    if found is None or found[0].matrices is not None:
+    if found is None:
         raise UnsupportedKernel(f"the copy engine cannot load tiles of {access.tensor}, or they leave the tensor")
     return found[0].parameter, ", ".join(found[1])
 
@@ -90,22 +162,21 @@ class JointConsumer:
         for ring in plan.rings:
             ctx.line(f"{ring.slot} = 0")
             ctx.line(f"{ring.phase} = 0")
-        for name in ("done", "turn", "parity", "before_at"):
+        for name in ("done", "turn", "parity"):
             ctx.line(f"{name} = 0")
         for columns in sorted({plan.queries, plan.share}):
             ctx.line(f"zeros_{columns} = gl.zeros([{ROWS}, {columns}], gl.float32, layout={ctx.tile_layout(columns)})")
-        bind_program(ctx, "gl.program_id(0)")
+        bind_program(ctx, _number(plan))
         for stmt in self.structure.before:
             self._store(stmt)
         for held in plan.held:
-            ctx.line(f"{held.own} = {held.buffer}.slice({self.me} * {ROWS}, {ROWS}, dim=0)")
+            ctx.line(f"{held.own} = {held.tile}.slice({self.me} * {ROWS}, {ROWS}, dim=0)")
             ctx.line(f"mbarrier.wait({held.ready}.index(0), 0)")
-        for this in self.structure.parts:
-            for_each_tile(ctx, this, opened=False, body=lambda _, this=this: self._step(this))
+        _for_each_tile(ctx, plan, self._step)
         ctx.line("# the last product", comment=True)
         self._start_total()
         ctx.line("total = warpgroup_mma_wait(0, [total_pending])")
-        self._add_total()
+        self._give_total()
         ctx.line("# the outputs", comment=True)
         ctx.line(f"{ctx.helper('_meet_of')}({BOTH}, 256)")
         stored = [self._store(stmt) for stmt in self.structure.after]
@@ -129,7 +200,7 @@ class JointConsumer:
         self._start_total()
         self._issue(first)
         ctx.line("total = warpgroup_mma_wait(1, [total_pending])")
-        self._add_total()
+        self._give_total()
         self._finish(first, 0)
         for vector in plan.vectors:
             if vector.early:
@@ -144,7 +215,7 @@ class JointConsumer:
                 self._vector(vector)
         for stmt in after:
             self._store(stmt)
-        value = ctx.tiles[plan.joint.value]
+        value = self._value(this)
         ctx.line(f"{plan.turns}.index(turn).slice({self.me} * {ROWS}, {ROWS}, dim=0).store({value})")
         ctx.line("fence_async_shared()")
         self._accumulate(late)
@@ -158,17 +229,30 @@ class JointConsumer:
             ctx.line(
                 f"{ring.slot}, {ring.phase} = {ctx.helper('_next')}({ring.slot}, {ring.phase}, {ctx.gluon.stages})"
             )
-        ctx.line(f"before_at = {plan.row_of_total(ctx, this)}")
         ctx.line("parity ^= turn")
         ctx.line("turn ^= 1")
         ctx.line("done += 1")
+
+    def _value(self, this: LoopPart) -> str:
+        """The tile that both consumers read; 0 in rows past the last key, where it may be infinite."""
+        ctx, plan = self.ctx, self.plan
+        name = ctx.tiles[plan.joint.value]
+        if plan.joint.keys % self.structure.rows == 0:
+            return name
+        target = next(s.target for s in this.middle if s.target.tensor == plan.joint.value)
+        rows = next(i for i in tile_dims(target.index) if isinstance(i, ir.Slice))
+        inside = ir.Elementwise("lt", (ir.Iota((rows, ir.NewAxis())), ir.Literal(plan.joint.keys, "int32")), "bool")
+        dtype = ctx.program.tensor(target.tensor).dtype
+        kept = ir.Elementwise("where", (inside, target, ir.Literal(0.0, dtype)), dtype)
+        ctx.line(seq(f"{name}_seen = ", emit(ctx, part(kept, self.structure.rows), plan.queries).doc))
+        return f"{name}_seen"
 
     def _issue(self, product: Product) -> None:
         """Issues a product of scores."""
         ctx, ring = self.ctx, self.plan.ring_of(product)
         self._at(product.store)
         ctx.line(f"mbarrier.wait({ring.full}.index({ring.slot}), {ring.phase})")
-        right = f"{ring.slots}.index({ring.slot})" + (".permute((1, 0))" if product.transposed else "")
+        right = ring.tile + (".permute((1, 0))" if product.transposed else "")
         left = self.plan.held_by(product).own
         zeros = f"zeros_{self.plan.queries}"
         made = call("warpgroup_mma", left, right, zeros, "use_acc=False", "is_async=True")
@@ -188,7 +272,7 @@ class JointConsumer:
         left = emit(ctx, part(product.a, self.structure.rows), self.plan.queries)
         layout = ctx.operand_layout(ctx.shape(product.store.target)[1])
         ctx.line(seq(f"{name}_left = ", call("gl.convert_layout", left.doc, layout)))
-        right = f"{ring.slots}.index({ring.slot})" + (".permute((1, 0))" if product.transposed else "")
+        right = ring.tile + (".permute((1, 0))" if product.transposed else "")
         ctx.line(seq(f"{name}_pending = ", call("warpgroup_mma", f"{name}_left", right, name, "is_async=True")))
 
     # -- the sum of the other nest --------------------------------------------------------------------------
@@ -200,7 +284,7 @@ class JointConsumer:
         turned = f"{plan.turned}.index(turn ^ 1)"
         ctx.line(f"mbarrier.wait({turned}, parity ^ turn ^ 1, pred=done > 0)")
         left = f"{plan.turns}.index(turn ^ 1).permute((1, 0))"
-        right = plan.held_by(plan.joint.held).buffer
+        right = plan.held_by(plan.joint.held).tile
         if plan.by_columns:
             right += f".slice({self.me} * {plan.share}, {plan.share}, dim=1)"
         else:
@@ -208,19 +292,19 @@ class JointConsumer:
         made = call("warpgroup_mma", left, right, f"zeros_{plan.share}", "use_acc=False", "is_async=True")
         ctx.line(seq("total_pending = ", made))
 
-    def _add_total(self) -> None:
-        """Adds it to the sum in global memory, once the copy engine has read what was added before."""
+    def _give_total(self) -> None:
+        """Gives it to the adder, once that has read what was given before."""
         ctx, plan = self.ctx, self.plan
-        row, column = ("", f"{self.me} * {plan.share}") if plan.by_columns else (f" + {self.me} * {ROWS}", "0")
-        meet, stage = f"{ctx.helper('_meet_of')}({OWN} + {self.me}, 128)", f"{plan.stage}.index({self.me})"
+        stage = f"{plan.stage}.index({self.me})"
+        if plan.total.matrices is not None:
+            stage += f".reshape([{ROWS}, {plan.share}])"
         ctx.line("if done > 0:")
         for line in (
-            "tma.store_wait(0)",
-            meet,
+            f"mbarrier.wait({plan.freed}.index({self.me}), done & 1)",
             f"{stage}.store(total)",
             "fence_async_shared()",
-            meet,
-            f"{ctx.helper('_add_out')}({plan.total.parameter}, [before_at{row}, {column}], {stage})",
+            f"{ctx.helper('_meet_of')}({OWN} + {self.me}, 128)",
+            f"mbarrier.arrive({plan.staged}.index({self.me}), count=1)",
         ):
             ctx.line(f"    {line}")
 
@@ -259,4 +343,4 @@ class JointConsumer:
         return f"{ctx.helper('_copy_out')}({', '.join(described)}, {held.own})"
 
 
-__all__ = ["JointConsumer", "emit_producer"]
+__all__ = ["CONSUMERS", "TICKET", "JointConsumer", "emit_adder", "emit_producer"]

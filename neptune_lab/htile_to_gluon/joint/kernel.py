@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.walk import rewrite, same_index
 from neptune_lab.htile_to_gluon.context import GluonContext, gluon_dtype, layout_lines
-from neptune_lab.htile_to_gluon.joint.consumer import JointConsumer, emit_producer
+from neptune_lab.htile_to_gluon.joint.consumer import CONSUMERS, TICKET, JointConsumer, emit_adder, emit_producer
 from neptune_lab.htile_to_gluon.joint.match import Joint, joint_of
 from neptune_lab.htile_to_gluon.joint.plan import Plan, plan_of
 from neptune_lab.htile_to_gluon.kernel import (
@@ -29,7 +29,7 @@ from neptune_lab.htile_to_triton.module import rounds_to_eights
 from neptune_lab.htile_to_triton.scope import UniqueNames
 from neptune_lab.wrapping import Bracketed, lines
 
-CONSUMERS = 2
+ADDER_REGISTERS = PRODUCER_REGISTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,15 @@ class Joined:
         program: the sum of one nest is a tensor in global memory, which begins at 0 and which a kernel reads at the
             end. `kernel`, of the other nest, also adds to it, which its statements do not say.
         joint: the nests; `total`: the tensor.
+        order: a tensor of whole numbers, one for each row of the total, which begin at 0: at the first row of a tile,
+            the number after the row block that added to it last; at the second of all rows, how many programs have
+            started.  None: programs add in any order.
     """
 
     program: ir.Program
     joint: Joint
     total: str
+    order: str | None
 
     @property
     def kernel(self) -> ir.Kernel:
@@ -52,7 +56,7 @@ class Joined:
         return self.joint.kernel
 
 
-def joined(program: ir.Program) -> Joined:
+def joined(program: ir.Program, *, in_order: bool = False) -> Joined:
     """Joins two nests of a program.
 
     Before => after:
@@ -61,13 +65,20 @@ def joined(program: ir.Program) -> Joined:
         out[i] = g(y[i])                             the other nest, which adds to total[i]
                                                      out[i] = g(total[i])
 
+    Args:
+        in_order: programs add to a tile of the total in the order of their row blocks.
+
     Raises:
-        UnsupportedKernel: it has no two nests that can be joined.
+        UnsupportedKernel: it has no two nests that can be joined, or the row blocks that add to a tile are not
+            consecutive, once each.
     """
     joint = joint_of(program)
+    if in_order and not joint.in_turn:
+        raise UnsupportedKernel(f"a tile of {joint.total} is visited by row blocks that are not consecutive")
     output = joint.output
     names = UniqueNames([t.name for t in program.tensors])
     total = names.fresh(joint.total.removesuffix("_sum") + "_total")
+    order = names.fresh("order") if in_order else None
     shape = program.tensor(output.target.tensor).shape
     if program.tensor(output.target.tensor).strides is not None:
         raise UnsupportedKernel(f"{output.target.tensor} is not contiguous")
@@ -83,24 +94,32 @@ def joined(program: ir.Program) -> Joined:
             continue
         if kernel is joint.kernel:
             if not zeroed:
-                zero = ir.Store(f"{output.node_id}.zero", replace(output.target, tensor=total), _ZERO, output.origin)
-                kernels.append(
-                    replace(joint.other, node_id=f"{finish.node_id}.zero", name=f"{total}_zero", body=(zero,))
-                )
+                zeros = _zeros(output, output.target.index, total, order)
+                kernels.append(replace(joint.other, node_id=f"{finish.node_id}.zero", name=f"{total}_zero", body=zeros))
             kernels += [kernel, finish]
             continue
-        beside = None if zeroed else _zero_beside(program, kernel, output, total)
-        zeroed = zeroed or beside is not None
-        kernels.append(kernel if beside is None else replace(kernel, body=(*kernel.body, beside)))
-    tensors = (*program.tensors, ir.Tensor(total, shape, "float32", "global"))
-    return Joined(replace(program, tensors=tensors, kernels=tuple(kernels)), joint, total)
+        index = None if zeroed else _rows_beside(program, kernel, output)
+        zeroed = zeroed or index is not None
+        beside = () if index is None else _zeros(output, index, total, order)
+        kernels.append(replace(kernel, body=(*kernel.body, *beside)))
+    tensors = [*program.tensors, ir.Tensor(total, shape, "float32", "global")]
+    if order is not None:
+        tensors.append(ir.Tensor(order, shape[:-1], "int32", "global"))
+    return Joined(replace(program, tensors=tuple(tensors), kernels=tuple(kernels)), joint, total, order)
 
 
-_ZERO = ir.Literal(0.0, "float32")
+def _zeros(output: ir.Store, index: tuple[ir.Index, ...], total: str, order: str | None) -> tuple[ir.Store, ...]:
+    """Stores of 0 to rows of the total, and to their counters."""
+    zero = ir.Literal(0.0, "float32")
+    stores = [ir.Store(f"{output.node_id}.zero", ir.Access(total, index), zero, output.origin)]
+    if order is not None:
+        counters = ir.Access(order, index[:-1])
+        stores.append(ir.Store(f"{output.node_id}.counters", counters, ir.Literal(0, "int32"), output.origin))
+    return tuple(stores)
 
 
-def _zero_beside(program: ir.Program, kernel: ir.Kernel, output: ir.Store, total: str) -> ir.Store | None:
-    """The store of 0 to the rows of the total that a kernel stores one value of; None if it stores no such values."""
+def _rows_beside(program: ir.Program, kernel: ir.Kernel, output: ir.Store) -> tuple[ir.Index, ...] | None:
+    """The index of the rows of the total that a kernel stores one value of; None if it stores no such values."""
     shape = program.tensor(output.target.tensor).shape
     for stmt in kernel.body:
         if not isinstance(stmt, ir.Store) or stmt.mask is not None:
@@ -111,9 +130,8 @@ def _zero_beside(program: ir.Program, kernel: ir.Kernel, output: ir.Store, total
         *outer, rows = stmt.target.index
         (*others, _, columns) = output.target.index
         alike = len(outer) == len(others) and all(map(_same, outer, others)) and isinstance(columns, ir.Slice)
-        if alike and isinstance(rows, ir.Slice) and shape[-2] % rows.extent == 0:
-            index = (*outer, rows, columns)
-            return ir.Store(f"{output.node_id}.zero", ir.Access(total, index), _ZERO, output.origin)
+        if alike and isinstance(rows, ir.Slice):
+            return (*outer, rows, columns)
     return None
 
 
@@ -134,32 +152,68 @@ def emit_joint(
         UnsupportedKernel: shared memory or registers do not suffice, or the copy engine cannot load a tile.
     """
     used: dict[str, dict[str, None]] = {}
-    program, plan = plan_of(made.program, made.joint, made.total, UniqueNames(taken))
+    program, plan = plan_of(made.program, made.joint, made.total, made.order, UniqueNames(taken))
     limit = options.emit.target.shared_memory
     if plan.size + BARRIERS > limit:
         raise UnsupportedKernel(f"its tiles take {plan.size + BARRIERS} bytes of shared memory, of {limit}")
     options = replace(options, stages=2, persistent=False)
-    vectors = [v.descriptor for v in plan.vectors]
-    own = {"done", "turn", "parity", "before_at", "total", "total_pending", plan.total.parameter}
+    if plan.order is not None and options.heads_together is None:
+        options = replace(options, heads_together=plan.heads_together(program))
+    vectors = [v.descriptor for v in plan.vectors if v.descriptor is not None]
+    loaded = [v.tensor.name for v in plan.vectors if v.descriptor is None]
+    own = {
+        TICKET,
+        "lane",
+        "done",
+        "turn",
+        "parity",
+        "phase",
+        "at",
+        "total",
+        "total_pending",
+        plan.total.parameter,
+    }
     own |= {h.own for h in plan.held} | {v.name for v in plan.vectors} | {d.parameter for d in vectors}
     own |= {n for r in plan.rings for n in (r.slot, r.phase)} | {f"zeros_{n}" for n in (plan.queries, plan.share)}
     taken = taken | {*plan.parameters} | own
     kernel = made.kernel
     producer = GluonContext(program, kernel, plan.structure, used, taken, options, plan.queries)
+    producer.name_pointers()
     emit_producer(producer, plan)
     taken |= {d.parameter for d in producer.host_descriptors.values()}
     ctx = GluonContext(program, kernel, plan.structure, used, taken, options, plan.queries)
     ctx.name_pointers()
     JointConsumer(ctx, plan).emit()
+    adder = GluonContext(program, kernel, plan.structure, used, taken, options, plan.queries)
+    ticket: list[str] = []
+    counter: dict[str, str] = {}
+    if plan.order is not None:
+        ticket = [TICKET]
+        counter = {plan.order: ctx.names.fresh(f"{plan.order}_ptr")}
+        adder.pointers |= counter
+    emit_adder(adder, plan)
     used.setdefault("_barriers", {})[kernel.node_id] = None
     for helper, nodes in used.items():
         helpers.setdefault(helper, {}).update(nodes)
-    pointers = ctx.pointers_in(line.text for line in lines_of(ctx))
+    own_pointers = ctx.pointers_in(line.text for line in lines_of(ctx))
+    pointers = own_pointers | {name: producer.pointers[name] for name in loaded} | counter
     copied = [*producer.host_descriptors.values(), *vectors]
-    stored = [*ctx.host_descriptors.values(), plan.total]
-    for_producer = [*(d.parameter for d in copied), *plan.parameters]
-    for_consumer = [*pointers.values(), *(d.parameter for d in stored), *plan.parameters]
-    entry = _entry(name, plan, for_producer, for_consumer, copied)
+    outputs = [*ctx.host_descriptors.values()]
+    for_producer = [
+        *(producer.pointers[name] for name in loaded),
+        *(d.parameter for d in copied),
+        *plan.parameters,
+        *ticket,
+    ]
+    for_consumer = [*own_pointers.values(), *(d.parameter for d in outputs), *plan.parameters, *ticket]
+    for_adder = [*counter.values(), plan.total.parameter, *plan.for_adder, *ticket]
+    stored = [*outputs, plan.total]
+    warps = (
+        *((f"{name}_consumer", [*for_consumer, str(n)]) for n in range(CONSUMERS)),
+        (f"{name}_producer", for_producer),
+        (f"{name}_adder", for_adder),
+    )
+    entry = _entry(plan, warps, copied, "".join(counter.values()))
     blank = [KernelLine(""), KernelLine("")]
     mine = [*for_consumer, f"{ctx.variables['%consumer'][0]}: gl.constexpr"]
     body = [KernelLine(f"    {text}", (kernel.node_id,), kernel.name) for text in entry]
@@ -167,6 +221,8 @@ def emit_joint(
         *function_lines(kernel, f"{name}_producer", for_producer, lines_of(producer)),
         *blank,
         *function_lines(kernel, f"{name}_consumer", mine, lines_of(ctx)),
+        *blank,
+        *function_lines(kernel, f"{name}_adder", for_adder, lines_of(adder)),
         *blank,
         *function_lines(kernel, name, [*pointers.values(), *(d.parameter for d in (*copied, *stored))], body),
     ]
@@ -183,36 +239,49 @@ def emit_joint(
 
 
 def _entry(
-    name: str, plan: Plan, for_producer: list[str], for_consumer: list[str], copied: list[HostDescriptor]
+    plan: Plan, warps: tuple[tuple[str, list[str]], ...], copied: list[HostDescriptor], counter: str
 ) -> list[str]:
-    """The body of the entry: shared memory, barriers, and which warps do what."""
+    """The body of the entry: shared memory, barriers, and which warps do what.
+
+    Args:
+        warps: the functions of the groups of warps, and their arguments.
+        counter: the pointer of the order; "": there is none.
+    """
     described = {d.tensor: d.parameter for d in copied}
     dtype = gluon_dtype(plan.held[0].dtype)
     body: list[str] = []
+    if counter:
+        # Programs are numbered as they start, so those that one waits for have started.
+        body.append(f"{TICKET} = gl.atomic_add({counter} + 1, 1)")
 
     def allocate(buffer: str, shape: list[int], dtype: str, layout: str) -> None:
         body.append(f"{buffer} = gl.allocate_shared_memory({dtype}, {shape}, {layout})")
 
     for held in plan.held:
-        allocate(held.buffer, [*held.shape], gluon_dtype(held.dtype), f"{described[held.access.tensor]}.layout")
+        shape = [1, *held.shape] if held.of_matrix else [*held.shape]
+        allocate(held.buffer, shape, gluon_dtype(held.dtype), f"{described[held.access.tensor]}.layout")
         body.append(f"{held.ready} = _barriers(1, 1)")
     for ring in plan.rings:
-        allocate(ring.slots, [2, *ring.shape], gluon_dtype(ring.dtype), f"{described[ring.tensor]}.layout")
+        shape = [2, 1, *ring.shape] if ring.of_matrix else [2, *ring.shape]
+        allocate(ring.slots, shape, gluon_dtype(ring.dtype), f"{described[ring.tensor]}.layout")
         body.append(f"{ring.full} = _barriers(2, 1)")
         body.append(f"{ring.empty} = _barriers(2, {CONSUMERS})")
     for vector in plan.vectors:
-        allocate(vector.ring, [2, plan.queries], "gl.float32", f"{vector.descriptor.parameter}.layout")
+        plain = "gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=1)"
+        layout = plain if vector.descriptor is None else f"{vector.descriptor.parameter}.layout"
+        allocate(vector.ring, [2, plan.queries], "gl.float32", layout)
     square = [CONSUMERS * ROWS, plan.queries]
     allocate(plan.turns, [2, *square], dtype, f"gl.NVMMASharedLayout.get_default_for({square}, {dtype})")
     body.append(f"{plan.turned} = _barriers(2, {CONSUMERS})")
-    allocate(plan.stage, [CONSUMERS, ROWS, plan.share], "gl.float32", f"{plan.total.parameter}.layout")
+    apart = [] if plan.total.matrices is None else [1]
+    allocate(plan.stage, [CONSUMERS, *apart, ROWS, plan.share], "gl.float32", f"{plan.total.parameter}.layout")
+    body.append(f"{plan.staged} = _barriers({CONSUMERS}, 1)")
+    body.append(f"{plan.freed} = _barriers({CONSUMERS}, 1)")
     body += ["gl.warp_specialize(", "    ["]
-    for arguments, function in (
-        *(([*for_consumer, str(n)], f"{name}_consumer") for n in range(CONSUMERS)),
-        (for_producer, f"{name}_producer"),
-    ):
+    for function, arguments in warps:
         body += lines(Bracketed("(", (function, Bracketed("(", tuple(arguments), ")")), "),"), WIDTH - 4, " " * 8)
-    return [*body, "    ],", "    [4, 1],", f"    {[REGISTERS[CONSUMERS][1], PRODUCER_REGISTERS]},", ")"]
+    registers = [REGISTERS[CONSUMERS][1], PRODUCER_REGISTERS, ADDER_REGISTERS]
+    return [*body, "    ],", "    [4, 1, 1],", f"    {registers},", ")"]
 
 
 __all__ = ["Joined", "emit_joint", "joined"]

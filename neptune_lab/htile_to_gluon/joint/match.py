@@ -21,7 +21,9 @@ add 0.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
 from typing import Any
 
 from neptune_lab.htile import nodes as ir
@@ -33,6 +35,9 @@ from neptune_lab.strict.dtypes import HALVES
 
 KEYS = 128  # rows of a program: two consumers of 64
 WIDTHS = (64, 128)  # of the heads
+# Whether lengths may be no multiples of a program's keys.  Such kernels are right in the simulator.  On an H100, an
+# earlier form of them was stopped at an illegal instruction, and the present one was not run.
+EVERY_LENGTH = False
 SQUARE = 64  # rows and columns of tiles are multiples of it
 
 
@@ -42,20 +47,33 @@ class Joint:
 
     Args:
         kernel: the nest whose programs stay, and its structure.
+        around: the loop around its loops, over the heads of a group, if there is one.
+        heads: the indices of a query's other dimensions, in `kernel`.
         other: the nest whose sum is added by the programs of `kernel`.
         value: the tile of `kernel` that, transposed, is the left operand of that sum.
         held: the leading product of `kernel` whose left operand is the sum's right one.
         total: the tile of `other` that accumulates.
         output: the store of it.
+        row: the axis of the grid of `kernel` that counts its row blocks.
+        queries, keys: the lengths, of which tiles need not be a divisor.
+        in_turn: whether each tile of the sum is visited by consecutive row blocks, once by each.
+        from_first: whether the first row block is always among them.
     """
 
     kernel: ir.Kernel
     structure: Structure
+    around: ir.For | None
+    heads: tuple[ir.IndexExpr, ...]
     other: ir.Kernel
     value: str
     held: Product
     total: str
     output: ir.Store
+    row: str
+    queries: int
+    keys: int
+    in_turn: bool
+    from_first: bool
 
 
 def joint_of(program: ir.Program) -> Joint:
@@ -85,31 +103,68 @@ def _products(kernel: ir.Kernel) -> int:
 def _joint(program: ir.Program, kernel: ir.Kernel, other: ir.Kernel) -> Joint:
     if program.sizes:
         raise UnsupportedKernel("its lengths are known at the launch only")
-    mine, theirs = match_structure(program, kernel), match_structure(program, other)
+    flat, around = _without_loop_around(kernel)
+    mine, theirs = match_structure(program, flat), match_structure(program, other)
     _check_form(program, kernel, mine, theirs)
-    keys = [_Terms(program, kernel, part, mine.resident, transposed=True) for part in mine.parts]
-    queries = [_Terms(program, other, part, theirs.resident, transposed=False) for part in theirs.parts]
+    (output,) = theirs.after
+    heads = _outer(mine.first.leading[0].b)
+    if len({program.tensor(n).shape[:-2] for n in (output.target.tensor, mine.first.leading[0].b.tensor)}) != 1:
+        raise UnsupportedKernel(f"{output.target.tensor} has other heads than the queries")
+    keys = [_Terms(program, flat, part, mine.resident, heads, transposed=True) for part in mine.parts]
+    outer = _outer(output.target)
+    queries = [_Terms(program, other, part, theirs.resident, outer, transposed=False) for part in theirs.parts]
+    if keys[0].heads != queries[0].heads:
+        raise UnsupportedKernel(f"{kernel.name} and {other.name} do not visit the same heads once each")
     sums = [part.trailing[0] for part in theirs.parts]
-    wanted = _definition([terms.of(p.a) for terms, p in zip(queries, sums, strict=True)])
+    wanted = _definition([terms.of(_unguarded(program, p)) for terms, p in zip(queries, sums, strict=True)])
     rights = {terms.of(p.b) for terms, p in zip(queries, sums, strict=True)}
     values: list[str] = []
-    for n, product in enumerate(mine.first.trailing):
-        found = [terms.of(part.trailing[n].a) for terms, part in zip(keys, mine.parts, strict=True)]
-        if isinstance(product.a, ir.Access) and wanted is not None and _definition(found) == wanted:
-            values.append(product.a.tensor)
+    for n, one in enumerate(mine.first.trailing):
+        every = [_unguarded(program, part.trailing[n]) for part in mine.parts]
+        found = [terms.of(a) for terms, a in zip(keys, every, strict=True)]
+        value = _unguarded(program, one)
+        if isinstance(value, ir.Access) and wanted is not None and _definition(found) == wanted:
+            values.append(value.tensor)
     held = [p for p in mine.parts[0].leading if {terms.of(p.a) for terms in keys} == rights]
     sum_ = sums[0]
     if not values or not held or sum_.transposed:
         raise UnsupportedKernel(f"{kernel.name} and {other.name} do not compute the same tiles")
-    if not _covers(keys, queries):
+    lengths = program.tensor(theirs.after[0].target.tensor).shape[-2], program.tensor(sum_.b.tensor).shape[-2]
+    if min(lengths) < KEYS:
+        raise UnsupportedKernel(f"there are fewer than {KEYS} queries or keys")
+    if not EVERY_LENGTH and any(length % KEYS for length in lengths):
+        raise UnsupportedKernel(f"the lengths {lengths[0]} and {lengths[1]} are not multiples of {KEYS}")
+    if not _covers(keys, queries, *lengths):
         raise UnsupportedKernel(f"{kernel.name} does not visit all pairs that {other.name} visits")
-    (output,) = theirs.after
     for expr in subexpressions(output.value):
         if not isinstance(expr, ir.Elementwise | ir.Cast | ir.Literal | ir.Access) or (
             isinstance(expr, ir.Access) and expr.tensor != sum_.target
         ):
             raise UnsupportedKernel(f"{output.target.tensor} is more than a multiple of a sum")
-    return Joint(kernel, mine, other, values[0], held[0], sum_.target, output)
+    visitors = _visitors(keys)
+    in_turn = all(found == [*range(found[0], found[0] + len(found))] for found in visitors)
+    from_first = all(found[0] == 0 for found in visitors)
+    rest = (sum_.target, output, keys[0].axis, *lengths, in_turn, from_first)
+    return Joint(kernel, mine, around, heads, other, values[0], held[0], *rest)
+
+
+def _without_loop_around(kernel: ir.Kernel) -> tuple[ir.Kernel, ir.For | None]:
+    """The kernel with a loop around its other loops as an axis of its grid, and that loop; None if there is none."""
+    loops = [stmt for stmt in kernel.body if isinstance(stmt, ir.For)]
+    match loops:
+        case [ir.For(start=ir.Int(0), stop=ir.Int(extent), within=None, listed=None) as around] if any(
+            isinstance(stmt, ir.For) for stmt in around.body
+        ):
+            at = kernel.body.index(around)
+            body = (*kernel.body[:at], *around.body, *kernel.body[at + 1 :])
+            return replace(kernel, grid=(*kernel.grid, ir.GridAxis(around.var, extent)), body=body), around
+        case _:
+            return kernel, None
+
+
+def _outer(access: ir.Access) -> tuple[ir.IndexExpr, ...]:
+    """The indices of an access without those of its rows and columns."""
+    return tuple(index for index in access.index if not isinstance(index, ir.Slice | ir.NewAxis))
 
 
 def _check_form(program: ir.Program, kernel: ir.Kernel, mine: Structure, theirs: Structure) -> None:
@@ -145,6 +200,7 @@ class _Terms:
     """The tiles of one part of a nest as terms of an element of a pair: "row" is the element of `kernel`'s rows.
 
     Args:
+        heads: the indices of a query's other dimensions.
         transposed: whether the rows of this nest are the keys.
     """
 
@@ -154,6 +210,7 @@ class _Terms:
         kernel: ir.Kernel,
         part: LoopPart,
         resident: dict[str, ir.Access],
+        heads: tuple[ir.IndexExpr, ...],
         *,
         transposed: bool,
     ) -> None:
@@ -169,6 +226,17 @@ class _Terms:
             for s in (*kernel.body, *(p.store for p in part.leading), *part.middle)
             if isinstance(s, ir.Store)
         }
+        others = {var: range(extent) for var, extent in self._grid.items() if var not in names_of_index(self.rows)}
+        if prod(map(len, others.values())) > MOST_PROGRAMS:
+            raise UnsupportedKernel("there are too many heads")
+        envs = [dict(zip(others, values, strict=True)) for values in product(*others.values())]
+        if any(names_of_index(index) - others.keys() for index in heads):
+            raise UnsupportedKernel("the heads of a tile depend on its rows or columns")
+        by_head = {tuple(evaluate(index, env) for index in heads): env for env in envs}
+        if len(by_head) != len(envs):
+            raise UnsupportedKernel("several programs of a row block visit the same head")
+        self._envs = [by_head[head] for head in sorted(by_head)]
+        self.heads = sorted(by_head)
 
     def of(self, expr: ir.TileExpr) -> Any:
         """The term of an expression.
@@ -202,20 +270,33 @@ class _Terms:
 
     def visited(self) -> Iterator[tuple[int, int]]:
         """The pairs that the part visits, as numbers of squares of 64 rows and 64 columns."""
-        names, loop = sorted(names_of_index(self.rows.start)), self._loop
-        if len(names) != 1 or self._grid[names[0]] > MOST_PROGRAMS:
-            raise UnsupportedKernel("the rows of a program depend on several axes of the grid, or there are too many")
-        for number in range(self._grid[names[0]]):
-            env = {names[0]: number}
-            row = evaluate(self.rows.start, env)
-            steps = [0] if loop is None else range(evaluate(loop.start, env), evaluate(loop.stop, env))
-            for step in steps:
-                column = evaluate(self.columns.start, env if loop is None else {**env, loop.var: step})
+        for number in range(self._grid[self.axis]):
+            row = evaluate(self.rows.start, {self.axis: number})
+            for column in self.columns_of(number):
                 if (row | column | self.rows.extent | self.columns.extent) % SQUARE:
                     raise UnsupportedKernel(f"tiles are no multiples of {SQUARE}")
                 for r in range(row // SQUARE, (row + self.rows.extent) // SQUARE):
                     for c in range(column // SQUARE, (column + self.columns.extent) // SQUARE):
                         yield r, c
+
+    @property
+    def axis(self) -> str:
+        """The axis of the grid that counts row blocks."""
+        names = sorted(names_of_index(self.rows.start))
+        if len(names) != 1 or self._grid[names[0]] > MOST_PROGRAMS:
+            raise UnsupportedKernel("the rows of a program depend on several axes of the grid, or there are too many")
+        return names[0]
+
+    @property
+    def programs(self) -> int:
+        """The number of row blocks."""
+        return self._grid[self.axis]
+
+    def columns_of(self, number: int) -> Iterator[int]:
+        """Where the tiles begin that the program of a row block visits."""
+        env, loop = {self.axis: number}, self._loop
+        for step in [0] if loop is None else range(evaluate(loop.start, env), evaluate(loop.stop, env)):
+            yield evaluate(self.columns.start, env if loop is None else {**env, loop.var: step})
 
     def _place(self, index: Any, dimension: int, tensor: str) -> Any:
         if not isinstance(index, ir.Slice):
@@ -225,11 +306,11 @@ class _Terms:
         return self._element(index)
 
     def _outside(self, index: ir.IndexExpr, what: str) -> Any:
-        """The term of an index that depends on no row and no column: on axes of the grid, which have to be equal."""
+        """The term of an index that depends on no row and no column: its values for all heads."""
         names = names_of_index(index)
         if not names <= self._grid.keys() - names_of_index(self.rows) - names_of_index(self.columns):
             raise UnsupportedKernel(f"{what} is read at an index that moves with the tiles")
-        return index, tuple(sorted((name, self._grid[name]) for name in names))
+        return tuple(evaluate(index, env) for env in self._envs)
 
     def _element(self, index: ir.Slice) -> str:
         """Which of the pair's elements a slice runs over; on the diagonal, where both are the same, by its loop."""
@@ -277,10 +358,40 @@ def _unmasked(term: Any) -> Any:
             return term
 
 
-def _covers(keys: list[_Terms], queries: list[_Terms]) -> bool:
-    """Whether the nest over queries visits every pair that the nest over keys does."""
+def _visitors(keys: list[_Terms]) -> list[list[int]]:
+    """For each tile of columns, the row blocks that visit it, sorted.
+
+    Formal statement: programs add to a tile in the order of their row blocks if these are r, r + 1, ..., each of them
+    once, and each waits for the one before it, unless that one does not visit the tile.
+    """
+    visitors: dict[int, list[int]] = {}
+    for number in range(keys[0].programs):
+        for terms in keys:
+            for column in terms.columns_of(number):
+                visitors.setdefault(column, []).append(number)
+    return [*visitors.values()]
+
+
+def _unguarded(program: ir.Program, product: Product) -> ir.TileExpr:
+    """The left operand of a sum, without the condition that a column is not past the end.
+
+    Formal statement: the right operand has as many rows as the condition lets through.  So where it is false there is
+    no element, and a kernel may leave it out if it reads the rows past the end as 0, and no value there is infinite.
+    """
+    match product.a:
+        case ir.Elementwise(
+            "where", (ir.Elementwise("lt", (ir.Iota(), ir.Literal(value=end))), a, ir.Literal(value=0))
+        ):
+            return a if end == program.tensor(product.b.tensor).shape[-2] else product.a
+        case _:
+            return product.a
+
+
+def _covers(keys: list[_Terms], queries: list[_Terms], rows: int, columns: int) -> bool:
+    """Whether the nest over queries visits every pair of `rows` x `columns` that the nest over keys does."""
     mine = {(q, k) for terms in keys for k, q in terms.visited()}
-    return all(pair in mine for terms in queries for pair in terms.visited())
+    theirs = (pair for terms in queries for pair in terms.visited())
+    return all((q, k) in mine for q, k in theirs if q * SQUARE < rows and k * SQUARE < columns)
 
 
 __all__ = ["Joint", "joint_of"]

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import dtype_of, shape_of
-from neptune_lab.htile.walk import reads, rewrite_store, same_index, tile_dims
+from neptune_lab.htile.substitute import substitute_index
+from neptune_lab.htile.walk import evaluate, names_of_index, reads
 from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.joint.match import Joint
+from neptune_lab.htile_to_gluon.joint.regroup import regrouped
+from neptune_lab.htile_to_gluon.joint.vectors import Vector, columns_of, late_tiles, with_vectors
 from neptune_lab.htile_to_gluon.rows import ROWS
 from neptune_lab.htile_to_gluon.shared_memory import RingBuffer, left_access, tile_bytes
 from neptune_lab.htile_to_gluon.structure import LoopPart, Product, Structure, UnsupportedKernel
 from neptune_lab.htile_to_gluon.tile_schedule import canonicalize
-from neptune_lab.htile_to_triton.context import HostDescriptor
+from neptune_lab.htile_to_triton.context import ADD, MUL, HostDescriptor
+from neptune_lab.htile_to_triton.descriptors import leaves_rows
 from neptune_lab.htile_to_triton.scope import UniqueNames
 
 # Tiles of float32 of the size of a score that late row work may read, beside the product that it waits for.
 MOST_READ = 1
+# Of programs that add in order: bytes of the cache for the heads that run at the same time, bytes of an element of the
+# queries, their cotangents and the total, and the most heads.
+ORDERED_CACHE, ORDERED_BYTES, ORDERED_HEADS = 40 * 2**20, 8, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +34,7 @@ class Held:
 
     Args:
         buffer, ready: names of the tile and of its barrier; `own`: of a consumer's rows of it.
+        of_matrix: as in `RingBuffer`.
     """
 
     access: ir.Access
@@ -34,27 +43,12 @@ class Held:
     buffer: str
     ready: str
     own: str
+    of_matrix: bool
 
-
-@dataclass(frozen=True, slots=True)
-class Vector:
-    """A vector beside the queries of a tile, which is copied with it.
-
-    Args:
-        tensor: where it comes from, contiguous, seen as one vector; `outer`: the indices of its other dimensions.
-        tile: the on-chip tile that stands for it in the row work.
-        descriptor: of the tensor.
-        ring, name: names of its ring buffer and of its variable.
-        early: whether early row work reads it.
-    """
-
-    tensor: ir.Tensor
-    outer: tuple[ir.IndexExpr, ...]
-    tile: str
-    descriptor: HostDescriptor
-    ring: str
-    name: str
-    early: bool
+    @property
+    def tile(self) -> str:
+        """The whole tile."""
+        return self.buffer + (f".reshape({[*self.shape]})" if self.of_matrix else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +64,9 @@ class Plan:
         total: the sum of the other nest, a tensor in global memory that begins at 0, and its descriptor.
         share: columns of it that a consumer adds, or with 128 queries its width: a consumer then adds 64 rows.
         turns, turned: names of the two buffers of tiles that both consumers read, and of their barriers.
-        stage: name of the buffer from which a consumer adds to the total.
+        stage, staged, freed: names of the buffers from which the adder adds to the total what consumers give, and of
+            the barriers by which a consumer says that it has, and the adder that it has read it.
+        order: the tensor that says which row block added to a tile of the total last; None: programs add in any order.
     """
 
     joint: Joint
@@ -84,6 +80,9 @@ class Plan:
     turns: str
     turned: str
     stage: str
+    staged: str
+    freed: str
+    order: str | None
 
     @property
     def by_columns(self) -> bool:
@@ -104,7 +103,23 @@ class Plan:
         """The parameters of producer and consumers for it."""
         held = [name for h in self.held for name in (h.buffer, h.ready)]
         rings = [name for r in self.rings for name in (r.slots, r.full, r.empty)]
-        return [*held, *rings, *(v.ring for v in self.vectors), self.turns, self.turned, self.stage]
+        turns = (self.turns, self.turned)
+        return [*held, *rings, *(v.ring for v in self.vectors), *turns, *self.for_adder]
+
+    @property
+    def for_adder(self) -> tuple[str, ...]:
+        """Those of the adder."""
+        return self.stage, self.staged, self.freed
+
+    def heads_together(self, program: ir.Program) -> int:
+        """How many heads run at the same time if programs add in order: as many as fit the cache, so that few row
+        blocks of one head wait for each other; a divisor of their number."""
+        (*_, rows, _) = shape = program.tensor(self.total.tensor).shape
+        extent = {axis.var: axis.extent for axis in self.joint.kernel.grid}
+        heads = prod(n for var, n in extent.items() if var != self.joint.row)
+        group = 1 if self.joint.around is None else evaluate(self.joint.around.stop, {})
+        most = max(1, ORDERED_CACHE // (rows * shape[-1] * group * ORDERED_BYTES))
+        return max(n for n in range(1, heads + 1) if heads % n == 0 and n <= min(most, ORDERED_HEADS))
 
     def ring_of(self, product: Product) -> RingBuffer:
         """The ring of a product's right operand."""
@@ -136,13 +151,38 @@ class Plan:
         """The tiles that depend on the second product of scores."""
         return late_tiles(this)
 
+    def place_in_total(self, ctx: GluonContext, this: LoopPart, consumer: int) -> str:
+        """Where what a consumer has of a tile is added: a row and a column, or a matrix, a row and a column."""
+        row = f"at + {consumer * ROWS}" if consumer and not self.by_columns else "at"
+        column = str(consumer * self.share if self.by_columns else 0)
+        if self.total.matrices is None:
+            return f"{row}, {column}"
+        shape = ctx.program.tensor(self.total.tensor).shape
+        row = row.replace("at", ctx.index(columns_of(this).start, ADD))
+        return f"{_flat(ctx, shape[:-2], self.joint.heads)}, {row}, {column}"
+
+    def before(self, ctx: GluonContext, this: LoopPart) -> str:
+        """The number that a program waits for before it adds to a tile: of its row block, which is the one after the
+        row block before it; 0 if that one does not visit the tile."""
+        row = ctx.index(ir.Name(self.joint.row), MUL)
+        if self.joint.from_first:
+            return row
+        at, previous = columns_of(this).start, ir.Arith("-", ir.Name(self.joint.row), ir.Int(1))
+        visits: list[str] = []
+        for part in self.structure.parts:
+            start, loop = columns_of(part).start, part.loop
+            ends = (start, start)
+            if loop is not None:
+                last = ir.Arith("-", loop.stop, ir.Int(1))
+                ends = tuple(substitute_index(start, loop.var, end) for end in (loop.start, last))
+            low, high = (ctx.index(canonicalize(substitute_index(end, self.joint.row, previous)), ADD) for end in ends)
+            here = ctx.index(at, ADD)
+            visits.append(f"(({low} <= {here}) & ({here} <= {high}))")
+        return f"gl.where({' | '.join(visits)}, {row}, 0)"
+
     def row_of_total(self, ctx: GluonContext, this: LoopPart) -> str:
         """The row of the total that belongs to a tile's first query."""
-        return _flat(ctx, ctx.program.tensor(self.total.tensor).shape[:-1], (*self._outer(ctx), columns_of(this).start))
-
-    def _outer(self, ctx: GluonContext) -> tuple[ir.IndexExpr, ...]:
-        (*outer, _, _) = self.joint.output.target.index
-        return tuple(index for index in outer if not isinstance(index, ir.Slice | ir.NewAxis))
+        return _flat(ctx, ctx.program.tensor(self.total.tensor).shape[:-1], (*self.joint.heads, columns_of(this).start))
 
     def place_of(self, ctx: GluonContext, vector: Vector, this: LoopPart) -> str:
         """Where a tile's vector begins in its tensor."""
@@ -151,22 +191,13 @@ class Plan:
     def buffer_for(self, shape: tuple[int, ...], dtype: str, taken: list[str]) -> Held | None:
         """A held tile whose memory an output may take once the loop has ended."""
         return next(
-            (h for h in self.held if (ROWS, *h.shape[1:]) == shape and h.dtype == dtype and h.own not in taken), None
+            (
+                h
+                for h in self.held
+                if (ROWS, *h.shape[1:]) == shape and h.dtype == dtype and h.own not in taken and not h.of_matrix
+            ),
+            None,
         )
-
-
-def columns_of(this: LoopPart) -> ir.Slice:
-    """The queries of a tile."""
-    return next(i for i in tile_dims(this.leading[0].store.target.index)[1:] if isinstance(i, ir.Slice))
-
-
-def late_tiles(this: LoopPart) -> set[str]:
-    """The tiles of a part that depend on the second product of scores."""
-    late = {this.leading[1].target}
-    for stmt in this.middle:
-        if late & {a.tensor for a in reads(stmt)}:
-            late.add(stmt.target.tensor)
-    return late
 
 
 def _flat(ctx: GluonContext, shape: tuple[int, ...], index: tuple[ir.IndexExpr, ...]) -> str:
@@ -177,35 +208,49 @@ def _flat(ctx: GluonContext, shape: tuple[int, ...], index: tuple[ir.IndexExpr, 
     return ctx.index(canonicalize(total))
 
 
-def plan_of(program: ir.Program, joint: Joint, total: str, names: UniqueNames) -> tuple[ir.Program, Plan]:
+def plan_of(
+    program: ir.Program, joint: Joint, total: str, order: str | None, names: UniqueNames
+) -> tuple[ir.Program, Plan]:
     """The plan of a kernel of two nests, and the program with an on-chip tile for each vector.
 
     Args:
         total: the tensor in global memory that the sum of the other nest is added to.
+        order: the tensor that says which row block added last; None: programs add in any order.
         names: of the module's functions and parameters.
 
     Raises:
         UnsupportedKernel: the row work reads more than shared memory or registers have space for.
     """
-    structure = replace(joint.structure, downward=False)
-    if joint.structure.downward:
+    # In order, programs that begin at the same tile wait for each other once; at tiles of their own, in each step.
+    structure = replace(joint.structure, downward=order is not None and _begin_apart(joint))
+    if joint.structure.downward != structure.downward:
         structure = replace(structure, parts=structure.parts[::-1])
-    structure, first = _ordered(structure), _ordered(structure).parts[0]
+    structure = _ordered(structure)
+    program, structure = _regrouped(program, structure, joint)
+    first = structure.parts[0]
     rings = tuple(_ring(program, product, names) for product in first.leading)
     held = tuple(_held(program, left_access(structure, p), names) for p in first.leading)
     queries = shape_of(first.leading[0].store.target, program)[1]
     width = shape_of(first.trailing[0].store.target, program)[1]
-    program, structure, vectors = _with_vectors(program, structure, queries, names)
+    program, structure, vectors = with_vectors(program, structure, queries, names)
     for this in structure.parts:
         _check_row_work(program, this)
     share = width // 2 if queries == ROWS else width
     shape = program.tensor(total).shape
-    rows = 1
-    for extent in shape[:-1]:
-        rows *= extent
-    described = HostDescriptor(names.fresh(f"{total}_rows"), total, (rows, shape[-1]), shape[-1], (ROWS, share))
-    made = (names.fresh(name) for name in ("turns", "turned", "stage"))
-    return program, Plan(joint, structure, held, rings, queries, vectors, described, share, *made)
+    apart = leaves_rows(program.tensor(total), ROWS)
+    rows = shape[-2] if apart else prod(shape[:-1])
+    matrices = (prod(shape[:-2]), shape[-2] * shape[-1]) if apart else None
+    described = HostDescriptor(
+        names.fresh(f"{total}_rows"), total, (rows, shape[-1]), shape[-1], (ROWS, share), matrices
+    )
+    made = (names.fresh(name) for name in ("turns", "turned", "stage", "staged", "freed"))
+    return program, Plan(joint, structure, held, rings, queries, vectors, described, share, *made, order=order)
+
+
+def _begin_apart(joint: Joint) -> bool:
+    """Whether the row blocks begin at different tiles."""
+    loops = (part.loop for part in joint.structure.parts)
+    return any(loop is None or joint.row in names_of_index(loop.start) for loop in loops)
 
 
 def _ordered(structure: Structure) -> Structure:
@@ -224,71 +269,30 @@ def _ordered(structure: Structure) -> Structure:
     return replace(structure, parts=tuple(map(swapped, structure.parts)), first=swapped(structure.first))
 
 
+def _regrouped(program: ir.Program, structure: Structure, joint: Joint) -> tuple[ir.Program, Structure]:
+    """The structure with the late factors of its row work regrouped."""
+    names = UniqueNames([t.name for t in program.tensors])
+    parts: list[LoopPart] = []
+    for this in structure.parts:
+        name = names.fresh(f"{joint.value}_factor")
+        part, made = regrouped(program, this, late_tiles(this), name)
+        parts.append(part)
+        program = replace(program, tensors=(*program.tensors, *made))
+    return program, replace(structure, parts=tuple(parts), first=parts[0])
+
+
 def _held(program: ir.Program, access: ir.Access, names: UniqueNames) -> Held:
     made = (names.fresh(f"{access.tensor}_{what}") for what in ("held", "ready", "own"))
-    return Held(access, shape_of(access, program), dtype_of(access, program), *made)
+    shape = shape_of(access, program)
+    apart = leaves_rows(program.tensor(access.tensor), shape[0])
+    return Held(access, shape, dtype_of(access, program), *made, of_matrix=apart)
 
 
 def _ring(program: ir.Program, product: Product, names: UniqueNames) -> RingBuffer:
     made = (names.fresh(f"{product.b.tensor}_{what}") for what in ("ring", "full", "empty", "slot", "phase"))
     shape, dtype = shape_of(product.b, program), dtype_of(product.b, program)
-    return RingBuffer(product.b.tensor, shape, dtype, *made, of_matrix=False, in_halves=False)
-
-
-def _with_vectors(
-    program: ir.Program, structure: Structure, queries: int, names: UniqueNames
-) -> tuple[ir.Program, Structure, tuple[Vector, ...]]:
-    """The structure with on-chip tiles in place of vectors that lie beside the queries of a tile in global memory."""
-    vectors: dict[tuple[str, tuple[ir.IndexExpr, ...]], Vector] = {}
-    parts: list[LoopPart] = []
-    for this in structure.parts:
-        columns, late, moved = columns_of(this), late_tiles(this), []
-        for stmt in this.middle:
-
-            def visit(
-                expr: ir.TileExpr, early: bool = stmt.target.tensor not in late, at: ir.Slice = columns
-            ) -> ir.TileExpr:
-                found = _outer_of(program, expr, at)
-                if found is None:
-                    return expr
-                assert isinstance(expr, ir.Access)
-                key = (expr.tensor, found)
-                if key not in vectors:
-                    tensor = program.tensor(expr.tensor)
-                    elements = 1
-                    for extent in tensor.shape:
-                        elements *= extent
-                    rows = HostDescriptor(
-                        names.fresh(f"{tensor.name}_rows"), tensor.name, (1, elements), 1, (1, queries), is_vector=True
-                    )
-                    made = (names.fresh(f"{tensor.name}_{what}") for what in ("tile", "ring", "row"))
-                    tile, ring, name = made
-                    vectors[key] = Vector(tensor, found, tile, rows, ring, name, early)
-                elif early and not vectors[key].early:
-                    vectors[key] = replace(vectors[key], early=True)
-                return ir.Access(vectors[key].tile, (ir.NewAxis(), at))
-
-            moved.append(rewrite_store(stmt, visit))
-        parts.append(replace(this, middle=tuple(moved)))
-    tensors = tuple(ir.Tensor(v.tile, (queries,), "float32", "chip") for v in vectors.values())
-    program = replace(program, tensors=(*program.tensors, *tensors))
-    return program, replace(structure, parts=tuple(parts), first=parts[0]), tuple(vectors.values())
-
-
-def _outer_of(program: ir.Program, expr: ir.TileExpr, columns: ir.Slice) -> tuple[ir.IndexExpr, ...] | None:
-    """The other indices of a vector of float32 in global memory beside a tile's queries; None if it is none."""
-    if not isinstance(expr, ir.Access):
-        return None
-    tensor = program.tensor(expr.tensor)
-    if tensor.space == "chip" or tensor.dtype != "float32" or tensor.strides is not None:
-        return None
-    *outer, last = (i for i in expr.index if not isinstance(i, ir.NewAxis))
-    beside = isinstance(last, ir.Slice) and same_index(ir.Slice(last.start, last.extent, columns.axis), columns)
-    if not beside or any(isinstance(i, ir.Slice) for i in outer) or tensor.shape[-1] % columns.extent:
-        return None
-    if tile_dims(expr.index)[:1] != (ir.NewAxis(),):
-        return None
-    return tuple(i for i in outer if not isinstance(i, ir.Slice | ir.NewAxis))
+    apart = leaves_rows(program.tensor(product.b.tensor), shape[0])
+    return RingBuffer(product.b.tensor, shape, dtype, *made, of_matrix=apart, in_halves=False)
 
 
 def _check_row_work(program: ir.Program, this: LoopPart) -> None:
