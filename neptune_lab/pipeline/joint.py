@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # Keys of a program, and queries of a tile by the width of the heads.
 KEYS = 128
 QUERIES = {64: 128, 128: 64}
+# The width of heads with which programs that add in order are faster than two nests, or as fast to 1.3%.
+FASTER_IN_ORDER = 128
 
 
 def joint_choice(op: Operator, *, deterministic: bool) -> Choice | None:

@@ -22,6 +22,7 @@ from neptune_lab.errors import LaunchError, NeptuneError, ValidationError
 from neptune_lab.pipeline.choice import Choice
 from neptune_lab.pipeline.fallback import REFUSALS
 from neptune_lab.pipeline.hopper import gluon_kernel, suited_to_lengths
+from neptune_lab.pipeline.joint import FASTER_IN_ORDER, QUERIES, joint_choice
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.runtime import has_gpu
 from neptune_lab.target import ANY, Target
@@ -80,7 +81,7 @@ def chosen_kernel(
         record = None
     gpu = target or Target.current(otherwise=ANY)
     if operator.parts:  # (the model ranks a single choice, and each part has its own tiles)
-        return None
+        return _joint(operator, make) if gpu.warpgroup_products and template in (None, "rolling_update") else None
     near = None if record is None else _choice_of(record)
     ranked = ranking(operator, gpu, near=near, template=template)
     if ranked is None:
@@ -92,6 +93,17 @@ def chosen_kernel(
         kernel = _made(one, make, nearest=one.origin == RECORD)
         if kernel is not None:
             return replace(kernel, chosen=ranked.why(one))
+    return None
+
+
+def _joint(operator: Operator, make: Make) -> Kernel | None:
+    """The kernel of a backward pass in which both nests are one and programs add in order; None if there is none, or if
+    the nests apart are as fast."""
+    choice = joint_choice(operator, deterministic=True)
+    if choice is None or choice.sizes.block_kv != QUERIES[FASTER_IN_ORDER]:
+        return None
+    with suppress(*REFUSALS):
+        return replace(make(choice), chosen="both nests in one kernel, which is faster with such heads")
     return None
 
 

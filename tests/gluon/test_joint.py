@@ -21,7 +21,7 @@ from neptune_lab.gluon_simulator import Simulator
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.interpret import interpret
 from neptune_lab.htile.walk import written_tensors
-from neptune_lab.htile_to_gluon.joint import joined, match
+from neptune_lab.htile_to_gluon.joint import joined
 from neptune_lab.htile_to_gluon.joint.match import joint_of
 from neptune_lab.htile_to_gluon.structure import UnsupportedKernel
 from neptune_lab.operators import attention, training
@@ -135,18 +135,6 @@ CASES: dict[str, tuple[Callable[[], Any], Any]] = {
     "window of no whole tiles": (lambda: attention.window(1, 1, 500, 128, window=200), windowed),
     "alibi of no whole tiles": (lambda: attention.alibi(1, 2, 250, 64), alibi),
 }
-
-
-@pytest.fixture(autouse=True)
-def every_length(monkeypatch: pytest.MonkeyPatch):
-    """Also kernels that are refused until a GPU has run them."""
-    monkeypatch.setattr(match, "EVERY_LENGTH", True)
-
-
-def test_lengths_are_whole_programs(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(match, "EVERY_LENGTH", False)
-    with pytest.raises(EmitError, match="320 and 320 are not multiples of 128"):
-        backward(attention.full(1, 1, 320, 128))
 
 
 @pytest.mark.one_in(8)

@@ -13,8 +13,9 @@ A consumer computes 64 of a program's 128 keys.  In a step, for a tile of querie
 So the product t, of the step before, overlaps s, and no consumer waits for the other within a step. With t of the same
 step, both would wait at the same time, while no product runs.
 
-The adder is a warp of its own, so that no consumer waits for global memory.  In order, it waits until the program of
-the row block before its own has added to the same tile, adds, and says so once that has arrived.  A program is numbered
+The adder is a warp of its own, so that no consumer waits for global memory.  In order, there are two, which take the
+tiles in turn, since one would be busy with a tile for longer than consumers are.  Each waits until the program of the
+row block before its own has added to the same tile, adds, and says so once that has arrived.  A program is numbered
 as it starts, and waits only for programs with smaller numbers, which have started and do not wait for it: in whatever
 order the hardware starts programs, one of them can go on.
 """
@@ -43,6 +44,7 @@ from neptune_lab.wrapping import Loose, call, seq
 BOTH, OWN = 12, 13
 # The number of a program that adds in order, counted from the first that started.
 TICKET = "ticket"
+ADDER = "adder"
 CONSUMERS = 2
 
 
@@ -109,9 +111,11 @@ def _copies(ctx: GluonContext, plan: Plan, this: LoopPart) -> None:
 
 
 def emit_adder(ctx: GluonContext, plan: Plan) -> None:
-    """Emits the body of the adder's function."""
+    """Emits the body of the adders' function."""
     ctx.root.binds = frozenset()
     ctx.line("phase = 0")
+    if plan.adders > 1:
+        ctx.line("turn = 0")
     bind_program(ctx, _number(plan))
     _for_each_tile(ctx, plan, lambda this: _addition(ctx, plan, this))
 
@@ -121,19 +125,25 @@ def _addition(ctx: GluonContext, plan: Plan, this: LoopPart) -> None:
     ctx.node, ctx.origin = plan.joint.output.node_id, plan.joint.output.origin
     if plan.order is not None or plan.total.matrices is None:
         ctx.line(f"at = {plan.row_of_total(ctx, this)}")
+    lines: list[str] = []
+    first = f"{ADDER} * {CONSUMERS} + " if plan.adders > 1 else ""
+    if plan.order is not None:
+        lines.append(f"{ctx.helper('_await')}({ctx.pointers[plan.order]} + at, {plan.before(ctx, this)})")
     for n in range(CONSUMERS):
-        ctx.line(f"mbarrier.wait({plan.staged}.index({n}), phase)")
-        if plan.order is not None and n == 0:
-            ctx.line(f"{ctx.helper('_await')}({ctx.pointers[plan.order]} + at, {plan.before(ctx, this)})")
+        lines.append(f"mbarrier.wait({plan.staged}.index({first}{n}), phase)")
         place = plan.place_in_total(ctx, this, n)
-        ctx.line(f"{ctx.helper('_add_out')}({plan.total.parameter}, [{place}], {plan.stage}.index({n}))")
-    ctx.line("tma.store_wait(0)")
-    for n in range(CONSUMERS):
-        ctx.line(f"mbarrier.arrive({plan.freed}.index({n}), count=1)")
+        lines.append(f"{ctx.helper('_add_out')}({plan.total.parameter}, [{place}], {plan.stage}.index({n}))")
+    lines.append("tma.store_wait(0)")
+    lines += [f"mbarrier.arrive({plan.freed}.index({n}), count=1)" for n in range(CONSUMERS)]
     if plan.order is not None:
         row = ctx.index(ir.Arith("+", ir.Name(plan.joint.row), ir.Int(1)))
-        ctx.line(f"{ctx.helper('_tell')}({ctx.pointers[plan.order]} + at, {row})")
-    ctx.line("phase ^= 1")
+        lines.append(f"{ctx.helper('_tell')}({ctx.pointers[plan.order]} + at, {row})")
+    lines.append("phase ^= 1")
+    if plan.adders > 1:
+        ctx.line(f"if turn == {ADDER}:")
+        lines = [f"    {line}" for line in lines] + ["turn ^= 1"]
+    for line in lines:
+        ctx.line(line)
 
 
 def _place(ctx: GluonContext, access: ir.Access) -> tuple[str, str]:
@@ -296,6 +306,7 @@ class JointConsumer:
         """Gives it to the adder, once that has read what was given before."""
         ctx, plan = self.ctx, self.plan
         stage = f"{plan.stage}.index({self.me})"
+        taker = f"(done & 1 ^ 1) * {CONSUMERS} + " if plan.adders > 1 else ""
         if plan.total.matrices is not None:
             stage += f".reshape([{ROWS}, {plan.share}])"
         ctx.line("if done > 0:")
@@ -304,7 +315,7 @@ class JointConsumer:
             f"{stage}.store(total)",
             "fence_async_shared()",
             f"{ctx.helper('_meet_of')}({OWN} + {self.me}, 128)",
-            f"mbarrier.arrive({plan.staged}.index({self.me}), count=1)",
+            f"mbarrier.arrive({plan.staged}.index({taker}{self.me}), count=1)",
         ):
             ctx.line(f"    {line}")
 
@@ -343,4 +354,4 @@ class JointConsumer:
         return f"{ctx.helper('_copy_out')}({', '.join(described)}, {held.own})"
 
 
-__all__ = ["CONSUMERS", "TICKET", "JointConsumer", "emit_adder", "emit_producer"]
+__all__ = ["ADDER", "CONSUMERS", "TICKET", "JointConsumer", "emit_adder", "emit_producer"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.walk import rewrite, same_index
 from neptune_lab.htile_to_gluon.context import GluonContext, gluon_dtype, layout_lines
-from neptune_lab.htile_to_gluon.joint.consumer import CONSUMERS, TICKET, JointConsumer, emit_adder, emit_producer
+from neptune_lab.htile_to_gluon.joint.consumer import ADDER, CONSUMERS, TICKET, JointConsumer, emit_adder, emit_producer
 from neptune_lab.htile_to_gluon.joint.match import Joint, joint_of
 from neptune_lab.htile_to_gluon.joint.plan import Plan, plan_of
 from neptune_lab.htile_to_gluon.kernel import (
@@ -163,6 +163,7 @@ def emit_joint(
     loaded = [v.tensor.name for v in plan.vectors if v.descriptor is None]
     own = {
         TICKET,
+        ADDER,
         "lane",
         "done",
         "turn",
@@ -211,10 +212,11 @@ def emit_joint(
     warps = (
         *((f"{name}_consumer", [*for_consumer, str(n)]) for n in range(CONSUMERS)),
         (f"{name}_producer", for_producer),
-        (f"{name}_adder", for_adder),
+        *((f"{name}_adder", [*for_adder, *([str(n)] if plan.adders > 1 else [])]) for n in range(plan.adders)),
     )
     entry = _entry(plan, warps, copied, "".join(counter.values()))
     blank = [KernelLine(""), KernelLine("")]
+    numbered = [f"{ADDER}: gl.constexpr"] if plan.adders > 1 else []
     mine = [*for_consumer, f"{ctx.variables['%consumer'][0]}: gl.constexpr"]
     body = [KernelLine(f"    {text}", (kernel.node_id,), kernel.name) for text in entry]
     text = [
@@ -222,7 +224,7 @@ def emit_joint(
         *blank,
         *function_lines(kernel, f"{name}_consumer", mine, lines_of(ctx)),
         *blank,
-        *function_lines(kernel, f"{name}_adder", for_adder, lines_of(adder)),
+        *function_lines(kernel, f"{name}_adder", [*for_adder, *numbered], lines_of(adder)),
         *blank,
         *function_lines(kernel, name, [*pointers.values(), *(d.parameter for d in (*copied, *stored))], body),
     ]
@@ -275,13 +277,13 @@ def _entry(
     body.append(f"{plan.turned} = _barriers(2, {CONSUMERS})")
     apart = [] if plan.total.matrices is None else [1]
     allocate(plan.stage, [CONSUMERS, *apart, ROWS, plan.share], "gl.float32", f"{plan.total.parameter}.layout")
-    body.append(f"{plan.staged} = _barriers({CONSUMERS}, 1)")
+    body.append(f"{plan.staged} = _barriers({CONSUMERS * plan.adders}, 1)")
     body.append(f"{plan.freed} = _barriers({CONSUMERS}, 1)")
     body += ["gl.warp_specialize(", "    ["]
     for function, arguments in warps:
         body += lines(Bracketed("(", (function, Bracketed("(", tuple(arguments), ")")), "),"), WIDTH - 4, " " * 8)
-    registers = [REGISTERS[CONSUMERS][1], PRODUCER_REGISTERS, ADDER_REGISTERS]
-    return [*body, "    ],", "    [4, 1, 1],", f"    {registers},", ")"]
+    registers = [REGISTERS[CONSUMERS][1], PRODUCER_REGISTERS, *[ADDER_REGISTERS] * plan.adders]
+    return [*body, "    ],", f"    {[4, 1, *[1] * plan.adders]},", f"    {registers},", ")"]
 
 
 __all__ = ["Joined", "emit_joint", "joined"]

@@ -35,9 +35,6 @@ from neptune_lab.strict.dtypes import HALVES
 
 KEYS = 128  # rows of a program: two consumers of 64
 WIDTHS = (64, 128)  # of the heads
-# Whether lengths may be no multiples of a program's keys.  Such kernels are right in the simulator.  On an H100, an
-# earlier form of them was stopped at an illegal instruction, and the present one was not run.
-EVERY_LENGTH = False
 SQUARE = 64  # rows and columns of tiles are multiples of it
 
 
@@ -132,8 +129,6 @@ def _joint(program: ir.Program, kernel: ir.Kernel, other: ir.Kernel) -> Joint:
     lengths = program.tensor(theirs.after[0].target.tensor).shape[-2], program.tensor(sum_.b.tensor).shape[-2]
     if min(lengths) < KEYS:
         raise UnsupportedKernel(f"there are fewer than {KEYS} queries or keys")
-    if not EVERY_LENGTH and any(length % KEYS for length in lengths):
-        raise UnsupportedKernel(f"the lengths {lengths[0]} and {lengths[1]} are not multiples of {KEYS}")
     if not _covers(keys, queries, *lengths):
         raise UnsupportedKernel(f"{kernel.name} does not visit all pairs that {other.name} visits")
     for expr in subexpressions(output.value):

@@ -90,6 +90,11 @@ class Plan:
         return self.queries == ROWS
 
     @property
+    def adders(self) -> int:
+        """How many warps add to the total, in turn."""
+        return 1 if self.order is None else 2
+
+    @property
     def size(self) -> int:
         """Bytes of shared memory, without barriers."""
         held = sum(tile_bytes(h.shape, h.dtype) for h in self.held)
