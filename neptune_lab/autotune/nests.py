@@ -19,7 +19,7 @@ from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_schedule.plan import NestPlan, plan
 from neptune_lab.loop_schedule.templates.config import PerNest
 from neptune_lab.loop_schedule.templates.nest_config import LONGEST_CONTRACTION, contraction_tile
-from neptune_lab.loop_schedule.templates.nest_shape import COLUMNS, ROWS
+from neptune_lab.loop_schedule.templates.nest_shape import COLUMNS, ROWS, power_of_two
 from neptune_lab.pipeline import Choice, TileConfig
 from neptune_lab.strict.dtypes import itemsize
 
@@ -138,8 +138,9 @@ class NestChain:
 
     def values_per_thread(self, config: TileConfig, n: int) -> float:
         """How many numbers of the largest tiles each thread holds at once: the accumulators of all products, or if
-        there are none, the largest tile that is loaded."""
-        tiles = self.tiles(config, n)
+        there are none, the largest tile that is loaded.  A tile's sides are powers of two there, whatever is left of
+        the dimension."""
+        tiles = {loop: power_of_two(side) for loop, side in self.tiles(config, n).items()}
         warps = entry(config.num_warps, n) or DEFAULT_WARPS
         products = [c.output for c in self.chain.computations if self.multiplies(c)]
         sizes = [prod(tiles[loop] for loop in t.loops) for t in products or self.chain.tensors]

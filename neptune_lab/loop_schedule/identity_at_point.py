@@ -228,11 +228,13 @@ def _only_if_all(program: Program, reducer: str, element: Expr, point: float) ->
 def _causes(element: Expr, point: float) -> list[_Cause]:
     """The cases in which the element is at the point, with the values of its operands in each.
 
-    |x| is 0 only if x is 0; a masked score is -inf if the mask is false, or if the score is -inf itself.
+    |x| is 0 only if x is 0, and never negative; a masked score is -inf if the mask is false, or if the score is -inf itself.
     """
     match element:
         case Const(value):
             return [{}] if value == point else []
+        case Op("abs", _) if point < 0:
+            return []
         case Op("abs", (x,)) if point == 0:
             return _with(element, point, _causes(x, 0.0))
         case Op("abs", (x,)) if point == float("inf"):

@@ -12,7 +12,8 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Op, Previous, walk
 from neptune_lab.loop_ir.run_in_python import run_in_python
 from neptune_lab.loop_schedule import Schedule
-from neptune_lab.pipeline import SplitKConfig, schedule
+from neptune_lab.operators import norms
+from neptune_lab.pipeline import SplitKConfig, compile, schedule
 
 
 def guards(definition: small.Definition) -> list[Op]:
@@ -42,6 +43,12 @@ def test_a_largest_magnitude_of_zero_has_met_zeros():
     assert {e.args[1].value for e in found} == {0.0, float("-inf")}
     for guard in found:
         assert any(getattr(e, "buffer", "") == "r" for e in walk(guard.args[2])), "the current value stands in"
+
+
+def test_a_largest_magnitude_is_minus_infinity_only_if_everything_is_masked():
+    """|x| is never -inf, so with splits that do not divide the columns the sum of squares is still 0 then."""
+    made = compile(norms.l2_norm(2, 41), "split_k_update", config=SplitKConfig(block_kv=4, splits=3), validate="full")
+    assert len(made.htile.kernels) == 2, "the splits, and what combines them"
 
 
 @pytest.mark.parametrize(
