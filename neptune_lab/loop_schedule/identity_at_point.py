@@ -228,7 +228,8 @@ def _only_if_all(program: Program, reducer: str, element: Expr, point: float) ->
 def _causes(element: Expr, point: float) -> list[_Cause]:
     """The cases in which the element is at the point, with the values of its operands in each.
 
-    |x| is 0 only if x is 0, and never negative; a masked score is -inf if the mask is false, or if the score is -inf itself.
+    |x| is 0 only if x is 0, and never negative; a masked score is -inf if the mask is false, or if the score is -inf
+    itself.
     """
     match element:
         case Const(value):

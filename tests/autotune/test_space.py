@@ -127,8 +127,8 @@ def test_each_rule_says_why(options, rule, reason):
 
 
 def test_a_tile_that_the_dimension_does_not_fill_takes_its_whole_registers():
-    """149 rows in a tile of 256: 256 numbers of the output and 64 scores per thread spilled (310 us on an H100, where 64
-    rows took 79)."""
+    """149 rows in a tile of 256: 256 numbers of the output and 64 scores per thread spilled (310 us on an H100, where
+    tiles of 64 rows took 79)."""
     nests = Nests.found_in(attention.full(batch=16, heads=64, seq=149, head_dim=128)).plain
     tall = choice("rolling_update", block_q=256, block_kv=32, num_warps=4, num_stages=3)
     assert limits.registers(nests, tall, H200) == "320 numbers per thread with 4 warps; expected 4 to 200"
