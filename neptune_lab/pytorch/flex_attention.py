@@ -163,7 +163,7 @@ def attention(
             "template"; they replace a tuning record.  Options of FlexAttention's kernels, such as BLOCK_M, are
             ignored, with a warning once.  {"deterministic": False} lets the backward pass add to the gradient of q in
             any order, which differs from run to run by rounding, unless torch.use_deterministic_algorithms(True): on
-            Hopper both nests are then one kernel, where there is one (docs/using/training.md).
+            Hopper that is a faster kernel, where there is one (docs/using/training.md).
         mask_mod: `mask_mod(b, h, q, kv)` is true if the query attends to the key; None: no mask.  The output row of a
             query that attends to no key is 0.  A call has mask_mod or block_mask.  (A call without keys gives zeros.)
         return_aux: torch's AuxRequest(lse=..., max_scores=...): also return these in an AuxOutput.

@@ -44,7 +44,7 @@ class Entry(NamedTuple):
     make: Callable[[int, int, str], Operator]
     dtypes: tuple[str, ...] = tuple(TOLERANCE)
     stepped: tuple[str, ...] = ()  # outputs in integers
-    rounds: bool = False  # large intermediates are rounded to the dtype, several times over
+    rounds: bool = False  # intermediates are rounded to the dtype
 
 
 def rowwise(name: str, *dtypes: str) -> Entry:
@@ -61,7 +61,7 @@ def chain(name: str) -> Entry:
     def make(rows: int, cols: int, dtype: str) -> Operator:
         return find(name)(**{**small, "m": rows, "n": cols, "dtype": dtype})
 
-    return Entry(make)
+    return Entry(make, rounds=True)
 
 
 def attend(name: str, **own: Any) -> Entry:
