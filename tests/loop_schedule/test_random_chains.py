@@ -118,9 +118,10 @@ def outcomes(examples: int, *, derandomize: bool) -> Counter[str]:
 
 
 def sensible(seen: Counter[str]) -> bool:
-    """Neither everything refused nor everything taken: either would say that the chains test nothing."""
+    """Neither everything refused nor everything taken: either would say that the chains test nothing.  Of 100 random
+    chains, 11 to 28 were fused."""
     fit = seen.total() - seen["unfit"]
-    return seen["fused"] >= 0.2 * fit and seen["refused"] >= 0.1 * fit and fit >= 0.5 * seen.total()
+    return seen["fused"] >= 0.05 * fit and seen["refused"] >= 0.1 * fit and fit >= 0.5 * seen.total()
 
 
 def test_random_chains():
