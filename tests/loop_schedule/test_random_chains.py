@@ -117,11 +117,14 @@ def outcomes(examples: int, *, derandomize: bool) -> Counter[str]:
     return seen
 
 
-def sensible(seen: Counter[str]) -> bool:
-    """Neither everything refused nor everything taken: either would say that the chains test nothing.  Of 100 random
-    chains, 11 to 28 were fused."""
+def sensible(seen: Counter[str], fused: float = 0.2) -> bool:
+    """Neither everything refused nor everything taken: either would say that the chains test nothing.
+
+    Args:
+        fused: the least share of the chains that fit.
+    """
     fit = seen.total() - seen["unfit"]
-    return seen["fused"] >= 0.05 * fit and seen["refused"] >= 0.1 * fit and fit >= 0.5 * seen.total()
+    return seen["fused"] >= fused * fit and seen["refused"] >= 0.1 * fit and fit >= 0.5 * seen.total()
 
 
 def test_random_chains():
@@ -132,7 +135,7 @@ def test_random_chains():
 @pytest.mark.nightly
 @pytest.mark.parametrize("part", range(10))
 def test_many_random_chains(part: int):
-    """In parts that run side by side; each draws chains of its own."""
+    """In parts that run side by side; each draws chains of its own, of which 11 to 28 in 100 were fused."""
     seen = outcomes(100, derandomize=False)
     print(seen)
-    assert sensible(seen), seen
+    assert sensible(seen, fused=0.05), seen
