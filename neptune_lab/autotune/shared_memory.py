@@ -21,6 +21,7 @@ from neptune_lab.autotune.expressions import Chain
 from neptune_lab.htile.nodes import Access, Cast, Dot, For, Kernel, Permute, Program, Stmt, Store, TileExpr
 from neptune_lab.htile.shapes import dtype_of, shape_of, shape_of_access
 from neptune_lab.htile.walk import stores, subexpressions
+from neptune_lab.loop_schedule.templates.nest_shape import power_of_two
 from neptune_lab.strict.dtypes import itemsize
 
 # The smallest side of a product's tile; the emitter pads to it, and any side to a power of two.
@@ -52,7 +53,7 @@ def tiles_in_shared_memory(chain: Chain, tiles: Mapping[str, int]) -> int:
 def padded(shape: tuple[int, ...]) -> int:
     """Elements of a product's operand as it is emitted: the last two sides at least 16, every side a power of two."""
     sides = [max(side, SMALLEST_SIDE) if n >= len(shape) - 2 else side for n, side in enumerate(shape)]
-    return prod(1 << (side - 1).bit_length() for side in sides)
+    return prod(map(power_of_two, sides))
 
 
 def copies(num_stages: int, rows: int, num_warps: int) -> int:
