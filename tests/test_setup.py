@@ -110,6 +110,7 @@ def test_every_module_has_an_import_contract():
         "errors",
         "files",
         "hashed",
+        "power_of_two",
         "relative_error",
         "scalar_ops",
         "strict",

@@ -26,6 +26,7 @@ from neptune_lab.autotune.space import kind_of
 from neptune_lab.errors import MeasureError, NeptuneError
 from neptune_lab.files import write_text
 from neptune_lab.pipeline import Choice
+from neptune_lab.power_of_two import power_of_two
 from neptune_lab.records import Record, shipped
 from neptune_lab.strict.json_text import check_schema, read_json
 from neptune_lab.strict.typed import Between, Count, Line, Number, pack, unpack
@@ -122,7 +123,7 @@ def features(nests: Nests, written: Choice) -> tuple[Feature, ...]:
 
 def _power(size: int) -> int:
     """The power of two at or above a size."""
-    return 1 << (size - 1).bit_length()
+    return power_of_two(size)
 
 
 @cache

@@ -35,11 +35,11 @@ from neptune_lab.loop_schedule.templates.nest_shape import (
     has_uneven_work,
     is_vector_product,
     multiplies_float32,
-    power_of_two,
     products,
 )
 from neptune_lab.loop_schedule.templates.shown import shown_columns
 from neptune_lab.pipeline import Choice, CodeOptions, SplitKConfig, TileConfig
+from neptune_lab.power_of_two import power_of_two
 from neptune_lab.strict.dtypes import itemsize
 from neptune_lab.strict.json_text import check_schema, read_json
 from neptune_lab.strict.typed import Count, Number, unpack

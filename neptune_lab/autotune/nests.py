@@ -19,8 +19,9 @@ from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_schedule.plan import NestPlan, plan
 from neptune_lab.loop_schedule.templates.config import PerNest
 from neptune_lab.loop_schedule.templates.nest_config import LONGEST_CONTRACTION, contraction_tile
-from neptune_lab.loop_schedule.templates.nest_shape import COLUMNS, ROWS, power_of_two
+from neptune_lab.loop_schedule.templates.nest_shape import COLUMNS, ROWS
 from neptune_lab.pipeline import Choice, TileConfig
+from neptune_lab.power_of_two import power_of_two
 from neptune_lab.strict.dtypes import itemsize
 
 if TYPE_CHECKING:

@@ -19,9 +19,10 @@ from neptune_lab.autotune.space import Space, Subspace, space
 from neptune_lab.errors import NeptuneError, TuneError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_schedule.plan import parallelism
-from neptune_lab.loop_schedule.templates.nest_shape import accumulated, columns_of, folded, power_of_two
+from neptune_lab.loop_schedule.templates.nest_shape import accumulated, columns_of, folded
 from neptune_lab.loop_schedule.templates.shown import shown_columns
 from neptune_lab.pipeline import Choice, CodeOptions, TileConfig
+from neptune_lab.power_of_two import power_of_two
 from neptune_lab.target import Target
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from neptune_lab.autotune.expressions import Chain
 from neptune_lab.htile.nodes import Access, Cast, Dot, For, Kernel, Permute, Program, Stmt, Store, TileExpr
 from neptune_lab.htile.shapes import dtype_of, shape_of, shape_of_access
 from neptune_lab.htile.walk import stores, subexpressions
-from neptune_lab.loop_schedule.templates.nest_shape import power_of_two
+from neptune_lab.power_of_two import power_of_two
 from neptune_lab.strict.dtypes import itemsize
 
 # The smallest side of a product's tile; the emitter pads to it, and any side to a power of two.

@@ -21,6 +21,7 @@ from neptune_lab.htile.walk import (
 )
 from neptune_lab.htile.walk import rewrite as rewrite_tile
 from neptune_lab.htile_passes.rewrite import fresh_name, tile_pass
+from neptune_lab.power_of_two import power_of_two
 from neptune_lab.strict.dtypes import itemsize
 
 # Rows of fewer elements stay whole.
@@ -138,7 +139,7 @@ def pieces_of(extent: int, warps: int, head: ir.IndexExpr | None = None, block: 
     >>> pieces_of(2500, 2).size, pieces_of(4096, 4)
     (512, None)
     """
-    whole = 1 << (extent - 1).bit_length()
+    whole = power_of_two(extent)
     for count in (8, 16) if warps < 16 else (16,):
         size = max(whole // count, 32 * warps * max(OF_A_LANE, block))
         pieces = Pieces(extent, size, head, block)

@@ -10,6 +10,7 @@ from neptune_lab.htile.affine import affine, expression
 from neptune_lab.htile.bounds import Env, loop_interval
 from neptune_lab.htile.walk import conjuncts, names_of_index, region, stores, subexpressions, written_tensors
 from neptune_lab.htile_passes.rewrite import fresh_name
+from neptune_lab.power_of_two import power_of_two
 
 # With fewer tiles, the kernel that finds the bounds takes longer than the tiles that it saves.
 FEWEST_TILES = 4
@@ -212,7 +213,7 @@ class BoundsKernel:
         step = _step(columns, loop)
         assert step is not None
         stride, rest = step
-        tiles = 1 << (trips(loop, env) - 1).bit_length()
+        tiles = power_of_two(trips(loop, env))
         tile = ir.Iota((ir.Slice(ir.Int(0), tiles, TILES),))
         down = ir.Iota((*tile.index, ir.NewAxis()))
         across = ir.Iota((ir.NewAxis(), ir.Slice(ir.Int(0), columns.slice.extent, LANES)))

@@ -31,6 +31,7 @@ from neptune_lab.htile_passes.input_comparisons import (
 from neptune_lab.htile_passes.partition_masked_loops.noop_iterations import NoOpProof, NoOpProver
 from neptune_lab.htile_passes.rewrite import Rewrite, fresh_name, tile_pass
 from neptune_lab.htile_passes.skip_tiles_by_data import hiding_comparison
+from neptune_lab.power_of_two import power_of_two
 from neptune_lab.scalar_ops import rows
 from neptune_lab.strict.dtypes import FLOATS
 
@@ -218,7 +219,7 @@ class _Lister:
     ) -> tuple[list[ir.Kernel], tuple[ir.Access, ir.Access]]:
         """The kernels that make the list of a loop's tiles, and an entry of it and the number of entries."""
         count = trips(loop, grid_env(kernel))
-        tiles = MOST_LISTED if self.many else 1 << (count - 1).bit_length()
+        tiles = MOST_LISTED if self.many else power_of_two(count)
         own = tuple(ir.Name(axis.var) for axis in found.grid)
         scalars = tuple(ir.Scalar(name) for name in own)
         iota = ir.Iota((ir.Slice(ir.Int(0), tiles, "tiles"),))

@@ -23,7 +23,7 @@ from neptune_lab.htile.walk import (
     tile_dims,
     with_body,
 )
-from neptune_lab.htile_to_triton.padding import next_power_of_two
+from neptune_lab.power_of_two import power_of_two
 
 
 def widened(program: ir.Program, kernel: ir.Kernel) -> tuple[ir.Program, ir.Kernel]:
@@ -64,7 +64,7 @@ def _widths(kernel: ir.Kernel) -> frozenset[int]:
         extents = [d.extent if isinstance(d, ir.Slice) else 1 for d in tile_dims(index)]
         others.update(extents if len(extents) == 1 else extents[:-1])
         columns.update(extents[-1:] if len(extents) > 1 else ())
-    return frozenset(n for n in columns - others if n != next_power_of_two(n))
+    return frozenset(n for n in columns - others if n != power_of_two(n))
 
 
 def _indices(kernel: ir.Kernel) -> Iterator[tuple[ir.Index, ...]]:
@@ -137,13 +137,13 @@ def _index(index: tuple[ir.Index, ...], widths: frozenset[int]) -> tuple[ir.Inde
     last = index[-1] if index else None
     if not isinstance(last, ir.Slice) or last.extent not in widths:
         return index
-    return (*index[:-1], replace(last, extent=next_power_of_two(last.extent)))
+    return (*index[:-1], replace(last, extent=power_of_two(last.extent)))
 
 
 def _tile(tensor: ir.Tensor, widths: frozenset[int]) -> ir.Tensor:
     if not tensor.shape or tensor.shape[-1] not in widths:
         return tensor
-    return replace(tensor, shape=(*tensor.shape[:-1], next_power_of_two(tensor.shape[-1])))
+    return replace(tensor, shape=(*tensor.shape[:-1], power_of_two(tensor.shape[-1])))
 
 
 __all__ = ["widened"]

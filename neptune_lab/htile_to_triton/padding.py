@@ -18,21 +18,13 @@ from typing import assert_never
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import dtype_of, operation, shape_of
 from neptune_lab.htile.walk import expressions, stores, tile_dims
+from neptune_lab.power_of_two import power_of_two
 from neptune_lab.strict.dtypes import HALVES
 
 DOT_MINIMUM = 16
 # Hopper multiplies tiles of this many rows out of shared memory, in rows of at most 128 bytes: 64 such elements.
 _FROM_SHARED = 64
 _WIDEST = 64
-
-
-def next_power_of_two(extent: int) -> int:
-    """The smallest power of two that is at least `extent`.
-
-    >>> [next_power_of_two(n) for n in (1, 5, 64, 80)]
-    [1, 8, 64, 128]
-    """
-    return 1 << (extent - 1).bit_length()
 
 
 class Padding:
@@ -96,7 +88,7 @@ class Padding:
 
     def extent(self, extent: int) -> int:
         """The padded extent of a dimension of extent `extent`."""
-        padded = max(next_power_of_two(extent), self._least.get(extent, 0))
+        padded = max(power_of_two(extent), self._least.get(extent, 0))
         return max(padded, DOT_MINIMUM) if extent in self._in_dot else padded
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ import torch
 
 from neptune_lab.errors import LaunchError
 from neptune_lab.operators.paging import paged_mods
+from neptune_lab.power_of_two import power_of_two
 from neptune_lab.pytorch.arguments import (
     captured_inputs,
     check_shape,
@@ -152,7 +153,7 @@ def _widened(page_table: torch.Tensor, sizes: Any) -> torch.Tensor:
     if not known or width in known:
         known.add(width)
         return page_table
-    wanted = min((n for n in known if width < n <= 2 * width), default=1 << (width - 1).bit_length())
+    wanted = min((n for n in known if width < n <= 2 * width), default=power_of_two(width))
     known.add(wanted)
     return torch.nn.functional.pad(page_table, (0, wanted - width))
 

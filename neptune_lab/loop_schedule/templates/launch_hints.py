@@ -15,10 +15,10 @@ from neptune_lab.loop_schedule.templates.nest_shape import (
     has_product,
     has_uneven_work,
     is_vector_product,
-    power_of_two,
     rows_of,
     tile_elements,
 )
+from neptune_lab.power_of_two import power_of_two
 
 # Elements of a tile without a product per lane of a warp: if many programs share a multiprocessor, and if few do.
 MANY_PROGRAMS, FEW_PROGRAMS = 64, 32

@@ -30,11 +30,11 @@ from neptune_lab.loop_schedule.templates.nest_shape import (
     multiplies_float32,
     multiplies_twice,
     others,
-    power_of_two,
     products,
     tile_elements,
     writes_rows,
 )
+from neptune_lab.power_of_two import power_of_two
 from neptune_lab.target import DEFAULT
 
 # The most elements of a row that one program holds in one tile, and the most columns if it has a matrix product.

@@ -339,21 +339,6 @@ def accumulated(program: Program, nest: NestPlan) -> int:
     return sum(prod(it.extent for it in b.iters if it.kind == "spatial") for b in kept) // rows
 
 
-def power_of_two(n: int) -> int:
-    """The least power of two that is `n` or more.
-
-    Args:
-        n: a positive integer.
-
-    Returns:
-        The power of two.
-
-    >>> [power_of_two(n) for n in (1, 5, 8)]
-    [1, 8, 8]
-    """
-    return 1 << (n - 1).bit_length()
-
-
 __all__ = [
     "COLUMNS",
     "LARGE_TILE",
@@ -374,7 +359,6 @@ __all__ = [
     "multiplies_float32",
     "multiplies_twice",
     "others",
-    "power_of_two",
     "products",
     "rows_of",
     "tile_elements",

@@ -37,7 +37,8 @@ from neptune_lab.loop_schedule.templates.common import (
     tile_loops,
 )
 from neptune_lab.loop_schedule.templates.config import PerNest, SplitKConfig
-from neptune_lab.loop_schedule.templates.nest_shape import COLUMNS, power_of_two
+from neptune_lab.loop_schedule.templates.nest_shape import COLUMNS
+from neptune_lab.power_of_two import power_of_two
 
 # The longest row that a program holds, and the elements of a row per warp: 16 bytes for each lane.
 LONGEST_ROW, OF_A_WARP = 8192, 256
