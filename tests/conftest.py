@@ -18,6 +18,9 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("same")
 
+# Imports fill the memory with objects that stay; `pytest_collection` switches the collector on again.
+gc.disable()
+
 GOLDEN = Path(__file__).parent / "golden"
 
 # Golden files are data, even where they hold Python; what stands in for another module is imported under its name only.
@@ -144,7 +147,6 @@ def pytest_collection() -> Iterator[object]:
     try:
         return (yield)
     finally:
-        gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)
         gc.enable()

@@ -1,19 +1,21 @@
-"""Tuning in the page without a GPU: `fake_runner` measures, and the candidates are chosen by their warps."""
+"""Tuning in the page without a GPU: `fake_runner` measures, and the candidates are chosen by their warps.
+
+Fixtures import the compiler: pytest imports this file in the process that hands out the tests too, which runs none.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import fake_runner
 import pytest
-from by_name import choice
 from waiting import LONG
 
-from neptune_lab.autotune.workers import LocalWorkers
-from neptune_lab.pipeline import Choice
-from neptune_lab.runtime.gpu_worker import GpuWorker
-from neptune_lab.runtime.process import not_measured
+if TYPE_CHECKING:
+    from neptune_lab.autotune.workers import LocalWorkers
+    from neptune_lab.pipeline import Choice
+    from neptune_lab.runtime.gpu_worker import GpuWorker
 
 
 class Listed:
@@ -24,6 +26,8 @@ class Listed:
 
     @staticmethod
     def candidate(warps: int) -> Choice:
+        from by_name import choice
+
         options = {"num_warps": warps} if warps else {}
         return choice("rolling_update", block_q=16, block_kv=16, **options)
 
@@ -42,6 +46,8 @@ class Listed:
 @pytest.fixture
 def three_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow candidate, one that fails and a fast one, in place of MCFuser's search."""
+    import fake_runner
+
     search = Listed(fake_runner.SLOW, fake_runner.RAISES, fake_runner.FAST)
     monkeypatch.setattr("neptune_lab.autotune.tune.default_search", lambda *_: search)
 
@@ -54,6 +60,8 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
 
 @pytest.fixture(scope="module")
 def fake_worker() -> Iterator[GpuWorker]:
+    from neptune_lab.runtime.gpu_worker import GpuWorker
+
     made = GpuWorker(None, 1, "fake_runner", compile_seconds=LONG, measure_seconds=LONG)
     yield made
     made.close()
@@ -62,6 +70,8 @@ def fake_worker() -> Iterator[GpuWorker]:
 @pytest.fixture
 def fake_workers(fake_worker: GpuWorker, monkeypatch: pytest.MonkeyPatch) -> LocalWorkers:
     """What `nl.tune` measures with: a process with a made-up clock, which stays open for other tests."""
+    from neptune_lab.autotune.workers import LocalWorkers
+
     monkeypatch.setattr("neptune_lab.autotune.run.EMIT_SECONDS", LONG)
     made = LocalWorkers([fake_worker])
     monkeypatch.setattr(made, "close", lambda: None)
@@ -73,6 +83,10 @@ def fake_workers(fake_worker: GpuWorker, monkeypatch: pytest.MonkeyPatch) -> Loc
 @pytest.fixture
 def held_after_the_first(fake_workers: LocalWorkers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the slow candidate is measured; the others wait until the run gives them up."""
+    import fake_runner
+
+    from neptune_lab.runtime.process import not_measured
+
     drained, measure = threading.Event(), fake_workers.measure
 
     def held(task, spec):
