@@ -103,7 +103,7 @@ def test_where_all_fail_it_tries_everything_and_then_ends():
     assert len(asked) > 0.9 * len(EVERY)
 
 
-@settings(max_examples=10)
+@settings(max_examples=4)
 @given(st.integers(0, 99), st.integers(1, 20), st.integers(0, 19))
 def test_answers_may_come_late_and_out_of_order(seed, at_once, delay):
     """As from several workers: up to `delay` candidates are still being measured when the next are asked for."""

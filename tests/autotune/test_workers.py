@@ -104,6 +104,7 @@ def test_a_gpu_worker_survives_its_candidates(gpu_worker, small, with_warps):
     assert measured(gpu_worker, small, with_warps, fake_runner.FAST).us == fake_runner.TIMES[fake_runner.FAST]
 
 
+@pytest.mark.nightly
 def test_a_hanging_candidate_is_ended(small, with_warps):
     gpu_worker = GpuWorker(None, 1, "fake_runner", measure_seconds=2)
     try:

@@ -216,6 +216,7 @@ class TestContest:
         assert entry["us"] is None
         assert gpu_runs.entry(row, "neptune_lab") is None
 
+    @pytest.mark.nightly
     def test_candidates_that_differ_in_tiles_alone(self):
         from neptune_lab.autotune.space import space
         from neptune_lab.target import Target

@@ -141,6 +141,7 @@ def test_every_exercise_of_the_course_can_be_graded():
     assert "01.7" in [q.label for q in asked]
 
 
+@pytest.mark.nightly
 def test_answers_of_the_course_are_graded_right(tmp_path: Path):
     """Notebook 02 as a student would hand it in, with the course's own answers."""
     made = read(NOTEBOOKS / "02_algebra.ipynb")

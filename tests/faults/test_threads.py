@@ -66,14 +66,16 @@ def test_six_threads_launch_kernels_of_their_own_and_one_kernel_from_all(tmp_pat
     assert together(work) == [[True, True]] * THREADS
 
 
-def test_attention_from_six_threads(tmp_path, monkeypatch):
+@pytest.mark.parametrize("lengths", [1, pytest.param(2, marks=pytest.mark.nightly)])
+def test_attention_from_six_threads(lengths: int, tmp_path, monkeypatch):
+    """With two lengths, the threads make the kernel for all lengths too."""
     monkeypatch.setenv("NEPTUNE_LAB_CACHE", str(tmp_path))
 
     def causal(b, h, i, j):
         return i >= j
 
     def work(n: int) -> list[bool]:
-        made = [inputs(10 * n + call, seq=16 * (1 + call % 2)) for call in range(4)]
+        made = [inputs(10 * n + call, seq=16 * (1 + call % lengths)) for call in range(4)]
         return [right(nl.attention(*given, mask_mod=causal), *given) for given in made]
 
     assert together(work) == [[True] * 4] * THREADS

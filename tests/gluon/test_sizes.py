@@ -133,9 +133,18 @@ def error_of(module: EmittedModule, operator: Operator, multiprocessors: int = 5
     return max(np.linalg.norm(got.double().numpy() - want) / np.linalg.norm(want) for got, want in pairs)
 
 
-@pytest.mark.one_in(13)
-@pytest.mark.parametrize("persistent", [True, False])
-@pytest.mark.parametrize("name", FAMILIES)
+# By day, of the kernels that other tests of the day need too.
+BY_DAY = (("causal", True), ("documents", False))
+
+
+@pytest.mark.parametrize(
+    ("name", "persistent"),
+    [
+        pytest.param(name, persistent, marks=[] if (name, persistent) in BY_DAY else pytest.mark.nightly)
+        for name in FAMILIES
+        for persistent in (True, False)
+    ],
+)
 def test_drawn_lengths(name: str, persistent: bool):
     made = kernel(name, persistent=persistent)
     assert made.triton.kernels[-1].language == "gluon"  # (of those before, which find bounds of documents, none is)
@@ -166,6 +175,7 @@ def without_last_mask(module: EmittedModule) -> EmittedModule:
     return replace(module, text=module.text.replace(mask, "j[None, :] < n + 64, "))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["full", pytest.param("two lengths", marks=pytest.mark.nightly)])
 def test_the_check_finds_a_kernel_without_the_mask_of_the_last_tile(name: str):
     made = kernel(name, persistent=False)
@@ -235,6 +245,7 @@ def test_tiles_of_other_documents_are_not_visited():
     assert torch.isfinite(out[:, :, :128]).all()
 
 
+@pytest.mark.nightly
 def test_a_hopper_gpu_gets_it_for_documents(monkeypatch):
     monkeypatch.setattr(gluon_for_sizes, "chooses_by_default", lambda: True)
     made = compile_for_sizes(

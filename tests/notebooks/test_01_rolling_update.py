@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from notebook_checks import NOTEBOOKS, PLOTLY, SVG, EveryNotebook, read, reading_minutes, tagged
 
 
+@pytest.mark.nightly
 class TestRollingUpdate(EveryNotebook):
     name = "01_rolling_update"
 

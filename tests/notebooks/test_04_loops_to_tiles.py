@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from notebook_checks import EveryNotebook
 
 
@@ -13,6 +14,7 @@ def table(shown: str) -> list[list[str]]:
     return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows[2:]]
 
 
+@pytest.mark.nightly
 class TestLoopsToTiles(EveryNotebook):
     name = "04_loops_to_tiles"
 

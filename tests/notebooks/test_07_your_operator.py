@@ -8,6 +8,7 @@ import pytest
 from notebook_checks import EveryNotebook
 
 
+@pytest.mark.nightly
 class TestYourOperator(EveryNotebook):
     name = "07_your_operator"
 

@@ -44,6 +44,7 @@ BIASES = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("name", BIASES)
 def test_gradients_of_biases_sum_what_the_nest_of_q_computes(name: str, batch: int):

@@ -160,13 +160,16 @@ KINKS = {
 AT_KINKS = torch.tensor([[0.0, 1.0, -1.0, 3.0, -3.0, 6.0, 2.0, -0.5], [0.0] * 8, [1.0] * 8])
 
 
-def test_derivatives_at_kinks_are_those_of_pytorch():
+@pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.nightly)])
+def test_derivatives_at_kinks_are_those_of_pytorch(part: int):
+    kinks = dict(list(KINKS.items())[part::2])
+
     def every(x):
-        return tuple(f(x) for f in KINKS.values())
+        return tuple(f(x) for f in kinks.values())
 
     x = AT_KINKS.to(DEVICE).requires_grad_()
     found = nl.compile(nl.from_torch(every, x.detach())).with_gradients()(x)
-    for name, ours, theirs in zip(KINKS, found, every(x), strict=True):
+    for name, ours, theirs in zip(kinks, found, every(x), strict=True):
         given = torch.arange(ours.numel(), device=DEVICE).reshape(ours.shape) - 3.0
         (gradient,) = torch.autograd.grad(ours, x, given, retain_graph=True)
         (expected,) = torch.autograd.grad(theirs, x, given, retain_graph=True)

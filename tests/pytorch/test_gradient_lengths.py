@@ -71,6 +71,12 @@ def test_the_first_lengths_have_kernels_of_their_own(made_for_all: list[str], mo
     monkeypatch.setattr(length_training, "OWN_LENGTHS", 2)
     sweep([(20, 20), (21, 21), (20, 20)], lambda: (None, causal))
     assert (kernels(), made_for_all) == (2, [])
+
+
+@pytest.mark.nightly
+def test_the_third_length_gets_a_kernel_for_all(made_for_all: list[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(length_training, "OWN_LENGTHS", 2)
+    sweep([(20, 20), (21, 21)], lambda: (None, causal))
     sweep([(22, 22), (20, 20), (23, 23)], lambda: (None, causal))
     assert (kernels(), len(made_for_all)) == (3, 2)
 

@@ -397,6 +397,7 @@ def test_a_parameter_that_starts_to_need_a_gradient_gets_one_from_a_known_call()
     assert bias.grad.norm() > 0
 
 
+@pytest.mark.nightly
 def test_a_whole_graph_of_torch_compile_trains():
     q, k, v = (t.requires_grad_() for t in tensors((1, 2, 20, 8)))
     slopes = leaf(2)
@@ -476,6 +477,7 @@ class Biased(torch.nn.Module):
         return nl.attention(q, k, v, score_mod, cu_seqlens_q=offsets) * 2
 
 
+@pytest.mark.nightly
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_compiled_module_trains_the_parameters_that_its_mods_read(packed: bool):

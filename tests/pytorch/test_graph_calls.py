@@ -130,6 +130,7 @@ def test_callables(compile_whole, kind):
     assert error(compile_whole(function)(*inputs, table), wanted) < 1e-5
 
 
+@pytest.mark.nightly
 def test_reads_that_mods_have_outside_of_graphs(compile_whole):
     inputs, table, index = drawn(SHAPE), random(16, 4), torch.randint(0, 16, (16,), device=DEVICE)
 

@@ -135,6 +135,7 @@ def test_masks_of_scaled_dot_product_attention(graphs):
     assert graphs.frame_count == 2
 
 
+@pytest.mark.nightly
 def test_a_kernel_for_all_sizes_is_an_operator_of_a_graph(graphs):
     kernel = nl.compile(operators.causal(batch=1, heads=2, seq=nl.dim("n"), head_dim=16, dtype="float32"))
     op = kernel.as_torch_op()

@@ -67,7 +67,7 @@ MASKS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", MASKS)
 def test_a_mask(name: str):
     half = len(name) % 2 == 0
@@ -189,7 +189,7 @@ def drawn(rng: np.random.Generator, sizes: tuple[int, int, int, int]) -> tuple[A
     return mod, f"{names} {words} block={block} share={share} seed={seed}"
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("seed", [*range(5), *(pytest.param(n, marks=pytest.mark.nightly) for n in range(5, 200))])
 def test_a_random_mask(seed: int):
     rng = np.random.default_rng(seed)

@@ -63,7 +63,12 @@ def check_the_second_length(mod):
     assert made_for_all() == 1
 
 
-def test_the_second_length_gets_a_kernel_for_all(splits):
+def test_the_second_length_gets_a_kernel_for_all():
+    check_the_second_length(causal)
+
+
+@pytest.mark.nightly
+def test_the_second_length_gets_a_kernel_for_all_with_splits(splits):
     check_the_second_length(causal)
 
 
@@ -80,6 +85,7 @@ def test_a_growing_cache_has_two_kernels(splits):
     assert kernels() == 2
 
 
+@pytest.mark.nightly
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("masked", [False, True])
 def test_the_token_after_a_prompt_gets_the_kernel_for_all(masked: bool):
@@ -257,6 +263,7 @@ def test_a_table_longer_than_the_samples_has_kernels_of_its_own():
     assert made_for_all() == 0
 
 
+@pytest.mark.nightly
 def test_dynamic_true_is_for_all_lengths_from_the_first_call_on():
     for n in (40, 77, 150):
         q, k, v = drawn(n, n)

@@ -133,6 +133,7 @@ def first_of_a_cache(x: torch.Tensor, weight: torch.Tensor, held: torch.Tensor) 
     return torch.cat([held, heads], -2).view(2, 4, 16) + 1
 
 
+@pytest.mark.nightly
 def test_a_view_of_what_inductor_lays_out_otherwise(monkeypatch, caplog):
     import torch._inductor.compile_fx as inductor
 

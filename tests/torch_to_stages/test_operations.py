@@ -46,6 +46,7 @@ def test_the_definition_is_the_function(case: Case, seed: int):
             assert agrees(found[spec.name], want), text
 
 
+@pytest.mark.nightly
 def test_every_lowering_has_a_case():
     reached = set()
     for case in CASES:

@@ -175,9 +175,23 @@ def test_a_weighted_sum_is_the_sum(terms: list[tuple[int, int]]):
     assert evaluate(offset, env) * unit == sum((value + 1) * stride for value, stride in terms)
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.integers(0, 2**32), st.permutations(range(3)), st.lists(st.integers(0, 9), min_size=4, max_size=4))
+DRAWN = given(st.integers(0, 2**32), st.permutations(range(3)), st.lists(st.integers(0, 9), min_size=4, max_size=4))
+
+
+@settings(max_examples=8)
+@DRAWN
 def test_random_layouts(seed: int, order: list[int], gaps: list[int]):
+    check_layouts(seed, order, gaps)
+
+
+@pytest.mark.nightly
+@settings(max_examples=100)
+@DRAWN
+def test_many_random_layouts(seed: int, order: list[int], gaps: list[int]):
+    check_layouts(seed, order, gaps)
+
+
+def check_layouts(seed: int, order: list[int], gaps: list[int]):
     """A random order of dimensions and random gaps for each input and the output, against float64."""
     rng = np.random.default_rng(seed)
     batch, heads, q_len, kv_len, width = (int(n) for n in rng.integers([1, 1, 1, 1, 1], [3, 4, 20, 40, 18]))

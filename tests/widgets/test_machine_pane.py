@@ -134,6 +134,7 @@ def test_an_edit_meanwhile_does_not_change_what_is_compiled(attention_page, monk
     assert sources == [before]
 
 
+@pytest.mark.nightly
 def test_an_exported_page_has_what_was_compiled_and_one_target_by_option(attention_page):
     explorer = attention_page.explorer
     assert payload_of(explorer.export_html())["panes"]["machine_kept"] == []

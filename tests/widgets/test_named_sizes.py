@@ -13,7 +13,7 @@ import neptune_lab as nl
 from neptune_lab.operators import attention, softmax
 
 
-@pytest.fixture(scope="module", params=["attention", "softmax"])
+@pytest.fixture(scope="module", params=["attention", pytest.param("softmax", marks=pytest.mark.nightly)])
 def kernel(request):
     if request.param == "attention":
         return nl.compile(attention.causal(batch=1, heads=2, seq=nl.dim("n", hint=96), head_dim=16))

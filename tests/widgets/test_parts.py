@@ -104,8 +104,13 @@ def test_runs_pack_any_two_lists():
     assert parts.runs(range(50), range(50)) == [0, 50]
 
 
-def test_the_first_part_of_a_large_record_is_small_and_has_the_first_view():
-    trace = chained(1440)
+@pytest.fixture(scope="module")
+def large() -> Trace:
+    return chained(1440)
+
+
+def test_the_first_part_of_a_large_record_is_small_and_has_the_first_view(large):
+    trace = large
     sent = parts.sent(trace, first=(2, "naive"))
     assert sent.rest
     assert len(sent.head) < 400_000
@@ -126,8 +131,8 @@ def test_a_small_record_is_sent_whole(kernel):
     assert (sent.head, sent.rest) == (to_json(kernel), ())
 
 
-def test_the_page_asks_for_the_other_parts():
-    explorer = nl.explore(chained(1440))
+def test_the_page_asks_for_the_other_parts(large):
+    explorer = nl.explore(large)
     name = json.loads(explorer.payload)["trace"]["parts"]["name"]
     assert explorer.rest == {}
     explorer._handle_custom_msg({"kind": "rest", "seq": -3, "name": "of another record"}, [])

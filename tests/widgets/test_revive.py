@@ -18,7 +18,7 @@ from neptune_lab.operators import attention, custom, rows, softmax
 
 @pytest.fixture(scope="module")
 def kernel() -> nl.Kernel:
-    return nl.compile(attention.causal(heads=2, seq=64, head_dim=16), block_q=16, block_kv=32, validate="none")
+    return nl.compile(attention.causal(heads=2, seq=32, head_dim=16), block_q=16, block_kv=16, validate="none")
 
 
 def asked(explorer: Explorer, kind: str, **message: Any) -> dict[str, Any]:

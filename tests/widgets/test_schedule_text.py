@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from neptune_widgets.schedule_text import ScheduleTextError, parse, to_text
 
@@ -38,6 +38,7 @@ def steps(draw):
     return Step.of(primitive, **arguments)
 
 
+@settings(max_examples=30)
 @given(st.lists(steps(), max_size=5))
 def test_steps_come_back_from_their_text(made):
     assert [p.step for p in parse(to_text(made))] == made

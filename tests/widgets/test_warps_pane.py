@@ -14,7 +14,7 @@ from neptune_lab.operators import attention
 
 @pytest.fixture(scope="module")
 def gluon_kernel() -> nl.Kernel:
-    operator = attention.causal(heads=1, seq=256, head_dim=64)
+    operator = attention.causal(heads=1, seq=128, head_dim=64)
     code = nl.CodeOptions(code="gluon")
     return nl.compile(operator, "rolling_update", block_q=128, block_kv=64, code=code, validate="none")
 
