@@ -27,6 +27,8 @@ from neptune_lab.errors import DefinitionError
 from neptune_lab.torch_to_stages.lines import RecordedLines, line_of_error, line_of_node
 from neptune_lab.torch_to_stages.refusals import help_for, refusal, refused_operation
 
+# Another version of torch may not have it.
+_LOOK_UP: Callable[[], None] | None = getattr(export_utils, "_materialize_cpp_cia_ops", None)
 # Loggers of torch that write down errors which are raised as well.
 _NOISY = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 _HELP = "a traced function is straight-line code over tensors: choose with torch.where, and loop over Python numbers"
@@ -188,15 +190,14 @@ def _composite_operations_once() -> Iterator[None]:
 
     An export registers none, and the lookups took a fifth of the time of tracing.
     """
-    find = getattr(export_utils, "_materialize_cpp_cia_ops", None)
-    if find is None:  # another version of torch
+    if _LOOK_UP is None:
         yield
         return
-    export_utils._materialize_cpp_cia_ops = cache(find)
+    export_utils._materialize_cpp_cia_ops = cache(_LOOK_UP)
     try:
         yield
-    finally:
-        export_utils._materialize_cpp_cia_ops = find
+    finally:  # torch's own, also if several threads export at once
+        export_utils._materialize_cpp_cia_ops = _LOOK_UP
 
 
 def _operations(exported: torch.export.ExportedProgram) -> _Operations:

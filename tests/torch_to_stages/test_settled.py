@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._export import utils as export_utils
 
+from neptune_lab.errors import DefinitionError
 from neptune_lab.torch_to_stages import graph
 from neptune_lab.torch_to_stages.operator import decomposition
 
@@ -79,3 +81,15 @@ def test_the_graph_is_that_of_the_whole_pass(function: Callable[..., Any], monke
     for one, two in zip(short.module.graph.nodes, full.module.graph.nodes, strict=True):
         assert getattr(one.meta.get("val"), "shape", None) == getattr(two.meta.get("val"), "shape", None)
         assert str(one.meta.get("stack_trace")) == str(two.meta.get("stack_trace"))
+
+
+def test_composite_operations_are_looked_up_once_and_torch_keeps_its_own_lookup(monkeypatch: pytest.MonkeyPatch):
+    looked_up, own = [], export_utils._materialize_cpp_cia_ops
+    monkeypatch.setattr(graph, "_LOOK_UP", lambda: looked_up.append(own()))
+    graph.trace(lambda x: F.silu(x).sum(-1), (torch.ones(2, 3),), decomposition)
+    assert looked_up == [None]
+    assert export_utils._materialize_cpp_cia_ops is graph._LOOK_UP
+    monkeypatch.undo()
+    with pytest.raises(DefinitionError):
+        graph.trace(lambda x: x + x.new_zeros(int(x.sum())), (torch.ones(2, 3),), decomposition)
+    assert export_utils._materialize_cpp_cia_ops is own
