@@ -1,15 +1,18 @@
 """Times the backward pass of `nl.attention` on a GPU, beside SDPA's backends and compiled FlexAttention.
 
     python scripts/backward_speed.py [--sizes 1x32x8192x128c,4x32x2048x64c] [--dtype bfloat16]
-        [--only ours,any_order,cudnn,flash,flex] [--seconds 200] [--out FILE]
+        [--only ours,any_order,cudnn,flash,flex] [--seconds 200] [--workers 1] [--both 0] [--check] [--out FILE]
 
 A size is batch x heads x length x head_dim, with "c" for causal and "b" for a bias of relative positions that is
-trained, of which SDPA's backends have none; heads may be 32/8 for groups. "any_order" is `nl.attention` with
+trained, of which SDPA's backends have none; heads may be 32/8 for groups; "grid" is 1 and 4 times 32 heads of 64 and
+128 columns, causal and full, of 1024 to 16384 positions. "any_order" is `nl.attention` with
 kernel_options={"deterministic": False}. Times are of the backward pass alone, through torch.autograd.grad: the
-contestants of a size take turns, and of four medians of `triton.testing.do_bench` the second counts; memory is the peak
-above what was allocated before. Gradients of one head are checked against float64; a contestant that is wrong is not
-timed. What does not start within --seconds is left out, and listed. With TRITON_INTERPRET=1 it runs on the CPU, slowly
-and without times.
+contestants of a size take turns, and of four medians of `triton.testing.do_bench` the second counts (of three calls
+each, where one takes longer than 10 ms); --both N times both passes together too, for at most N positions. Memory is
+the peak of the backward pass above what was allocated before. Gradients of one head are checked against float64; a
+contestant that is wrong is not timed. --workers processes compile at the same time, and time one after another; each
+leaves out, and lists, what it does not start within --seconds. With --check nothing is timed. With TRITON_INTERPRET=1
+it runs on the CPU, slowly and without times.
 """
 
 from __future__ import annotations
@@ -19,7 +22,10 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +37,17 @@ import neptune_lab as nl
 from neptune_lab.files import write_text
 
 TURNS = 4
+# Milliseconds of a call from which fewer of them are timed.
+LONG = 10.0
+GRID = [
+    f"{batch}x32x{length}x{width}{mask}"
+    for length in (16384, 8192, 4096, 2048, 1024)
+    for batch in (4, 1)
+    for width in (128, 64)
+    for mask in ("", "c")
+]
+# Rows of scores that are computed at a time in float64.
+CHUNK = 2048
 LIMITS = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 1e-4}
 
 
@@ -44,6 +61,7 @@ class Measured:
     us: float | None = None
     tflops: float | None = None
     mib: int | None = None
+    both_us: float | None = None
     note: str = ""
 
 
@@ -75,38 +93,46 @@ def contestants(every: Any, masked: bool, grouped: bool) -> Iterator[tuple[str, 
         yield name, attend
     length = tensors[0].shape[2]
     blocks = create_block_mask(causal, None, None, length, length, device=DEVICE) if masked else None
+    dynamo: Any = torch._dynamo.config
+    dynamo.recompile_limit = 64  # (of sizes in one process)
     flex = torch.compile(flex_attention, dynamic=False)
     yield "flex", lambda: flex(*tensors, score_mod, block_mask=blocks, enable_gqa=grouped)
 
 
 def expected(every: Any, given: torch.Tensor, masked: bool) -> tuple[torch.Tensor, ...]:
     """The gradients of the first key head in float64, and of the bias of its query heads if there is one sample."""
-    group = every[0].shape[1] // every[1].shape[1]
+    group, length = every[0].shape[1] // every[1].shape[1], every[0].shape[2]
     heads = [t.detach()[:1, :n].double().requires_grad_() for t, n in zip(every[:3], (group, 1, 1), strict=True)]
-    q, k, v = heads
-    scores = q @ k.mT * q.shape[-1] ** -0.5
     if len(every) > 3:
         heads.append(every[3].detach()[:group].double().requires_grad_())
-        places = torch.arange(q.shape[2], device=DEVICE)
-        scores = scores + heads[3][:, places[:, None] - places + q.shape[2] - 1]
-    if masked:
-        scores = scores.masked_fill(torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1), -torch.inf)
-    found = torch.autograd.grad(scores.softmax(-1) @ v, heads, given[:1, :group].double())
-    return found if every[0].shape[0] == 1 else found[:3]
+    q, k, v, *bias = heads
+    keys = torch.arange(length, device=DEVICE)
+    sums = [torch.zeros_like(head) for head in heads]
+    for start in range(0, length, CHUNK):
+        rows = keys[start : start + CHUNK, None]
+        scores = q[:, :, start : start + CHUNK] @ k.mT * q.shape[-1] ** -0.5
+        if bias:
+            scores = scores + bias[0][:, rows - keys + length - 1]
+        if masked:
+            scores = scores.masked_fill(rows < keys, -torch.inf)
+        part = torch.autograd.grad(scores.softmax(-1) @ v, heads, given[:1, :group, start : start + CHUNK].double())
+        sums = [total + more for total, more in zip(sums, part, strict=True)]
+    return tuple(sums if every[0].shape[0] == 1 else sums[:3])
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A contestant whose gradients are right: its backward pass, the largest relative error, and MiB."""
+    """A contestant whose gradients are right: its passes, the largest relative error, and MiB (0 on a CPU)."""
 
     name: str
     backward: Callable[[], Any]
+    both: Callable[[], Any]
     error: float
     mib: int
 
 
 def checked(
-    size: str, name: str, attend: Callable[[], torch.Tensor], every: Any, given: torch.Tensor, masked: bool
+    size: str, name: str, attend: Callable[[], torch.Tensor], every: Any, given: torch.Tensor, wanted: Any
 ) -> Checked | Measured:
     """The contestant, or what is wrong with it."""
     try:
@@ -115,30 +141,41 @@ def checked(
     except Exception as refused:  # noqa: BLE001  # peers fail in ways of their own
         return Measured(size, name, float("nan"), note=f"{type(refused).__name__}: {refused}".splitlines()[0][:150])
     errors: list[float] = []
-    for n, (ours, theirs) in enumerate(zip(found, expected(every, given, masked), strict=False)):
+    for n, (ours, theirs) in enumerate(zip(found, wanted, strict=False)):
         same = ours[: theirs.shape[0]] if n > 2 else ours[:1, : theirs.shape[1]]
         errors.append(float((same.double() - theirs).norm() / theirs.norm()))
     if not max(errors) <= LIMITS[given.dtype]:
         return Measured(size, name, max(errors), note="WRONG")
-    if DEVICE == "cpu":
-        return Measured(size, name, max(errors), note="right; no times on a CPU")
 
     def backward() -> Any:
         return torch.autograd.grad(out, every, given, retain_graph=True)
 
+    def both() -> Any:
+        return torch.autograd.grad(attend(), every, given)
+
     del found
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    backward()
-    torch.cuda.synchronize()
-    return Checked(name, backward, max(errors), (torch.cuda.max_memory_allocated() - before) >> 20)
+    mib = 0
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        backward()
+        torch.cuda.synchronize()
+        mib = (torch.cuda.max_memory_allocated() - before) >> 20
+    return Checked(name, backward, both, max(errors), mib)
 
 
-def of_size(size: str, dtype: torch.dtype, only: list[str]) -> Iterator[Measured]:
-    """All contestants at one size."""
-    from triton.testing import do_bench
+@dataclass(frozen=True)
+class Ready:
+    """The contestants of a size, compiled and checked; `found`: what is wrong with those that are not among them."""
 
+    size: str
+    right: list[Checked]
+    found: list[Measured]
+
+
+def ready(size: str, dtype: torch.dtype, only: list[str]) -> Ready:
+    """Compiles and checks the contestants of a size."""
     masked, biased = "c" in size, "b" in size
     batch, heads, length, width = size.rstrip("cb").split("x")
     queries, _, keys = heads.partition("/")
@@ -149,23 +186,118 @@ def of_size(size: str, dtype: torch.dtype, only: list[str]) -> Iterator[Measured
     given = torch.randn_like(every[0])
     if biased:
         every.append(torch.randn(counts[0], 2 * int(length) - 1, device=DEVICE).requires_grad_())
-    work = 2.5 * 4 * int(batch) * counts[0] * int(length) ** 2 * int(width) / (2 if masked else 1)
+    wanted = expected(every, given, masked)
     right: list[Checked] = []
+    found: list[Measured] = []
     for name, attend in contestants(every, masked, counts[0] != counts[1]):
         if name in only:
-            one = checked(size, name, attend, every, given, masked)
+            one = checked(size, name, attend, every, given, wanted)
             if isinstance(one, Measured):
-                yield one
+                found.append(one)
             else:
                 right.append(one)
-    times: dict[str, list[float]] = {one.name: [] for one in right}
+    return Ready(size, right, found)
+
+
+def timed(this: Ready, both: int) -> list[Measured]:
+    """The times of a size's contestants; of both passes too, for at most `both` positions."""
+    batch, heads, length, width = this.size.rstrip("cb").split("x")
+    work = 2.5 * 4 * int(batch) * int(heads.partition("/")[0]) * int(length) ** 2 * int(width)
+    work /= 2 if "c" in this.size else 1
+    times: dict[str, list[float]] = {one.name: [] for one in this.right}
+    of_both: dict[str, list[float]] = {one.name: [] for one in this.right}
     for _ in range(TURNS):
-        for one in right:
-            median: Any = do_bench(one.backward, warmup=10, rep=25, return_mode="median")
-            times[one.name].append(float(median) * 1e3)
-    for one in right:
+        for one in this.right:
+            times[one.name].append(microseconds(one.backward))
+            if int(length) <= both:
+                of_both[one.name].append(microseconds(one.both))
+    found = [*this.found]
+    for one in this.right:
         us = sorted(times[one.name])[1]
-        yield Measured(size, one.name, one.error, us, work / us / 1e6, one.mib)
+        two = sorted(of_both[one.name])[1] if of_both[one.name] else None
+        found.append(Measured(this.size, one.name, one.error, us, work / us / 1e6, one.mib, two))
+    return found
+
+
+def microseconds(call: Callable[[], Any]) -> float:
+    """The median of calls; of three if one takes longer than 10 ms."""
+    from triton.testing import do_bench
+
+    def once() -> float:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        call()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end)
+
+    if once() > LONG:
+        return sorted(once() for _ in range(3))[1] * 1e3
+    median: Any = do_bench(call, warmup=10, rep=25, return_mode="median")
+    return float(median) * 1e3
+
+
+def worker(sizes: list[str], given: argparse.Namespace, main: Connection) -> None:
+    """Makes sizes ready, waits for its turn, and sends what it measures of each."""
+    warnings.filterwarnings("ignore")
+    torch.manual_seed(0)
+    begin, made = time.monotonic(), []
+    for size in sizes:
+        if time.monotonic() - begin > given.seconds:
+            print(f"{size}: left out after {given.seconds:.0f} s", flush=True)
+            continue
+        one = ready(size, getattr(torch, given.dtype), given.only.split(","))
+        if given.check or DEVICE == "cpu":
+            right = [Measured(size, c.name, c.error, mib=c.mib, note="right") for c in one.right]
+            one = Ready(size, [], [*one.found, *right])
+        made.append(one)
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+    main.send(None)
+    main.recv()
+    for one in made:
+        main.send(timed(one, given.both))
+    main.send(None)
+
+
+def results_of(sizes: list[str], given: argparse.Namespace) -> Iterator[list[Measured]]:
+    """What the workers measure, one after another, once all are ready."""
+    context = get_context("spawn")
+    waiting: list[Connection] = []
+    for n in range(min(given.workers, len(sizes))):
+        mine, other = context.Pipe()
+        context.Process(target=worker, args=(sizes[n :: given.workers], given, other), daemon=True).start()
+        other.close()
+        waiting.append(mine)
+    living: list[Connection] = []
+    for connection in waiting:
+        with suppress(EOFError):  # (of a process that died, whose error it has printed)
+            connection.recv()
+            living.append(connection)
+    for connection in living:
+        with suppress(EOFError):
+            connection.send(None)
+            while (found := connection.recv()) is not None:
+                yield found
+
+
+def table(results: list[Measured]) -> Iterator[str]:
+    """One line per size: times, speed relative to the peers, and memory."""
+    names = [*dict.fromkeys(r.name for r in results if r.us is not None)]
+    peers = [name for name in ("cudnn", "flex") if name in names]
+    yield " | ".join(("size", *names, *(f"{n} of {p}" for p in peers for n in names if n not in peers), "MiB", "both"))
+    for size in sorted({r.size for r in results}, key=lambda s: (s.rstrip("cb").split("x")[::3], len(s), s)):
+        of = {r.name: r for r in results if r.size == size and r.us is not None}
+        cells = [size, *(f"{of[n].us:.0f}" if n in of else "-" for n in names)]
+        for peer in peers:
+            for name in names:
+                if name not in peers:
+                    both = name in of and peer in of
+                    cells.append(f"{(of[peer].us or 0) / (of[name].us or 1):.2f}" if both else "-")
+        cells.append(" / ".join(str(of[n].mib) if n in of else "-" for n in names))
+        cells.append(" / ".join(f"{of[n].both_us:.0f}" for n in names if n in of and of[n].both_us is not None))
+        yield " | ".join(cells)
 
 
 def main() -> None:
@@ -175,24 +307,27 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--only", default="ours,any_order,cudnn,flash,flex")
     parser.add_argument("--seconds", type=float, default=200.0)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--both", type=int, default=0)
+    parser.add_argument("--check", action="store_true")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    warnings.filterwarnings("ignore")
-    torch.manual_seed(0)
-    begin, results = time.monotonic(), []
+    begin = time.monotonic()
     name = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU, Triton's interpreter"
     print(name, time.strftime("%Y-%m-%dT%H:%M:%S%z"), flush=True)
-    for size in given.sizes.split(","):
-        if time.monotonic() - begin > given.seconds:
-            print(f"{size}: left out after {given.seconds:.0f} s", flush=True)
-            continue
-        for one in of_size(size, getattr(torch, given.dtype), given.only.split(",")):
+    results: list[Measured] = []
+    for found in results_of(GRID if given.sizes == "grid" else given.sizes.split(","), given):
+        for one in found:
             results.append(one)
-            timed = "" if one.us is None else f"{one.us:9.1f} us {one.tflops:6.0f} TFLOP/s {one.mib:6} MiB"
-            print(f"{size:20} {one.name:9} error {one.error:.1e} {timed} {one.note}", flush=True)
+            timed = "" if one.us is None else f"{one.us:9.1f} us {one.tflops:6.0f} TFLOP/s"
+            both = "" if one.both_us is None else f"both {one.both_us:9.1f} us"
+            memory = "" if one.mib is None else f"{one.mib:6} MiB"
+            print(f"{one.size:20} {one.name:9} error {one.error:.1e} {timed} {memory} {both} {one.note}", flush=True)
+        if given.out is not None:
+            write_text(given.out, json.dumps([asdict(r) for r in results], indent=1) + "\n")
+    if any(r.us is not None for r in results):
+        print(*table(results), sep="\n")
     print(f"{time.monotonic() - begin:.0f} s")
-    if given.out is not None:
-        write_text(given.out, json.dumps([asdict(r) for r in results], indent=1) + "\n")
 
 
 if __name__ == "__main__":
