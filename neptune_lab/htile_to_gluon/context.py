@@ -97,6 +97,7 @@ class GluonContext(Context):
         self.variables[CONSUMER] = (name, Draft([name], kernel.name))
         parameters = parameters or SizeParameters.of(program, self.names)
         self.together = parameters.together
+        self.at_launch = False  # whether the launcher says how many heads run at the same time, whatever the loops
         self.sizes = dict(parameters.sizes)
         for size, parameter in parameters.sizes.items():
             self.variables[size] = (parameter, Draft([], kernel.name))

@@ -282,6 +282,20 @@ def _heads_together(blocks, heads, loaded, programs):
     return together
 '''
 
+# Of programs that add in order: bytes of the cache for the heads that run at the same time, bytes of an element of the
+# queries, their cotangents and the total, and the most heads.
+ORDERED_CACHE, ORDERED_BYTES, ORDERED_HEADS = 40 * 2**20, 8, 32
+
+HEADS_IN_ORDER = f'''@functools.cache
+def _heads_in_order(heads, loaded):
+    """How many heads run at the same time if programs add in order, a divisor of their number: as many as fit the cache
+    with what they load and add to; `loaded` is the size of the former, in {2 * COUNTED // 1024} KiB."""
+    together = max(1, min(heads, {ORDERED_HEADS}, {ORDERED_CACHE // (ORDERED_BYTES // 2 * COUNTED)} * heads // loaded))
+    while heads % together:
+        together -= 1
+    return together
+'''
+
 
 def _by_sizes(text: str, name: str) -> str:
     """A helper with numbers that are known at the launch only in place of constants."""

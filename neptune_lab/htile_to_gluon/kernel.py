@@ -59,6 +59,7 @@ class GluonKernel:
         descriptors: tensor descriptors that it takes after them.
         sizes: sizes that are known at the launch and that it takes after these.
         together: if it then takes how many heads run at the same time: what that follows from (`heads_at_launch`).
+        in_order: whether programs add in order, and so many heads run at the same time as fit the cache.
         programs: the number of tiles, which is the grid's size or, with persistent programs, its limit.
         registers: registers per thread at the launch.
         fused: as in `KernelSource`.
@@ -74,6 +75,7 @@ class GluonKernel:
     fused: bool
     sizes: tuple[str, ...] = ()
     together: tuple[IndexExpr, IndexExpr, IndexExpr] | None = None
+    in_order: bool = False
 
 
 def emit_kernel(

@@ -12,7 +12,7 @@ from neptune_lab.htile.spelling import check_spelling
 from neptune_lab.htile.verify import verify
 from neptune_lab.htile.walk import evaluate, stores
 from neptune_lab.htile_to_gluon.context import MODULE_NAMES, gluon_dtype
-from neptune_lab.htile_to_gluon.helpers import EXTREMA, HEADS_TOGETHER, HELPERS, MULTIPROCESSORS
+from neptune_lab.htile_to_gluon.helpers import EXTREMA, HEADS_IN_ORDER, HEADS_TOGETHER, HELPERS, MULTIPROCESSORS
 from neptune_lab.htile_to_gluon.joint import Joined, emit_joint, joined
 from neptune_lab.htile_to_gluon.kernel import GluonKernel, emit_kernel
 from neptune_lab.htile_to_gluon.options import GluonOptions
@@ -69,13 +69,23 @@ def emit(program: Program, options: GluonOptions | None = None) -> EmittedModule
         verify(one)
     check_spelling(program)
     options = options or GluonOptions()
-    join = _joined(program, options) if (options.joint or not options.deterministic) and not program.sizes else None
+    join = _joined(program, options) if (options.joint or not options.deterministic) else None
     program = program if join is None else join.program
     names = UniqueNames([*HELPERS, *TRITON_HELPERS])
     entry = names.fresh(program.name)
     functions = [names.fresh(f"{k.name}_kernel" if k.name == program.name else k.name) for k in program.kernels]
     of_warps = {f"{f}_{what}" for f in functions for what in ("producer", "consumer", "adder")}
-    taken = {entry, *functions, *of_warps, *HELPERS, *TRITON_HELPERS, "_scratch", "_multiprocessors", "_heads_together"}
+    taken = {
+        entry,
+        *functions,
+        *of_warps,
+        *HELPERS,
+        *TRITON_HELPERS,
+        "_scratch",
+        "_multiprocessors",
+        "_heads_together",
+        "_heads_in_order",
+    }
     helpers: dict[str, dict[str, None]] = {}
     triton_helpers: dict[str, dict[str, None]] = {}
     reasons: dict[str, str] = {}
@@ -159,8 +169,9 @@ def _module(
             sources.append(write_kernel(out, function, kernel, done))
     if options.persistent:
         out.plain("", "", *MULTIPROCESSORS.rstrip("\n").split("\n"))
-    if any(kernel.together is not None for kernel in gluons):
-        out.plain("", "", *HEADS_TOGETHER.rstrip("\n").split("\n"))
+    chosen = {kernel.in_order for kernel in gluons if kernel.together is not None}
+    for text in [text for in_order, text in ((False, HEADS_TOGETHER), (True, HEADS_IN_ORDER)) if in_order in chosen]:
+        out.plain("", "", *text.rstrip("\n").split("\n"))
     out.plain("", "")
     _write_launcher(out, program, options, entry, sources, emitted)
     text = "\n".join(out.text) + "\n"
@@ -266,8 +277,11 @@ def _write_launcher(
             if done.together is not None:
                 args.append(names.fresh("together"))
                 programs = f"_multiprocessors({device})" if options.persistent else "0"
-                of = ", ".join([*(python_text(n, sizes) for n in done.together), programs])
-                out.linked(source.name, f"    {args[-1]} = _heads_together({of})", (kernel.node_id,), kernel.name)
+                of = [python_text(n, sizes) for n in done.together]
+                of = of[1:] if done.in_order else [*of, programs]
+                function = "_heads_in_order" if done.in_order else "_heads_together"
+                text = f"    {args[-1]} = {function}({', '.join(of)})"
+                out.linked(source.name, text, (kernel.node_id,), kernel.name)
             args += ["num_warps=4", f"maxnreg={done.registers}", *([] if done.fused else ["enable_fp_fusion=False"])]
             programs = python_text(done.programs, sizes)
             grid = f"min({programs}, _multiprocessors({device}))," if options.persistent else f"{programs},"

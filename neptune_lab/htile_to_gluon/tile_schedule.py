@@ -80,6 +80,8 @@ def heads_text(ctx: GluonContext) -> str:
     launch, the option, 1, or a parameter."""
     if not depends_on_sizes(ctx.kernel):
         return str(heads_side_by_side(ctx, *_extents(ctx)))
+    if ctx.at_launch:
+        return ctx.together
     number = _extent_of(ctx.kernel)
     chosen = ctx.gluon.heads_together or (0 if ctx.gluon.persistent or _lengths_differ(ctx) else 1)
     heads = product_of([number[var] for var in row_axes(ctx.structure, ctx.kernel)[1]])

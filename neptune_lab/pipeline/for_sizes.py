@@ -26,6 +26,7 @@ from neptune_lab.loop_schedule.templates import TileConfig
 from neptune_lab.operators import Operator
 from neptune_lab.pipeline.fallback import REFUSALS
 from neptune_lab.pipeline.gluon_for_sizes import gluon_choice
+from neptune_lab.pipeline.joint import fewest_rows
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.lower import emitted, lower
 from neptune_lab.pipeline.options import CodeOptions
@@ -240,7 +241,7 @@ def _of_choice(
                     alike = joined([kernel.htile for kernel in lowered(small)])
                     if sized(alike) == sized(tiles):
                         checked, twin = emitted(alike, code, target), small
-            least, validated = _checked(checked, twin, tilings, farthest)
+            least, validated = _checked(checked, twin, tilings, farthest, fewest_rows(code))
         except TileError as error:
             refusal = refusal or error
             continue
@@ -338,13 +339,14 @@ def _checked(
     make: Callable[[Sample], Operator],
     tilings: Mapping[str, Tiling],
     farthest: int,
+    fewest: int,
 ) -> tuple[dict[str, int], Validated]:
-    """The smallest sizes at which the module is right, and what was run.
+    """The smallest sizes, `fewest` or more, at which the module is right, and what was run.
 
     Raises:
         TileError: it is wrong at large sizes too.
     """
-    least = dict.fromkeys(tilings, 1)
+    least = dict.fromkeys(tilings, fewest)
     right: list[Sample] = []
     wrong: tuple[Sample, str] | None = None
     for sample in below_samples(tilings, farthest) if farthest else small_samples(tilings):

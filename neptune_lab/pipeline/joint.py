@@ -37,6 +37,21 @@ def joint_choice(op: Operator, *, deterministic: bool) -> Choice | None:
     return Choice("rolling_update", TileConfig(block_q=KEYS, block_kv=queries), code)
 
 
+def default_joint_choice(op: Operator) -> Choice | None:
+    """The choice in which both nests are one kernel and programs add in order; None if the nests apart are as fast.
+
+    Args:
+        op: a backward pass.
+    """
+    choice = joint_choice(op, deterministic=True)
+    return choice if choice is not None and choice.sizes.block_kv == QUERIES[FASTER_IN_ORDER] else None
+
+
+def fewest_rows(code: CodeOptions) -> int:
+    """The fewest queries, and keys, that kernels with these options take."""
+    return KEYS if code.code == "gluon" and (code.joint or not code.deterministic) else 1
+
+
 def joint_kernel(op: Operator, target: Target | str | None = None, *, deterministic: bool = False) -> Kernel | None:
     """The kernel of `joint_choice`, compared with the definition; None if there is none.
 
@@ -54,4 +69,4 @@ def joint_kernel(op: Operator, target: Target | str | None = None, *, determinis
     return None
 
 
-__all__ = ["joint_choice", "joint_kernel"]
+__all__ = ["default_joint_choice", "fewest_rows", "joint_choice", "joint_kernel"]

@@ -22,7 +22,7 @@ from neptune_lab.errors import LaunchError, NeptuneError, ValidationError
 from neptune_lab.pipeline.choice import Choice
 from neptune_lab.pipeline.fallback import REFUSALS
 from neptune_lab.pipeline.hopper import gluon_kernel, suited_to_lengths
-from neptune_lab.pipeline.joint import FASTER_IN_ORDER, QUERIES, joint_choice
+from neptune_lab.pipeline.joint import default_joint_choice
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.runtime import has_gpu
 from neptune_lab.target import ANY, Target
@@ -99,8 +99,8 @@ def chosen_kernel(
 def _joint(operator: Operator, make: Make) -> Kernel | None:
     """The kernel of a backward pass in which both nests are one and programs add in order; None if there is none, or if
     the nests apart are as fast."""
-    choice = joint_choice(operator, deterministic=True)
-    if choice is None or choice.sizes.block_kv != QUERIES[FASTER_IN_ORDER]:
+    choice = default_joint_choice(operator)
+    if choice is None:
         return None
     with suppress(*REFUSALS):
         return replace(make(choice), chosen="both nests in one kernel, which is faster with such heads")

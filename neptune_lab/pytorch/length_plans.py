@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from neptune_lab.operators import Operator
-    from neptune_lab.pipeline import Kernel
+    from neptune_lab.pipeline import Choice, Kernel
 
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
@@ -101,13 +101,14 @@ def compiled(
     roles: Mapping[str, str] | None = None,
     template: str | None = None,
     options: Mapping[str, Any] | None = None,
+    choice: Choice | None = None,
 ) -> Kernel:
     """The kernel for all lengths.
 
     Args:
         make: the operator at a sample of the sizes; with `small`, of at most so many samples and groups of heads.
         roles: of the sizes; None: those of a call's forward pass.
-        template, options: as for `compile`, and the call's `kernel_options`.
+        template, options: as for `compile`, and the call's `kernel_options`; `choice`: what both give, if it is known.
 
     Raises:
         ScheduleError, TileError, EmitError: the compiler has no such kernel.
@@ -118,7 +119,7 @@ def compiled(
     from neptune_lab.pipeline.for_sizes import compile_for_sizes
 
     given = dict(options or {})
-    choice = Choice.of(given.pop("template", template), given, "kernel_options")
+    choice = choice or Choice.of(given.pop("template", template), given, "kernel_options")
     limits = _extents(problem, reading, plan)
     return compile_for_sizes(
         make,

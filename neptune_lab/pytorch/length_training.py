@@ -10,7 +10,8 @@ is kept, and which gradients are computed, chosen at one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from neptune_lab.operators import Operator
+    from neptune_lab.pipeline import Choice, Kernel
 
 # Lengths of a family that have kernels of their own.
 OWN_LENGTHS = 8
@@ -44,8 +46,6 @@ def training_for_lengths(
     Args:
         guard: runs the compiler when a backward pass first needs its kernel.
     """
-    if not problem.extras.deterministic:  # (such kernels are in Gluon, at numbers)
-        return None
     for key, family, plan in plans_of(problem, reading, "training"):
         if problem.extras.dynamic is None and len(family.seen) <= OWN_LENGTHS:
             continue
@@ -88,27 +88,30 @@ def _made(
     def backward(wanted: tuple[str, ...], sample: Mapping[str, int], small: bool = False) -> Operator:
         return passes(wanted, sample, small).backward
 
-    def kernel(of: Any, make: Callable[..., Operator], **more: Any) -> LoadedKernel:
+    def kernel(of: Any, make: Callable[..., Operator], *choices: Mapping[str, Any]) -> LoadedKernel:
         digest = stored.key_of(("training lengths", key, plan, of))
         entry = stored.find(digest)
         if entry is None:
-            spec = compiled(make, problem, reading, plan, **more).spec
+            spec = _first_of(make, problem, reading, plan, choices).spec
             further = tuple(range(len(stored.captured_inputs(spec.inputs))))
             entry = stored.StoredKernel(spec, further, (), "")
             stored.put(digest, entry)
         return load(entry.spec)
 
     both = dict.fromkeys(plan.roles, "both")  # each length is rows of one gradient's nest, and columns of another's
-    of_backward: dict[str, Any] = {"roles": both, "template": "rolling_update"}
+    nests: dict[str, Any] = {"roles": both, "template": "rolling_update"}
 
     def backward_for(wanted: tuple[str, ...]) -> LoadedKernel:
-        return kernel(wanted, partial(backward, wanted), **of_backward)
+        make = partial(backward, wanted)
+        choice = _joint(make(plan.hint), plan, deterministic=problem.extras.deterministic)
+        in_one = () if choice is None else ({"roles": both, "choice": choice},)
+        return kernel(wanted, make, *in_one, nests)
 
     try:
         at_hint = training(own(plan.hint))
         kept = at_hint.kept
         backward_for(at_hint.wrt)  # (first, as the one that is refused more often)
-        first = kernel("forward", forward, options=problem.extras.forward_options)
+        first = kernel("forward", forward, {"options": problem.extras.forward_options})
         captured = captured_indices(own, first.spec, problem, score_mod, mask_mod, reading, plan)
     except NeptuneError as error:
         family.refusals[plan] = str(error)
@@ -119,8 +122,32 @@ def _made(
         cotangents_of(at_hint.of),
         frozenset(at_hint.wrt),
         lambda wanted: guard(lambda: backward_for(wanted)),
+        "" if problem.extras.deterministic else "in any order",
     )
     return made, captured
+
+
+def _first_of(
+    make: Callable[..., Operator], problem: Problem, reading: Reading, plan: Plan, choices: Sequence[Mapping[str, Any]]
+) -> Kernel:
+    """The kernel of the first choice that the compiler does not refuse; it raises what refuses the last one."""
+    from neptune_lab.pipeline.fallback import REFUSALS
+
+    for choice in choices[:-1]:
+        with suppress(*REFUSALS):
+            return compiled(make, problem, reading, plan, **choice)
+    return compiled(make, problem, reading, plan, **choices[-1])
+
+
+def _joint(op: Operator, plan: Plan, *, deterministic: bool) -> Choice | None:
+    """The choice of a backward kernel for all lengths in which both nests are one; None if these are better, or lengths
+    may be too short for it."""
+    from neptune_lab.pipeline.joint import default_joint_choice, joint_choice
+    from neptune_lab.target import ANY, Target
+
+    if not (plan.long and plan.q == plan.kv and Target.current(otherwise=ANY).warpgroup_products):
+        return None
+    return default_joint_choice(op) if deterministic else joint_choice(op, deterministic=False)
 
 
 __all__ = ["OWN_LENGTHS", "training_for_lengths"]

@@ -104,8 +104,12 @@ def causal(score, h, i, j):
     return score.masked_fill(j > i, -torch.inf)
 
 
-def windowed(score, h, i, j):
-    return causal(score, h, i, j).masked_fill(i - j >= 200, -torch.inf)
+def windowed(score, h, i, j, width=200):
+    return causal(score, h, i, j).masked_fill(i - j >= width, -torch.inf)
+
+
+def windowed_300(score, h, i, j):
+    return windowed(score, h, i, j, 300)
 
 
 def alibi(score, h, i, j):
@@ -124,6 +128,12 @@ CASES: dict[str, tuple[Callable[[], Any], Any]] = {
     "fewer queries than keys": (lambda: attention.full(1, 1, q_len=128, kv_len=384, head_dim=128), None),
     "groups": (lambda: attention.gqa(1, 4, 256, 128, kv_heads=2), causal),
     "window": (lambda: attention.window(1, 1, 512, 128, window=200), windowed),
+    "window, 64": (lambda: attention.window(1, 1, 640, 64, window=200), windowed),
+    "window of which tiles of both nests cut other parts": (
+        lambda: attention.window(1, 1, 640, 128, window=300),
+        windowed_300,
+    ),
+    "window of no whole tiles, 64": (lambda: attention.window(1, 1, 700, 64, window=300), windowed_300),
     "alibi": (lambda: attention.alibi(1, 2, 256, 64), alibi),
     "soft cap, 128": (lambda: attention.softcap(1, 1, 300, 128, cap=2.0), capped),
     "soft cap, 64": (lambda: attention.softcap(1, 2, 384, 64, cap=2.0), capped),

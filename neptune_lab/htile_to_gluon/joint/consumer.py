@@ -36,7 +36,7 @@ from neptune_lab.htile_to_gluon.memory import store
 from neptune_lab.htile_to_gluon.rows import CONSUMER, ROWS, part, part_of_store
 from neptune_lab.htile_to_gluon.structure import LoopPart, Product, UnsupportedKernel
 from neptune_lab.htile_to_gluon.tile_schedule import bind_program, for_each_tile
-from neptune_lab.htile_to_triton.context import ADD
+from neptune_lab.htile_to_triton.context import ADD, sizes_of
 from neptune_lab.htile_to_triton.descriptors import descriptor, host_descriptor
 from neptune_lab.wrapping import Loose, call, seq
 
@@ -92,7 +92,8 @@ def _copies(ctx: GluonContext, plan: Plan, this: LoopPart) -> None:
         vectors = tuple(vector for vector in vectors if vector.descriptor is not None)
         more = f" + {4 * plan.queries * len(vectors)}" if vectors else ""
         for vector in loaded:
-            inside = f"{ctx.index(columns_of(this).start, ADD)} + lane < {vector.tensor.shape[-1]}"
+            length = ctx.index(sizes_of(vector.tensor)[-1], ADD)
+            inside = f"{ctx.index(columns_of(this).start, ADD)} + lane < {length}"
             pointer = f"{ctx.pointers[vector.tensor.name]} + ({plan.place_of(ctx, vector, this)} + lane)"
             ctx.line(seq(f"{vector.name} = ", call("gl.load", pointer, f"mask={inside}", "other=0.0")))
         full, slot = f"{ring.full}.index({ring.slot})", ring.slot
@@ -247,11 +248,13 @@ class JointConsumer:
         """The tile that both consumers read; 0 in rows past the last key, where it may be infinite."""
         ctx, plan = self.ctx, self.plan
         name = ctx.tiles[plan.joint.value]
-        if plan.joint.keys % self.structure.rows == 0:
+        keys = plan.joint.keys
+        if isinstance(keys, ir.Int) and keys.value % self.structure.rows == 0:
             return name
         target = next(s.target for s in this.middle if s.target.tensor == plan.joint.value)
         rows = next(i for i in tile_dims(target.index) if isinstance(i, ir.Slice))
-        inside = ir.Elementwise("lt", (ir.Iota((rows, ir.NewAxis())), ir.Literal(plan.joint.keys, "int32")), "bool")
+        end = ir.Literal(keys.value, "int32") if isinstance(keys, ir.Int) else ir.Scalar(keys)
+        inside = ir.Elementwise("lt", (ir.Iota((rows, ir.NewAxis())), end), "bool")
         dtype = ctx.program.tensor(target.tensor).dtype
         kept = ir.Elementwise("where", (inside, target, ir.Literal(0.0, dtype)), dtype)
         ctx.line(seq(f"{name}_seen = ", emit(ctx, part(kept, self.structure.rows), plan.queries).doc))

@@ -6,9 +6,16 @@ from dataclasses import dataclass, replace
 
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.walk import rewrite, same_index
-from neptune_lab.htile_to_gluon.context import GluonContext, gluon_dtype, layout_lines
+from neptune_lab.htile_to_gluon.context import (
+    MODULE_NAMES,
+    GluonContext,
+    SizeParameters,
+    gluon_dtype,
+    layout_lines,
+)
+from neptune_lab.htile_to_gluon.joint.by_sizes import joint_by_sizes
 from neptune_lab.htile_to_gluon.joint.consumer import ADDER, CONSUMERS, TICKET, JointConsumer, emit_adder, emit_producer
-from neptune_lab.htile_to_gluon.joint.match import Joint, joint_of
+from neptune_lab.htile_to_gluon.joint.match import Joint
 from neptune_lab.htile_to_gluon.joint.plan import Plan, plan_of
 from neptune_lab.htile_to_gluon.kernel import (
     BARRIERS,
@@ -23,7 +30,7 @@ from neptune_lab.htile_to_gluon.options import GluonOptions
 from neptune_lab.htile_to_gluon.registers import REGISTERS
 from neptune_lab.htile_to_gluon.rows import ROWS
 from neptune_lab.htile_to_gluon.structure import UnsupportedKernel
-from neptune_lab.htile_to_gluon.tile_schedule import tiles
+from neptune_lab.htile_to_gluon.tile_schedule import depends_on_sizes, heads_at_launch, tiles
 from neptune_lab.htile_to_triton.context import WIDTH, HostDescriptor
 from neptune_lab.htile_to_triton.module import rounds_to_eights
 from neptune_lab.htile_to_triton.scope import UniqueNames
@@ -72,15 +79,16 @@ def joined(program: ir.Program, *, in_order: bool = False) -> Joined:
         UnsupportedKernel: it has no two nests that can be joined, or the row blocks that add to a tile are not
             consecutive, once each.
     """
-    joint = joint_of(program)
+    joint = joint_by_sizes(program)
     if in_order and not joint.in_turn:
         raise UnsupportedKernel(f"a tile of {joint.total} is visited by row blocks that are not consecutive")
     output = joint.output
     names = UniqueNames([t.name for t in program.tensors])
     total = names.fresh(joint.total.removesuffix("_sum") + "_total")
     order = names.fresh("order") if in_order else None
-    shape = program.tensor(output.target.tensor).shape
-    if program.tensor(output.target.tensor).strides is not None:
+    stored = program.tensor(output.target.tensor)
+    shape, sizes = stored.shape, stored.sizes
+    if stored.strides is not None or stored.steps is not None:
         raise UnsupportedKernel(f"{output.target.tensor} is not contiguous")
 
     def visit(expr: ir.TileExpr) -> ir.TileExpr:
@@ -102,9 +110,10 @@ def joined(program: ir.Program, *, in_order: bool = False) -> Joined:
         zeroed = zeroed or index is not None
         beside = () if index is None else _zeros(output, index, total, order)
         kernels.append(replace(kernel, body=(*kernel.body, *beside)))
-    tensors = [*program.tensors, ir.Tensor(total, shape, "float32", "global")]
+    tensors = [*program.tensors, ir.Tensor(total, shape, "float32", "global", sizes=sizes)]
     if order is not None:
-        tensors.append(ir.Tensor(order, shape[:-1], "int32", "global"))
+        rows = None if sizes is None else sizes[:-1]
+        tensors.append(ir.Tensor(order, shape[:-1], "int32", "global", sizes=rows))
     return Joined(replace(program, tensors=tuple(tensors), kernels=tuple(kernels)), joint, total, order)
 
 
@@ -120,12 +129,20 @@ def _zeros(output: ir.Store, index: tuple[ir.Index, ...], total: str, order: str
 
 def _rows_beside(program: ir.Program, kernel: ir.Kernel, output: ir.Store) -> tuple[ir.Index, ...] | None:
     """The index of the rows of the total that a kernel stores one value of; None if it stores no such values."""
-    shape = program.tensor(output.target.tensor).shape
+    whole = program.tensor(output.target.tensor)
+    shape = whole.shape
     for stmt in kernel.body:
         if not isinstance(stmt, ir.Store) or stmt.mask is not None:
             continue
         target = program.tensor(stmt.target.tensor)
-        if target.space == "chip" or target.shape != shape[:-1] or len(stmt.target.index) != len(target.shape):
+        rows = program.tensor(output.target.tensor).sizes
+        alike_sizes = target.sizes == (None if rows is None else rows[:-1])
+        if (
+            target.space == "chip"
+            or target.shape != shape[:-1]
+            or not alike_sizes
+            or len(stmt.target.index) != len(target.shape)
+        ):
             continue
         *outer, rows = stmt.target.index
         (*others, _, columns) = output.target.index
@@ -157,7 +174,8 @@ def emit_joint(
     if plan.size + BARRIERS > limit:
         raise UnsupportedKernel(f"its tiles take {plan.size + BARRIERS} bytes of shared memory, of {limit}")
     options = replace(options, stages=2, persistent=False)
-    if plan.order is not None and options.heads_together is None:
+    at_launch = plan.order is not None and options.heads_together is None and depends_on_sizes(made.kernel)
+    if plan.order is not None and options.heads_together is None and not at_launch:
         options = replace(options, heads_together=plan.heads_together(program))
     vectors = [v.descriptor for v in plan.vectors if v.descriptor is not None]
     loaded = [v.tensor.name for v in plan.vectors if v.descriptor is None]
@@ -178,14 +196,22 @@ def emit_joint(
     own |= {n for r in plan.rings for n in (r.slot, r.phase)} | {f"zeros_{n}" for n in (plan.queries, plan.share)}
     taken = taken | {*plan.parameters} | own
     kernel = made.kernel
-    producer = GluonContext(program, kernel, plan.structure, used, taken, options, plan.queries)
+    parameters = SizeParameters.of(program, UniqueNames(taken | MODULE_NAMES))
+    taken |= {*parameters.sizes.values(), parameters.together}
+
+    def context() -> GluonContext:
+        ctx = GluonContext(program, kernel, plan.structure, used, taken, options, plan.queries, parameters)
+        ctx.at_launch = at_launch
+        return ctx
+
+    producer = context()
     producer.name_pointers()
     emit_producer(producer, plan)
     taken |= {d.parameter for d in producer.host_descriptors.values()}
-    ctx = GluonContext(program, kernel, plan.structure, used, taken, options, plan.queries)
+    ctx = context()
     ctx.name_pointers()
     JointConsumer(ctx, plan).emit()
-    adder = GluonContext(program, kernel, plan.structure, used, taken, options, plan.queries)
+    adder = context()
     ticket: list[str] = []
     counter: dict[str, str] = {}
     if plan.order is not None:
@@ -200,14 +226,17 @@ def emit_joint(
     pointers = own_pointers | {name: producer.pointers[name] for name in loaded} | counter
     copied = [*producer.host_descriptors.values(), *vectors]
     outputs = [*ctx.host_descriptors.values()]
+    of_each = [parameters.used_in(line.text for line in lines_of(each)) for each in (producer, ctx, adder)]
+    sizes = [name for name in (*parameters.sizes.values(), parameters.together) if any(name in of for of in of_each)]
     for_producer = [
         *(producer.pointers[name] for name in loaded),
         *(d.parameter for d in copied),
+        *of_each[0],
         *plan.parameters,
         *ticket,
     ]
-    for_consumer = [*own_pointers.values(), *(d.parameter for d in outputs), *plan.parameters, *ticket]
-    for_adder = [*counter.values(), plan.total.parameter, *plan.for_adder, *ticket]
+    for_consumer = [*own_pointers.values(), *(d.parameter for d in outputs), *of_each[1], *plan.parameters, *ticket]
+    for_adder = [*counter.values(), plan.total.parameter, *of_each[2], *plan.for_adder, *ticket]
     stored = [*outputs, plan.total]
     warps = (
         *((f"{name}_consumer", [*for_consumer, str(n)]) for n in range(CONSUMERS)),
@@ -226,7 +255,9 @@ def emit_joint(
         *blank,
         *function_lines(kernel, f"{name}_adder", [*for_adder, *numbered], lines_of(adder)),
         *blank,
-        *function_lines(kernel, name, [*pointers.values(), *(d.parameter for d in (*copied, *stored))], body),
+        *function_lines(
+            kernel, name, [*pointers.values(), *(d.parameter for d in (*copied, *stored)), *sizes], body, sizes
+        ),
     ]
     return GluonKernel(
         name,
@@ -237,6 +268,9 @@ def emit_joint(
         tiles(kernel),
         WIDE_REGISTERS,
         not rounds_to_eights(kernel),
+        tuple(size for size, parameter in parameters.sizes.items() if parameter in sizes),
+        heads_at_launch(producer) if parameters.together in sizes else None,
+        in_order=at_launch,
     )
 
 

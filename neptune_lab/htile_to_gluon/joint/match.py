@@ -12,10 +12,10 @@
 
 Legality.  Formal statement: let V and W be the pairs (i, j) of elements that the two nests visit.  The kernel of both
 stores the same out as the first nest, up to the order of a sum, if (1) both nests compute x by the same terms from the
-same elements of global memory, (2) V is a part of W, and (3) where W visits a pair that V does not, x is 0 there, or
-not a number in both.  (1) is an equality of terms, here.  (2) is tried for all
-programs.  (3) holds since both nests are of one sum over all pairs, from which the compiler leaves out only tiles that
-add 0.
+same elements of global memory, (2) the mask hides each pair of V that is not in W, and (3) where W visits a pair that V
+does not, x is 0 there, or not a number in both.  (1) is an equality of terms, and (2) is tried for all programs
+(masks.py).  (3) holds since both nests are of one sum over all pairs, from which the compiler leaves out only tiles
+that add 0.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ from typing import Any
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import dtype_of, shape_of
 from neptune_lab.htile.walk import evaluate, names_of_index, same_index, subexpressions, tile_dims
+from neptune_lab.htile_to_gluon.joint.masks import definition, hides
 from neptune_lab.htile_to_gluon.match import MOST_PROGRAMS, match_structure
 from neptune_lab.htile_to_gluon.structure import LoopPart, Product, Structure, UnsupportedKernel
+from neptune_lab.htile_to_triton.context import sizes_of
 from neptune_lab.strict.dtypes import HALVES
 
 KEYS = 128  # rows of a program: two consumers of 64
@@ -67,8 +69,8 @@ class Joint:
     total: str
     output: ir.Store
     row: str
-    queries: int
-    keys: int
+    queries: ir.IndexExpr
+    keys: ir.IndexExpr
     in_turn: bool
     from_first: bool
 
@@ -92,14 +94,25 @@ def joint_of(program: ir.Program) -> Joint:
     raise reason
 
 
+def joint_with(program: ir.Program, found: Joint) -> Joint:
+    """The same two nests of a program with sizes, of which `found` is of a sample."""
+    named = {kernel.name: kernel for kernel in program.kernels}
+    kernel, other = named[found.kernel.name], named[found.other.name]
+    flat, around = _without_loop_around(kernel)
+    mine, theirs = match_structure(program, flat), match_structure(program, other)
+    (output,) = theirs.after
+    held = next(p for p in mine.parts[0].leading if p.target == found.held.target)
+    queries, keys = _lengths(program, output, theirs.parts[0].trailing[0])
+    made = replace(found, kernel=kernel, structure=mine, around=around, heads=_outer(mine.first.leading[0].b))
+    return replace(made, other=other, held=held, output=output, queries=queries, keys=keys)
+
+
 def _products(kernel: ir.Kernel) -> int:
     loops = [stmt for stmt in kernel.body if isinstance(stmt, ir.For)]
     return sum(isinstance(s, ir.Store) and isinstance(s.value, ir.Dot) for s in loops[0].body) if loops else 0
 
 
 def _joint(program: ir.Program, kernel: ir.Kernel, other: ir.Kernel) -> Joint:
-    if program.sizes:
-        raise UnsupportedKernel("its lengths are known at the launch only")
     flat, around = _without_loop_around(kernel)
     mine, theirs = match_structure(program, flat), match_structure(program, other)
     _check_form(program, kernel, mine, theirs)
@@ -113,23 +126,23 @@ def _joint(program: ir.Program, kernel: ir.Kernel, other: ir.Kernel) -> Joint:
     if keys[0].heads != queries[0].heads:
         raise UnsupportedKernel(f"{kernel.name} and {other.name} do not visit the same heads once each")
     sums = [part.trailing[0] for part in theirs.parts]
-    wanted = _definition([terms.of(_unguarded(program, p)) for terms, p in zip(queries, sums, strict=True)])
+    wanted = definition([terms.of(_unguarded(program, p)) for terms, p in zip(queries, sums, strict=True)])
     rights = {terms.of(p.b) for terms, p in zip(queries, sums, strict=True)}
     values: list[str] = []
     for n, one in enumerate(mine.first.trailing):
         every = [_unguarded(program, part.trailing[n]) for part in mine.parts]
         found = [terms.of(a) for terms, a in zip(keys, every, strict=True)]
         value = _unguarded(program, one)
-        if isinstance(value, ir.Access) and wanted is not None and _definition(found) == wanted:
+        if isinstance(value, ir.Access) and wanted is not None and definition(found) == wanted:
             values.append(value.tensor)
     held = [p for p in mine.parts[0].leading if {terms.of(p.a) for terms in keys} == rights]
     sum_ = sums[0]
     if not values or not held or sum_.transposed:
         raise UnsupportedKernel(f"{kernel.name} and {other.name} do not compute the same tiles")
-    lengths = program.tensor(theirs.after[0].target.tensor).shape[-2], program.tensor(sum_.b.tensor).shape[-2]
+    lengths = program.tensor(output.target.tensor).shape[-2], program.tensor(sum_.b.tensor).shape[-2]
     if min(lengths) < KEYS:
         raise UnsupportedKernel(f"there are fewer than {KEYS} queries or keys")
-    if not _covers(keys, queries, *lengths):
+    if not hides(wanted, _left_out(keys, queries, *lengths), SQUARE):
         raise UnsupportedKernel(f"{kernel.name} does not visit all pairs that {other.name} visits")
     for expr in subexpressions(output.value):
         if not isinstance(expr, ir.Elementwise | ir.Cast | ir.Literal | ir.Access) or (
@@ -139,8 +152,14 @@ def _joint(program: ir.Program, kernel: ir.Kernel, other: ir.Kernel) -> Joint:
     visitors = _visitors(keys)
     in_turn = all(found == [*range(found[0], found[0] + len(found))] for found in visitors)
     from_first = all(found[0] == 0 for found in visitors)
-    rest = (sum_.target, output, keys[0].axis, *lengths, in_turn, from_first)
+    rest = (sum_.target, output, keys[0].axis, *_lengths(program, output, sum_), in_turn, from_first)
     return Joint(kernel, mine, around, heads, other, values[0], held[0], *rest)
+
+
+def _lengths(program: ir.Program, output: ir.Store, sum_: Product) -> tuple[ir.IndexExpr, ir.IndexExpr]:
+    """The numbers of queries and of keys."""
+    queries, keys = (sizes_of(program.tensor(name))[-2] for name in (output.target.tensor, sum_.b.tensor))
+    return queries, keys
 
 
 def _without_loop_around(kernel: ir.Kernel) -> tuple[ir.Kernel, ir.For | None]:
@@ -328,31 +347,6 @@ def _same_elements(stored: ir.Access, read: ir.Access) -> bool:
     return len(places[0]) == len(places[1]) and all(map(same_index, *places))
 
 
-def _definition(terms: list[Any]) -> tuple[Any, Any] | None:
-    """What the parts of a nest compute, with its mask and without; None if they do not compute one thing.
-
-    A part of which the compiler has shown that the mask is true everywhere has the term without it.
-    """
-    bare = {_unmasked(term) for term in terms}
-    masked = set(terms) - bare
-    if len(bare) > 1 or len(masked) > 1:
-        return None
-    (plain,) = bare
-    return (next(iter(masked), plain), plain)
-
-
-def _unmasked(term: Any) -> Any:
-    match term:
-        case ("where", _, _, shown, ("literal", "-inf", _)):
-            return _unmasked(shown)
-        case tuple():
-            return tuple(map(_unmasked, term))
-        case frozenset():
-            return frozenset(map(_unmasked, term))
-        case _:
-            return term
-
-
 def _visitors(keys: list[_Terms]) -> list[list[int]]:
     """For each tile of columns, the row blocks that visit it, sorted.
 
@@ -382,11 +376,11 @@ def _unguarded(program: ir.Program, product: Product) -> ir.TileExpr:
             return product.a
 
 
-def _covers(keys: list[_Terms], queries: list[_Terms], rows: int, columns: int) -> bool:
-    """Whether the nest over queries visits every pair of `rows` x `columns` that the nest over keys does."""
+def _left_out(keys: list[_Terms], queries: list[_Terms], rows: int, columns: int) -> list[tuple[int, int]]:
+    """The squares of `rows` x `columns` that the nest over keys visits, and the nest over queries does not."""
     mine = {(q, k) for terms in keys for k, q in terms.visited()}
-    theirs = (pair for terms in queries for pair in terms.visited())
-    return all((q, k) in mine for q, k in theirs if q * SQUARE < rows and k * SQUARE < columns)
+    theirs = {pair for terms in queries for pair in terms.visited()}
+    return sorted((q, k) for q, k in theirs - mine if q * SQUARE < rows and k * SQUARE < columns)
 
 
-__all__ = ["Joint", "joint_of"]
+__all__ = ["Joint", "joint_of", "joint_with"]

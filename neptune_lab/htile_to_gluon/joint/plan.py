@@ -7,9 +7,11 @@ from math import prod
 
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import dtype_of, shape_of
+from neptune_lab.htile.sizes import product_of
 from neptune_lab.htile.substitute import substitute_index
-from neptune_lab.htile.walk import evaluate, names_of_index, reads
+from neptune_lab.htile.walk import evaluate, names_of_index, reads, simplify
 from neptune_lab.htile_to_gluon.context import GluonContext
+from neptune_lab.htile_to_gluon.helpers import ORDERED_BYTES, ORDERED_CACHE, ORDERED_HEADS
 from neptune_lab.htile_to_gluon.joint.match import Joint
 from neptune_lab.htile_to_gluon.joint.regroup import regrouped
 from neptune_lab.htile_to_gluon.joint.vectors import Vector, columns_of, late_tiles, with_vectors
@@ -17,15 +19,12 @@ from neptune_lab.htile_to_gluon.rows import ROWS
 from neptune_lab.htile_to_gluon.shared_memory import RingBuffer, left_access, tile_bytes
 from neptune_lab.htile_to_gluon.structure import LoopPart, Product, Structure, UnsupportedKernel
 from neptune_lab.htile_to_gluon.tile_schedule import canonicalize
-from neptune_lab.htile_to_triton.context import ADD, MUL, HostDescriptor
+from neptune_lab.htile_to_triton.context import ADD, MUL, Extent, HostDescriptor, sizes_of
 from neptune_lab.htile_to_triton.descriptors import leaves_rows
 from neptune_lab.htile_to_triton.scope import UniqueNames
 
 # Tiles of float32 of the size of a score that late row work may read, beside the product that it waits for.
 MOST_READ = 1
-# Of programs that add in order: bytes of the cache for the heads that run at the same time, bytes of an element of the
-# queries, their cotangents and the total, and the most heads.
-ORDERED_CACHE, ORDERED_BYTES, ORDERED_HEADS = 40 * 2**20, 8, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +161,7 @@ class Plan:
         column = str(consumer * self.share if self.by_columns else 0)
         if self.total.matrices is None:
             return f"{row}, {column}"
-        shape = ctx.program.tensor(self.total.tensor).shape
+        shape = sizes_of(ctx.program.tensor(self.total.tensor))
         row = row.replace("at", ctx.index(columns_of(this).start, ADD))
         return f"{_flat(ctx, shape[:-2], self.joint.heads)}, {row}, {column}"
 
@@ -187,11 +186,12 @@ class Plan:
 
     def row_of_total(self, ctx: GluonContext, this: LoopPart) -> str:
         """The row of the total that belongs to a tile's first query."""
-        return _flat(ctx, ctx.program.tensor(self.total.tensor).shape[:-1], (*self.joint.heads, columns_of(this).start))
+        shape = sizes_of(ctx.program.tensor(self.total.tensor))
+        return _flat(ctx, shape[:-1], (*self.joint.heads, columns_of(this).start))
 
     def place_of(self, ctx: GluonContext, vector: Vector, this: LoopPart) -> str:
         """Where a tile's vector begins in its tensor."""
-        return _flat(ctx, vector.tensor.shape, (*vector.outer, columns_of(this).start))
+        return _flat(ctx, sizes_of(vector.tensor), (*vector.outer, columns_of(this).start))
 
     def buffer_for(self, shape: tuple[int, ...], dtype: str, taken: list[str]) -> Held | None:
         """A held tile whose memory an output may take once the loop has ended."""
@@ -205,12 +205,13 @@ class Plan:
         )
 
 
-def _flat(ctx: GluonContext, shape: tuple[int, ...], index: tuple[ir.IndexExpr, ...]) -> str:
+def _flat(ctx: GluonContext, shape: tuple[ir.IndexExpr, ...], index: tuple[ir.IndexExpr, ...]) -> str:
     """The text of a position in a contiguous tensor."""
     total: ir.IndexExpr = ir.Int(0)
     for extent, at in zip(shape, index, strict=True):
-        total = ir.Arith("+", ir.Arith("*", total, ir.Int(extent)), at)
-    return ctx.index(canonicalize(total))
+        total = ir.Arith("+", ir.Arith("*", total, extent), at)
+    whole = all(isinstance(extent, ir.Int) for extent in shape[1:])
+    return ctx.index(canonicalize(total) if whole else simplify(total))
 
 
 def plan_of(
@@ -241,15 +242,26 @@ def plan_of(
     for this in structure.parts:
         _check_row_work(program, this)
     share = width // 2 if queries == ROWS else width
-    shape = program.tensor(total).shape
-    apart = leaves_rows(program.tensor(total), ROWS)
-    rows = shape[-2] if apart else prod(shape[:-1])
-    matrices = (prod(shape[:-2]), shape[-2] * shape[-1]) if apart else None
-    described = HostDescriptor(
-        names.fresh(f"{total}_rows"), total, (rows, shape[-1]), shape[-1], (ROWS, share), matrices
-    )
+    described = _of_total(program.tensor(total), share, names)
     made = (names.fresh(name) for name in ("turns", "turned", "stage", "staged", "freed"))
     return program, Plan(joint, structure, held, rings, queries, vectors, described, share, *made, order=order)
+
+
+def _of_total(total: ir.Tensor, share: int, names: UniqueNames) -> HostDescriptor:
+    """The descriptor that is added through: of one matrix, or if a tile may leave it, of a matrix for each head."""
+    *outer, rows, _ = sizes_of(total)
+    width = total.shape[-1]
+    matrices: tuple[Extent, Extent] | None = None
+    if leaves_rows(total, ROWS):
+        matrices = _number(product_of(outer)), _number(product_of([rows, ir.Int(width)]))
+    else:
+        rows = product_of([*outer, rows])
+    name = names.fresh(f"{total.name}_rows")
+    return HostDescriptor(name, total.name, (_number(rows), width), width, (ROWS, share), matrices)
+
+
+def _number(expr: ir.IndexExpr) -> Extent:
+    return expr.value if isinstance(expr, ir.Int) else expr
 
 
 def _begin_apart(joint: Joint) -> bool:

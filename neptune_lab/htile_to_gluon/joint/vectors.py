@@ -20,8 +20,8 @@ class Vector:
     Args:
         tensor: where it comes from, contiguous, seen as one vector; `outer`: the indices of its other dimensions.
         tile: the on-chip tile that stands for it in the row work.
-        descriptor: of the tensor; None: vectors do not begin at multiples of 16 bytes, as the copy engine needs, so the
-            producer loads them.
+        descriptor: of the tensor; None: vectors do not begin at multiples of 16 bytes, as the copy engine needs, or
+            need not at some size, so the producer loads them.
         ring, name: names of its ring buffer and of its variable.
         early: whether early row work reads it.
     """
@@ -72,7 +72,7 @@ def with_vectors(
                     elements = prod(tensor.shape)
                     name = names.fresh(f"{tensor.name}_rows")
                     rows = HostDescriptor(name, tensor.name, (1, elements), 1, (1, queries), is_vector=True)
-                    aligned = tensor.shape[-1] * BYTES[tensor.dtype] % ALIGNMENT == 0
+                    aligned = tensor.sizes is None and tensor.shape[-1] * BYTES[tensor.dtype] % ALIGNMENT == 0
                     made = (names.fresh(f"{tensor.name}_{what}") for what in ("tile", "ring", "row"))
                     tile, ring, name = made
                     vectors[key] = Vector(tensor, found, tile, rows if aligned else None, ring, name, early)
@@ -92,7 +92,7 @@ def _outer_of(program: ir.Program, expr: ir.TileExpr, columns: ir.Slice) -> tupl
     if not isinstance(expr, ir.Access):
         return None
     tensor = program.tensor(expr.tensor)
-    if tensor.space == "chip" or tensor.dtype != "float32" or tensor.strides is not None:
+    if tensor.space == "chip" or tensor.dtype != "float32" or tensor.strides is not None or tensor.steps is not None:
         return None
     *outer, last = (i for i in expr.index if not isinstance(i, ir.NewAxis))
     beside = isinstance(last, ir.Slice) and same_index(ir.Slice(last.start, last.extent, columns.axis), columns)

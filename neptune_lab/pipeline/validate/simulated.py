@@ -48,9 +48,20 @@ def run(
 
 @lru_cache(maxsize=4)
 def _simulator(text: str) -> Simulator:
-    made = Simulator(text, triton=triton_numpy.for_tensors(lambda tensor: tensor.numpy()))
+    made = Simulator(text, triton=triton_numpy.for_tensors(_array_of, _keep))
     made.space["torch"] = _Blank(made.space["torch"])
     return made
+
+
+def _array_of(tensor: Any) -> np.ndarray:
+    narrow = tensor.is_floating_point() and str(tensor.dtype).removeprefix("torch.") in _NARROW
+    return tensor.float().numpy() if narrow else tensor.numpy()
+
+
+def _keep(tensor: Any, array: np.ndarray) -> None:
+    """Rounds the values of a tensor whose dtype NumPy does not have."""
+    if str(tensor.dtype).removeprefix("torch.") in _NARROW:
+        tensor.copy_(to_tensor(array))
 
 
 class _Blank:

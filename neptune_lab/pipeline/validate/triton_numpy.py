@@ -350,16 +350,19 @@ class _Function:
         return launch
 
 
-def for_tensors(array_of: Callable[[Any], np.ndarray]) -> SimpleNamespace:
+def for_tensors(
+    array_of: Callable[[Any], np.ndarray], keep: Callable[[Any, np.ndarray], None] = lambda tensor, array: None
+) -> SimpleNamespace:
     """`triton` for a module whose kernels are launched on tensors, such as those of one that is in Gluon in part.
 
     Args:
-        array_of: the values of a tensor, in an array of its shape that shares its memory.
+        array_of: the values of a tensor, in an array of its shape that shares its memory, if there are such arrays.
+        keep: stores an array's values after a launch, if it shares no memory with its tensor.
     """
     language = _Language()
 
     def jit(function: Callable[..., Any] | None = None, do_not_specialize: Sequence[str] = ()) -> Any:
-        return jit if function is None else _OnTensors(function, language, array_of)
+        return jit if function is None else _OnTensors(function, language, array_of, keep)
 
     return SimpleNamespace(jit=jit, language=language)
 
@@ -368,21 +371,30 @@ class _OnTensors(_Function):
     """A function whose launches take tensors."""
 
     def __init__(
-        self, function: Callable[..., Any], language: _Language, array_of: Callable[[Any], np.ndarray]
+        self,
+        function: Callable[..., Any],
+        language: _Language,
+        array_of: Callable[[Any], np.ndarray],
+        keep: Callable[[Any, np.ndarray], None],
     ) -> None:
         super().__init__(function, language)
         self.array_of = array_of
+        self.keep = keep
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         launched = super().__getitem__(grid)
 
         def launch(*args: Any, **options: Any) -> None:
-            launched(*(a if isinstance(a, int) else self.memory(a) for a in args), **options)
+            arrays = [None if isinstance(a, int) else self.array_of(a) for a in args]
+            pairs = [*zip(args, arrays, strict=True)]
+            launched(*(a if array is None else self.memory(a, array) for a, array in pairs), **options)
+            for tensor, array in pairs:
+                if array is not None:
+                    self.keep(tensor, array)
 
         return launch
 
-    def memory(self, tensor: Any) -> _Memory:
-        array = self.array_of(tensor)
+    def memory(self, tensor: Any, array: np.ndarray) -> _Memory:
         return _Memory(array[None], _Dtype(str(tensor.dtype).removeprefix("torch.")))
 
 
