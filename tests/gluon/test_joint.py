@@ -27,6 +27,7 @@ from neptune_lab.htile_to_gluon.structure import UnsupportedKernel
 from neptune_lab.operators import attention, training
 from neptune_lab.operators.reverse_mode import groups
 from neptune_lab.pipeline.joint import joint_kernel
+from neptune_lab.pipeline.validate.at_sizes import wrong_at
 
 SCRIPT = Path(__file__).parent.parent / "gluon_offline.py"
 JOINT = nl.CodeOptions(code="gluon", deterministic=False)
@@ -165,6 +166,22 @@ def test_heads_of_a_group(monkeypatch: pytest.MonkeyPatch, queries: int, keys: i
     op = attention.gqa(1, queries, 300, width, kv_heads=keys)
     assert joint_of(backward(op, code).htile).around is not None
     assert simulated(op, causal, code=code) < 3e-3
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("width", [64, 128])
+def test_slopes_in_a_tensor(width: int):
+    """A value per head that a mod captures is read before the loop."""
+    slopes = torch.tensor([0.5, 0.125])
+
+    def mod(score: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return score + slopes[h] * (kv - q)
+
+    passes = training(attention.general(1, 2, 300, 300, width, mod, lambda b, h, q, kv: q >= kv), ("q", "k", "v"))
+    config = nl.TileConfig(block_q=128, block_kv=64 if width == 128 else 128)
+    kernel = nl.compile(passes.backward, config=config, target="h100", validate="none", code=IN_ORDER)
+    assert "slopes" in kernel.htile.inputs
+    assert wrong_at(kernel.triton, passes.backward) is None
 
 
 @pytest.mark.one_in(2)

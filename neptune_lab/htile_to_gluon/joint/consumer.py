@@ -343,6 +343,8 @@ class JointConsumer:
         tensor = ctx.program.tensor(stmt.target.tensor)
         shape = shape_of(stmt.target, ctx.program)
         if tensor.space == "chip":
+            if tensor.name not in ctx.tiles:  # (outside of the loop)
+                ctx.tiles[tensor.name] = ctx.name_for(("tile", tensor.name, ""), tensor.name, ctx.scope)
             ctx.line(seq(f"{ctx.tiles[tensor.name]} = ", Loose(whole_tile(ctx, stmt.value, shape, tensor.dtype))))
             ctx.defined[tensor.name] = shape
             return None
