@@ -3,7 +3,9 @@ memory: each tile in the order of the row blocks of keys, or in the order in whi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from neptune_lab.loop_schedule.templates import TileConfig
@@ -21,6 +23,9 @@ KEYS = 128
 QUERIES = {64: 128, 128: 64}
 # The width of heads with which programs that add in order are faster than two nests, or as fast to 1.3%.
 FASTER_IN_ORDER = 128
+
+# The widths with which such a kernel for all lengths is faster than two nests, in order and in any order.
+FASTER_FOR_LENGTHS: Mapping[bool, frozenset[int]] = MappingProxyType({True: frozenset(), False: frozenset()})
 
 
 def joint_choice(op: Operator, *, deterministic: bool) -> Choice | None:
@@ -47,6 +52,18 @@ def default_joint_choice(op: Operator) -> Choice | None:
     return choice if choice is not None and choice.sizes.block_kv == QUERIES[FASTER_IN_ORDER] else None
 
 
+def joint_choice_for_lengths(op: Operator, *, deterministic: bool) -> Choice | None:
+    """The same for all lengths, from `fewest_rows` on.
+
+    Args:
+        op: a backward pass at some length.
+        deterministic: whether programs add in one order.
+    """
+    choice = joint_choice(op, deterministic=deterministic)
+    widths = {QUERIES[width] for width in FASTER_FOR_LENGTHS[deterministic]}
+    return choice if choice is not None and choice.sizes.block_kv in widths else None
+
+
 def fewest_rows(code: CodeOptions) -> int:
     """The fewest queries, and keys, that kernels with these options take."""
     return KEYS if code.code == "gluon" and (code.joint or not code.deterministic) else 1
@@ -69,4 +86,4 @@ def joint_kernel(op: Operator, target: Target | str | None = None, *, determinis
     return None
 
 
-__all__ = ["default_joint_choice", "fewest_rows", "joint_choice", "joint_kernel"]
+__all__ = ["default_joint_choice", "fewest_rows", "joint_choice", "joint_choice_for_lengths", "joint_kernel"]

@@ -142,12 +142,12 @@ def _first_of(
 def _joint(op: Operator, plan: Plan, *, deterministic: bool) -> Choice | None:
     """The choice of a backward kernel for all lengths in which both nests are one; None if these are better, or lengths
     may be too short for it."""
-    from neptune_lab.pipeline.joint import default_joint_choice, joint_choice
+    from neptune_lab.pipeline.joint import joint_choice_for_lengths
     from neptune_lab.target import ANY, Target
 
     if not (plan.long and plan.q == plan.kv and Target.current(otherwise=ANY).warpgroup_products):
         return None
-    return default_joint_choice(op) if deterministic else joint_choice(op, deterministic=False)
+    return joint_choice_for_lengths(op, deterministic=deterministic)
 
 
 __all__ = ["OWN_LENGTHS", "training_for_lengths"]

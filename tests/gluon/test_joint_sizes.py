@@ -17,6 +17,7 @@ from neptune_lab.htile_to_gluon.joint.by_sizes import joint_by_sizes
 from neptune_lab.htile_to_gluon.joint.match import joint_of
 from neptune_lab.htile_to_gluon.structure import UnsupportedKernel
 from neptune_lab.operators import Operator, attention, training
+from neptune_lab.pipeline import joint
 from neptune_lab.pipeline.for_sizes import compile_for_sizes
 from neptune_lab.pipeline.joint import QUERIES
 from neptune_lab.pytorch.length_plans import Plan
@@ -91,8 +92,8 @@ def test_the_nests_of_all_lengths_are_those_of_each():
     found = joint_by_sizes(program)
     assert found.queries == found.keys == ir.Name("n")
     for length in (128, 257, 1000):
-        joint = joint_of(at(program, {"n": length}))
-        assert (joint.row, joint.in_turn, joint.from_first) == (found.row, found.in_turn, found.from_first)
+        own = joint_of(at(program, {"n": length}))
+        assert (own.row, own.in_turn, own.from_first) == (found.row, found.in_turn, found.from_first)
     total = joined(program, in_order=True)
     assert total.program.tensor(total.total).sizes == (ir.Int(1), ir.Int(1), ir.Name("n"), ir.Int(64))
 
@@ -114,6 +115,7 @@ def test_nests_have_to_be_one_kernel_at_every_length():
 
 def test_short_lengths_and_two_lengths_have_kernels_apart(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Target, "current", lambda otherwise=None: Target.known("h100"))
+    monkeypatch.setattr(joint, "FASTER_FOR_LENGTHS", {key: {128} for key in (True, False)})
     op = backward("causal", 128, 1, {"n": 4096})
     long = Plan("n", "n", (), long=True)
     for deterministic in (True, False):

@@ -142,14 +142,16 @@ def _joint(program: ir.Program, kernel: ir.Kernel, other: ir.Kernel) -> Joint:
     lengths = program.tensor(output.target.tensor).shape[-2], program.tensor(sum_.b.tensor).shape[-2]
     if min(lengths) < KEYS:
         raise UnsupportedKernel(f"there are fewer than {KEYS} queries or keys")
-    if not hides(wanted, _left_out(keys, queries, *lengths), SQUARE):
+    different = any(terms.differ for terms in (*keys, *queries))
+    heads_apart = range(len(keys[0].heads) if different else 1)
+    if not all(hides(wanted, _left_out(keys, queries, *lengths, head), SQUARE) for head in heads_apart):
         raise UnsupportedKernel(f"{kernel.name} does not visit all pairs that {other.name} visits")
     for expr in subexpressions(output.value):
         if not isinstance(expr, ir.Elementwise | ir.Cast | ir.Literal | ir.Access) or (
             isinstance(expr, ir.Access) and expr.tensor != sum_.target
         ):
             raise UnsupportedKernel(f"{output.target.tensor} is more than a multiple of a sum")
-    visitors = _visitors(keys)
+    visitors = [found for head in heads_apart for found in _visitors(keys, head)]
     in_turn = all(found == [*range(found[0], found[0] + len(found))] for found in visitors)
     from_first = all(found[0] == 0 for found in visitors)
     rest = (sum_.target, output, keys[0].axis, *_lengths(program, output, sum_), in_turn, from_first)
@@ -282,11 +284,11 @@ class _Terms:
             case _:
                 raise UnsupportedKernel(f"a tile of the backward pass has {type(expr).__name__}")
 
-    def visited(self) -> Iterator[tuple[int, int]]:
-        """The pairs that the part visits, as numbers of squares of 64 rows and 64 columns."""
+    def visited(self, head: int) -> Iterator[tuple[int, int]]:
+        """The pairs that the part visits for a head, as numbers of squares of 64 rows and 64 columns."""
         for number in range(self._grid[self.axis]):
             row = evaluate(self.rows.start, {self.axis: number})
-            for column in self.columns_of(number):
+            for column in self.columns_of(number, head):
                 if (row | column | self.rows.extent | self.columns.extent) % SQUARE:
                     raise UnsupportedKernel(f"tiles are no multiples of {SQUARE}")
                 for r in range(row // SQUARE, (row + self.rows.extent) // SQUARE):
@@ -306,9 +308,18 @@ class _Terms:
         """The number of row blocks."""
         return self._grid[self.axis]
 
-    def columns_of(self, number: int) -> Iterator[int]:
-        """Where the tiles begin that the program of a row block visits."""
-        env, loop = {self.axis: number}, self._loop
+    @property
+    def differ(self) -> bool:
+        """Whether the tiles of a row block differ from head to head."""
+        loop = self._loop
+        names = set[str]() if loop is None else names_of_index(loop.start) | names_of_index(loop.stop)
+        if not names <= self._grid.keys():
+            raise UnsupportedKernel("the tiles of a program depend on more than its place in the grid")
+        return not names <= {self.axis}
+
+    def columns_of(self, number: int, head: int) -> Iterator[int]:
+        """Where the tiles begin that the program of a row block visits for a head."""
+        env, loop = {**self._envs[head], self.axis: number}, self._loop
         for step in [0] if loop is None else range(evaluate(loop.start, env), evaluate(loop.stop, env)):
             yield evaluate(self.columns.start, env if loop is None else {**env, loop.var: step})
 
@@ -347,8 +358,8 @@ def _same_elements(stored: ir.Access, read: ir.Access) -> bool:
     return len(places[0]) == len(places[1]) and all(map(same_index, *places))
 
 
-def _visitors(keys: list[_Terms]) -> list[list[int]]:
-    """For each tile of columns, the row blocks that visit it, sorted.
+def _visitors(keys: list[_Terms], head: int) -> list[list[int]]:
+    """For each tile of columns of a head, the row blocks that visit it, sorted.
 
     Formal statement: programs add to a tile in the order of their row blocks if these are r, r + 1, ..., each of them
     once, and each waits for the one before it, unless that one does not visit the tile.
@@ -356,7 +367,7 @@ def _visitors(keys: list[_Terms]) -> list[list[int]]:
     visitors: dict[int, list[int]] = {}
     for number in range(keys[0].programs):
         for terms in keys:
-            for column in terms.columns_of(number):
+            for column in terms.columns_of(number, head):
                 visitors.setdefault(column, []).append(number)
     return [*visitors.values()]
 
@@ -376,10 +387,11 @@ def _unguarded(program: ir.Program, product: Product) -> ir.TileExpr:
             return product.a
 
 
-def _left_out(keys: list[_Terms], queries: list[_Terms], rows: int, columns: int) -> list[tuple[int, int]]:
-    """The squares of `rows` x `columns` that the nest over keys visits, and the nest over queries does not."""
-    mine = {(q, k) for terms in keys for k, q in terms.visited()}
-    theirs = {pair for terms in queries for pair in terms.visited()}
+def _left_out(keys: list[_Terms], queries: list[_Terms], rows: int, columns: int, head: int) -> list[tuple[int, int]]:
+    """The squares of `rows` x `columns` that the nest over keys visits for a head, and the nest over queries does
+    not."""
+    mine = {(q, k) for terms in keys for k, q in terms.visited(head)}
+    theirs = {pair for terms in queries for pair in terms.visited(head)}
     return sorted((q, k) for q, k in theirs - mine if q * SQUARE < rows and k * SQUARE < columns)
 
 
