@@ -11,6 +11,8 @@ then drops the assertion unless it debugs. That took a third of the rest.
 After each kernel, it copies the memory of CPU tensors onto itself, also 4 GiB that a view spans. Here, it does not.
 
 For each tensor that it makes, it writes a table of all dtypes, to look one of them up. Here, each is looked up once.
+It also describes the tensor's shape anew, as text and as a tuple of constants, although a kernel has few shapes. Here,
+each shape is described once.
 
 With Triton 3.6, a number that the program computes, such as the end of a loop, is `int` of an array of one element,
 which NumPy 2.5 refuses. Here it is the element.
@@ -21,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 
@@ -79,6 +82,53 @@ def _by_dtype(look_up: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return found
 
 
+def _numbers_of(shape: Any) -> tuple[Any, ...]:
+    """Of a list, a tuple or Triton's own tuple of numbers or constants."""
+    return tuple([getattr(size, "value", size) for size in getattr(shape, "values", shape)])
+
+
+@cache
+def _blocks_once(describe: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], None]:
+    """The constructor of `tl.block_type`, which gives blocks of one scalar type and shape the attributes of the first.
+
+    Types of pointers are new objects in each launch, and their blocks are described as before.
+    """
+    from triton.language import core
+
+    known: dict[Any, dict[str, Any]] = {}
+
+    def described(block: Any, element_ty: Any, shape: Any) -> None:
+        if type(element_ty) is not core.dtype:
+            describe(block, element_ty, shape)
+            return
+        key = str(element_ty.name), _numbers_of(shape)
+        found = known.get(key)
+        if found is None:
+            describe(block, element_ty, shape)
+            found = known[key] = dict(vars(block))
+        vars(block).update(found)
+
+    return described
+
+
+@cache
+def _tensors_once(make: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], None]:
+    """The constructor of `tl.tensor`, which gives tensors of one shape the shape and the size of the first."""
+    known: dict[tuple[Any, ...], dict[str, Any]] = {}
+
+    def made(tensor: Any, handle: Any, type: Any) -> None:
+        key = _numbers_of(type.shape) if type.is_block() else ()
+        found = known.get(key)
+        if found is not None:
+            vars(tensor).update(found, handle=handle, type=type, dtype=type.scalar)
+            return
+        make(tensor, handle, type)
+        if set(vars(tensor)) == {"handle", "type", "dtype", "shape", "numel"}:  # (as in the versions that we know)
+            known[key] = {"shape": tensor.shape, "numel": tensor.numel}
+
+    return made
+
+
 def _on_host(args: tuple[Any, ...]) -> bool:
     """Is every tensor, also in tuples and descriptors, where the program works?"""
     for arg in args:
@@ -103,6 +153,7 @@ def _copied_back(restore: Callable[..., None]) -> Callable[..., None]:
 @contextmanager
 def lean_interpreter() -> Iterator[None]:
     """Inside, a kernel in the interpreter does no work twice, and gives the same numbers. One thread at a time."""
+    from triton.language import core
     from triton.runtime import interpreter
 
     # Other versions of Triton may have neither, and may not need it.
@@ -118,6 +169,8 @@ def lean_interpreter() -> Iterator[None]:
         interpreter._get_np_dtype = _by_dtype(look_up)
     if restore is not None:
         executor._restore_args_dev = _copied_back(restore)
+    block, tensor = core.block_type.__init__, core.tensor.__init__
+    core.block_type.__init__, core.tensor.__init__ = _blocks_once(block), _tensors_once(tensor)
     if getattr(options, "sanitize_overflow", False) and not getattr(options, "debug", True):
         builder.options = replace(options, sanitize_overflow=False)
     try:
@@ -129,5 +182,6 @@ def lean_interpreter() -> Iterator[None]:
             interpreter._get_np_dtype = look_up
         if restore is not None:
             executor._restore_args_dev = restore
+        core.block_type.__init__, core.tensor.__init__ = block, tensor
         if options is not None:
             builder.options = options

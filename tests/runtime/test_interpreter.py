@@ -110,6 +110,31 @@ def test_every_dtype_is_what_triton_makes_of_it():
     assert interpreter._get_np_dtype is look_up
 
 
+def test_blocks_and_tensors_are_described_as_triton_does():
+    """The first of a shape, and those after it; of scalars, of what pointers point to, and without a shape."""
+    import triton.language as tl
+
+    shapes: list[Any] = [[16], [16, 32], tl.tuple([32, 16]), [tl.constexpr(16), tl.constexpr(32)]]
+    scalars = [tl.float32, tl.int1, tl.pointer_type(tl.float16)]
+
+    def described() -> list[Any]:
+        blocks = [tl.block_type(scalar, shape) for scalar in scalars for shape in shapes]
+        tensors = [tl.tensor(object(), of) for of in (*blocks, *scalars)]
+        handles = {id(tensor.handle) for tensor in tensors}
+        assert len(handles) == len(tensors)
+        of_blocks = [(str(b), b.name, [*b.shape], b.numel, b.element_ty, b.with_element_ty(tl.int8)) for b in blocks]
+        of_tensors = [(str(t), [n.value for n in t.shape], t.numel.value, t.type, t.dtype) for t in tensors]
+        return [of_blocks, of_tensors, [{*vars(t)} for t in tensors], [{*vars(b)} for b in blocks]]
+
+    before = tl.block_type.__init__, tl.tensor.__init__
+    wanted = described()
+    with lean_interpreter():
+        assert tl.block_type.__init__ is not before[0]
+        assert described() == wanted
+        assert described() == wanted
+    assert (tl.block_type.__init__, tl.tensor.__init__) == before
+
+
 def test_only_memory_of_a_device_is_copied_back(monkeypatch: pytest.MonkeyPatch):
     from triton.runtime import interpreter
 
