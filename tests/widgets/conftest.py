@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from types import ModuleType
 
 import pytest
+from neptune_widgets import payload, tags
+from neptune_widgets.pane import halves_in
 
 import neptune_lab as nl
 from neptune_lab.operators import attention, softmax
@@ -14,6 +18,17 @@ from neptune_lab.operators import attention, softmax
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """The editor offers what it has found within a second; here, all there is, however busy the machine."""
     monkeypatch.setattr("neptune_widgets.choices.PATIENCE", float("inf"))
+
+
+@pytest.fixture
+def only_pane(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """`only_pane(module)`: pages have the data of these modules' panes, and no tag tables; all of it takes seconds."""
+
+    def only(*modules: ModuleType) -> None:
+        monkeypatch.setattr(payload, "halves", lambda: halves_in(modules))
+        monkeypatch.setattr(tags, "tables", lambda *_: {})
+
+    return only
 
 
 class Page:

@@ -9,6 +9,7 @@ import threading
 import pytest
 from machine_code_of import machine_code_of
 from neptune_widgets import gallery
+from neptune_widgets.panes import machine, machine_kept
 
 import neptune_lab as nl
 from neptune_lab.errors import MachineCodeError, ScheduleError
@@ -134,8 +135,8 @@ def test_an_edit_meanwhile_does_not_change_what_is_compiled(attention_page, monk
     assert sources == [before]
 
 
-@pytest.mark.nightly
-def test_an_exported_page_has_what_was_compiled_and_one_target_by_option(attention_page):
+def test_an_exported_page_has_what_was_compiled_and_one_target_by_option(attention_page, only_pane):
+    only_pane(machine, machine_kept)
     explorer = attention_page.explorer
     assert payload_of(explorer.export_html())["panes"]["machine_kept"] == []
     ask(attention_page, "sm_80", "ptx")

@@ -19,9 +19,10 @@ def gluon_kernel() -> nl.Kernel:
     return nl.compile(operator, "rolling_update", block_q=128, block_kv=64, code=code, validate="none")
 
 
-def test_the_timeline_is_made_when_asked(page_of, gluon_kernel):
+def test_the_timeline_is_made_when_asked(page_of, gluon_kernel, only_pane):
     page = page_of(gluon_kernel)
     assert "warps" not in page.payload["panes"]
+    only_pane(warps)
     seq = page.post("warps")
     page.explorer._messages.wait()
     later, answer = (m for m in page.sent if m["seq"] == seq)
@@ -33,17 +34,19 @@ def test_the_timeline_is_made_when_asked(page_of, gluon_kernel):
     assert kept == json.loads(json.dumps(answer["timeline"]))
 
 
-def test_a_kernel_in_triton_has_none(attention_page):
+def test_a_kernel_in_triton_has_none(attention_page, only_pane):
     answer = attention_page.ask("warps")
     assert "not written in Gluon" in answer["message"]
+    only_pane(warps)
     assert json.loads(payload.static(attention_page.explorer._session).text)["panes"]["warps"] is None
 
 
-def test_tensors_that_are_too_large_are_refused(page_of, gluon_kernel, monkeypatch):
+def test_tensors_that_are_too_large_are_refused(page_of, gluon_kernel, only_pane, monkeypatch):
     monkeypatch.setattr(warps, "_MOST_BYTES", 1000)
     page = page_of(gluon_kernel)
     seq = page.post("warps")
     page.explorer._messages.wait()
     answer = [m for m in page.sent if m["seq"] == seq][-1]
     assert "GiB are simulated" in answer["message"]
+    only_pane(warps)
     assert json.loads(payload.static(page.explorer._session).text)["panes"]["warps"] is None
