@@ -169,8 +169,10 @@ def lean_interpreter() -> Iterator[None]:
         interpreter._get_np_dtype = _by_dtype(look_up)
     if restore is not None:
         executor._restore_args_dev = _copied_back(restore)
-    block, tensor = core.block_type.__init__, core.tensor.__init__
-    core.block_type.__init__, core.tensor.__init__ = _blocks_once(block), _tensors_once(tensor)
+    blocks: Any = core.block_type
+    tensors: Any = core.tensor
+    describe, make = blocks.__init__, tensors.__init__
+    blocks.__init__, tensors.__init__ = _blocks_once(describe), _tensors_once(make)
     if getattr(options, "sanitize_overflow", False) and not getattr(options, "debug", True):
         builder.options = replace(options, sanitize_overflow=False)
     try:
@@ -182,6 +184,6 @@ def lean_interpreter() -> Iterator[None]:
             interpreter._get_np_dtype = look_up
         if restore is not None:
             executor._restore_args_dev = restore
-        core.block_type.__init__, core.tensor.__init__ = block, tensor
+        blocks.__init__, tensors.__init__ = describe, make
         if options is not None:
             builder.options = options
