@@ -49,6 +49,7 @@ def transposed(q, k, v, gate):
     return chosen(q, k, v, gate).mT
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("function", [chosen, the_other_way_round])
 def test_right_gates(function: Any):
     verdict = exercises.without_branch(function)

@@ -99,7 +99,7 @@ OPERATORS = {
 UNSCALED = {*OPERATORS} - {"softcap", "bias", "no scales"}
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_attention(name: str):
     source = check(OPERATORS[name]())
@@ -135,7 +135,7 @@ def test_keys_are_in_halves_only_if_tiles_start_at_four_rows(start: int):
     assert error(out.double().numpy(), wanted(operator, inputs)[0]) < TOLERANCE
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize(
     "options",
     [
@@ -157,6 +157,7 @@ def test_options(options: dict[str, Any]):
     check(eights(causal, heads=4, q_len=length, kv_len=length), **options)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("persistent", [False, True])
 def test_scales_of_any_sign_and_size(persistent: bool):
     """A head per pair of scales: positive, negative (q is negated), 0 (masked keys stay out), large and small."""

@@ -148,7 +148,7 @@ CASES: dict[str, tuple[Callable[[], Any], Any]] = {
 }
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(16)
 @pytest.mark.parametrize("code", [JOINT, IN_ORDER], ids=["any order", "in order"])
 @pytest.mark.parametrize("name", CASES)
 def test_gradients(name: str, code: nl.CodeOptions):

@@ -68,7 +68,7 @@ OF_ODD_LENGTHS = {
 }
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize(("name", "persistent"), in_turn(OF_ODD_LENGTHS, [False, True], every=2))
 def test_lengths_that_tiles_do_not_divide(name: str, persistent: bool):
     """The copy engine reads each (batch, head) as a matrix of its own, past whose end are zeros."""
@@ -88,7 +88,7 @@ def test_values_past_the_end_are_not_of_the_next_head():
     assert np.linalg.norm(out[:, 0].double().numpy() - wanted[:, 0]) < 2e-3 * np.linalg.norm(wanted[:, 0])
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize(
     "options",
     [

@@ -83,6 +83,7 @@ def test_the_program_in_the_documentation_is_read_back():
     assert to_text(program) == text
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", CASES)
 def test_a_program_is_read_back_after_every_pass(name: str):
     program = CASES[name]().program

@@ -35,7 +35,7 @@ def both_sides(mask: str) -> tuple[Program, Program]:
     return programs(mask, name="unmask_tiles_by_data")
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("mask", MASKS)
 @settings(max_examples=8)
 @given(ids=IDS, rising=st.booleans())

@@ -41,6 +41,7 @@ def scheduled(function: Callable[..., torch.Tensor], *shape: int) -> Schedule:
     return sch
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])
 @pytest.mark.parametrize("function", [temperature, scaled])
 def test_h_reads_what_is_constant_in_a_row(function: Callable[..., torch.Tensor], template: str):

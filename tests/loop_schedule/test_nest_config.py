@@ -138,6 +138,7 @@ def test_a_held_row_is_right(make):
     assert kernel.schedule.check()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("template", "options"), [("rolling_update", {"block_kv": 1024}), ("split_k_update", {})])
 def test_a_row_in_tiles_is_right(template: str, options: dict):
     """An output of full width walks the row again: in order, or by programs that share it out."""
@@ -240,6 +241,7 @@ def test_no_columns_of_its_own():
         nl.compile(norms.l2_norm(9, 70), "rolling_update", config=nl.TileConfig(block_out=16))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("template", "options"), [("rolling_update", {}), ("split_k_update", {"splits": 2})])
 def test_a_single_query_in_padded_rows(template: str, options: dict):
     op = attention.causal(1, 2, q_len=1, kv_len=100, head_dim=16)

@@ -72,7 +72,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(("function", "shape", "in_order"), ROWS)
 def test_rows_of_several_dimensions_are_read_once(function, shape, in_order, monkeypatch: pytest.MonkeyPatch):
     if in_order:

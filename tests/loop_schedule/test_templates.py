@@ -216,6 +216,7 @@ def test_an_interrupted_template_leaves_nothing_behind(template: str, monkeypatc
     assert len(sch.steps) == 1
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("q_len", [37, 1])
 @pytest.mark.parametrize(("template", "options"), [("rolling_update", {}), ("split_k_update", {"splits": 2})])
 def test_tvm_is_not_asked_for_what_it_refuses(

@@ -128,7 +128,7 @@ def assert_phases_hold(sch: Schedule, seed: int = 0) -> None:
 # -- numbers ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", CHAINS)
 def test_every_phase_of_every_chain(name: str):
     sch = fused(name, 2)
@@ -136,6 +136,7 @@ def test_every_phase_of_every_chain(name: str):
     assert sch.check(seed=1)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("tile", [None, 1, 3, 4, 5])
 @pytest.mark.parametrize("name", ["mean and variance", "softmax entropy"])
 def test_other_tiles(name: str, tile: int | None):
@@ -144,6 +145,7 @@ def test_other_tiles(name: str, tile: int | None):
         assert sch.check(seed=seed)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("maps", ["inline", "keep"])
 @pytest.mark.parametrize("name", ["layer norm statistics", "three moments", "a scalar repair after a vector one"])
 def test_stages_between_kept_or_inlined(name: str, maps: str):
@@ -308,6 +310,7 @@ def test_one_pass_variance_is_as_stable_as_welfords(mean: float, columns: int):
         assert error(raw_moments(x)) > max(1.0, 10 * bound)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("n", "m", "rows", "columns"), [(4, 8, 2, 4), (3, 5, 2, 2), (5, 37, 2, 16), (3, 7, 2, 7)])
 def test_kernels_at_many_sizes(n: int, m: int, rows: int, columns: int):
     sch = one_kernel(small.schedule(layer_norm_statistics(n, m)), "total", "squares", rows, columns)

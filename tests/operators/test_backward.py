@@ -219,7 +219,7 @@ def test_the_definition_s_derivative_is_that_of_its_reference(name):
     assert worst_error(op, training(op)) < 1e-6
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize("name", EVERY)
 def test_kernels_compute_the_derived_gradients(name):
     op = backward(EVERY[name]())
@@ -228,7 +228,7 @@ def test_kernels_compute_the_derived_gradients(name):
     assert errors < 2e-5, errors
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize("name", ["full", "causal", "gqa", "alibi", "softcap"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_kernels_of_16_bits_round_as_attention_does(name, dtype):

@@ -213,6 +213,7 @@ def test_an_index_of_two_loops_is_read_by_a_kernel_of_its_own() -> None:
     assert nl.compile(op, block_q=16, block_kv=16).relative_error() < 1e-3
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("template", TEMPLATES)
 @pytest.mark.parametrize("length", [pytest.param(32, marks=pytest.mark.nightly), 37])
 def test_document_attention(length: int, template: str) -> None:
@@ -285,6 +286,7 @@ def test_the_definition_and_its_reference_follow_live_captures(changed: str) -> 
     np.testing.assert_allclose(run(op.program, inputs)["out"], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_kernels_read_live_captures(template: str) -> None:
     kernel = nl.compile(live_operator(), template, block_q=16, block_kv=16)

@@ -43,6 +43,7 @@ def test_it_is_what_absorbing_the_weights_leaves():
     np.testing.assert_allclose(found, attention_of_heads(q_nope, q_rope, latent, k_rope, w_uk, w_uv), rtol=1e-10)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("sizes", "dtype", "within"),
     [

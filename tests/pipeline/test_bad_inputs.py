@@ -60,7 +60,7 @@ def poisoned(op: Operator, name: str, where: tuple[int, int], value: float) -> I
     return inputs
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     ("row", "name", "value", "template"), in_turn([0, 3, 5], ["q", "k", "v"], [NAN, INF, -INF], TEMPLATES, every=3)
 )
@@ -68,7 +68,7 @@ def test_attention(template: str, name: str, row: int, value: float):
     assert_same(queries(), template, poisoned(queries(), name, (row, 1), value))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     ("place", "value", "template"),
     in_turn([("q", 0), ("q", 5), ("k", 0), ("k", 5), ("v", 0)], [NAN, INF, -INF], TEMPLATES, every=3),
@@ -138,7 +138,7 @@ def row_inputs(op: Operator, named: dict[str, list[float]]) -> Inputs:
     return inputs
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @EACH
 @pytest.mark.parametrize("name", ROW_OPERATORS)
 def test_rows(template: str, name: str):

@@ -62,7 +62,7 @@ def cuts(kernel: Kernel) -> list[str]:
     return [str(dict(s.arguments)["block"]) for s in kernel.schedule.steps if s.primitive == "cut"]
 
 
-@pytest.mark.one_in(12)
+@pytest.mark.one_in(24)
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", ODD)
 def test_numbers(name: str, seed: int):
@@ -83,6 +83,7 @@ APART = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", APART)
 def test_parts_and_why(name: str):
     stage, why = APART[name]

@@ -177,7 +177,7 @@ def test_a_head_with_a_window_skips_what_one_without_visits():
     assert [(i, j) for h, i, j in seen if h == 1] == [(i, j) for i in range(8) for j in range(max(0, i - 2), i + 1)]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("mask", MASKS, ids=lambda m: m.__name__)
 def test_numbers(mask):
     assert compiled(mask).relative_error() < TOLERANCE
@@ -211,6 +211,7 @@ def test_the_record_and_the_page_hold_the_proof():
     assert "    s_sum = s_sum" in html(trace)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("mask", [window, prefix], ids=lambda m: m.__name__)
 def test_parts_are_linked(mask):
     assert links(compiled(mask).trace) == ()

@@ -161,6 +161,7 @@ def test_what_cannot_be_repaired_in_floats_is_kept_apart(name: str):
     hold(op, matrix_of(op), kernel)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", OWN)
 def test_own_operators_on_special_values(name: str):
     op = own(name)

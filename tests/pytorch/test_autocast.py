@@ -13,6 +13,7 @@ def tensors(*dtypes: torch.dtype) -> list[torch.Tensor]:
     return [torch.randn(1, 2, 20, 8).to(dtype) for dtype in dtypes]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_mixed_dtypes_become_the_one_of_the_region(dtype: torch.dtype):
     q, k, v = tensors(torch.float32, torch.float32, dtype)

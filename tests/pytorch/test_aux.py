@@ -113,6 +113,7 @@ def test_rows_with_nan_and_infinities():
     close(aux.max_scores[0, 2], expected.amax(-1))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("schedule", [("rolling_update", {}), ("split_k_update", {"splits": 3})])
 def test_the_operator_is_checked_natively_and_stays_one_loop(schedule):
     template, options = schedule

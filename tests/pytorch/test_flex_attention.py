@@ -123,6 +123,7 @@ def test_a_position_on_the_cpu_goes_to_the_gpu():
         assert (out - reference(q, k, v, None, lambda b, h, q, kv, n=value: kv <= q + n)).abs().max() < 1e-3
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "mask",
     [

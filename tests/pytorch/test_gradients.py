@@ -72,14 +72,14 @@ PARAMETERS: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
 }
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_what_a_mod_captures_gets_its_gradient(name):
     make, parameter = PARAMETERS[name]
     check(tensors((1, 2, 20, 8)), lambda *given: (make(*given), causal), (parameter,))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     ("q", "kv"), [((2, 2, 20, 8), None), ((1, 4, 19, 8), (1, 2, 19, 8)), ((1, 2, 7, 8), (1, 2, 33, 8))]
 )
@@ -88,6 +88,7 @@ def test_shapes_and_groups(q, kv, masked):
     check(tensors(q, kv), lambda: (None, causal if masked else None), enable_gqa=True)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("dtype", "limit"), [(torch.float16, 2e-3), (torch.bfloat16, 1.6e-2)])
 def test_dtypes(dtype, limit):
     check(tensors((1, 2, 40, 16), dtype=dtype), lambda: (None, causal), limit=limit)

@@ -172,6 +172,7 @@ def test_only_a_strided_last_dimension_is_copied_and_that_is_said_once(monkeypat
 # -- the other ways to call it ---------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_scaled_dot_product_attention(layout: str, launched):
     given = [LAYOUTS[layout](t) for t in drawn("causal")]

@@ -75,7 +75,7 @@ def test_the_keys_of_the_pages(name, q_len):
     assert torch.equal(lse.isneginf(), of_lse.isneginf())
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_templates_dtypes_and_widths(template, dtype):
@@ -212,7 +212,7 @@ EIGHTS = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(("dtypes", "per_head", "q_len"), in_turn(EIGHTS, [False, True], [1, 5], every=3))
 def test_caches_of_8_bits(dtypes, per_head, q_len):
     own, stored = EIGHTS[dtypes]

@@ -78,6 +78,7 @@ class Rotary(torch.nn.Module):
         return torch.view_as_real(pairs * self.angles[: x.shape[-2]]).flatten(-2).type_as(x)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_a_complex_buffer_is_two_inputs(dtype: torch.dtype):
     module, x = Rotary(), torch.randn(2, 3, 9, 8, dtype=dtype)

@@ -68,7 +68,7 @@ def test_the_numpy_form_of_triton_is_what_tritons_interpreter_gives(name: str):
             np.testing.assert_allclose(np.asarray(a, "float64"), b, rtol=unit, atol=unit)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_sets_that_are_run_at_once_give_what_each_gives_by_itself(name: str):
     kernel = compiled(name, validate="none")
@@ -144,7 +144,7 @@ def test_the_reference_is_the_operators_own(name: str):
         np.testing.assert_allclose(found[spec.name], array, rtol=1e-9, atol=1e-12, equal_nan=True)
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize(("mode", "name"), in_turn(["quick", "full"], OPERATORS, every=2))
 def test_right_kernels_pass_and_say_what_was_run(name: str, mode: str):
     validated = compiled(name, validate=mode).validated
