@@ -247,10 +247,10 @@ class For(Hashed):
     """A serial loop of a kernel: `for var in range(start, stop)`; `origin` names the block whose loop it was.
 
     `part` says which part of a partitioned loop this is; a part is not partitioned again.  `within`, if there is one,
-    are two int32 elements in global memory that an earlier kernel stored: iterations before the first, and from the
-    second on, are left out.  `listed`, if there is one, are two such elements too: an entry of a list, whose last index
-    is `place_in_list(var)`, and the number of entries.  The variable then takes the values of the entries, in their
-    order; each is one that it takes without a list.  A loop has one of the two at most.
+    are two int32 elements, on chip or in global memory, where an earlier kernel stored them: iterations before the
+    first, and from the second on, are left out.  `listed`, if there is one, are two elements in global memory too: an
+    entry of a list, whose last index is `place_in_list(var)`, and the number of entries.  The variable then takes the
+    values of the entries, in their order; each is one that it takes without a list.  A loop has one of the two at most.
     """
 
     node_id: str

@@ -271,12 +271,14 @@ class _Kernel:
         self.tiles = {name: at for name, at in self.tiles.items() if same_region(before.get(name, at), at)}
 
     def _bound(self, bound: ir.Access, env: dict[str, Interval]) -> None:
-        """Raises TileError unless a loop's bound is an int32 of rank 0 that another kernel stores."""
+        """Raises TileError unless a loop's bound is an int32 of rank 0, on chip or stored by another kernel."""
         tensor = find_tensor(self.program, bound.tensor)
         if tensor.dtype != "int32" or shape_of(bound, self.program):
             found = f"{tensor.dtype} of shape {shape_of(bound, self.program)}"
             raise TileError(f"the loop's bound {flat_access(bound)} is {found}; expected one int32")
-        if tensor.space != "global" or tensor.name not in self.available - self.stored:
+        if tensor.space == "chip":
+            self._read(bound)
+        elif tensor.space != "global" or tensor.name not in self.available - self.stored:
             raise TileError(f"the loop's bound {flat_access(bound)} is not stored by an earlier kernel")
         _check_index(bound.index, env)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, TypeGuard
 
 from neptune_lab.htile import nodes as ir
@@ -22,6 +23,8 @@ from neptune_lab.htile.walk import (
     tile_dims,
     with_body,
 )
+from neptune_lab.htile_passes.cut_long_rows import MANY_ELEMENTS
+from neptune_lab.htile_passes.elements_seen import ElementsSeen
 from neptune_lab.htile_passes.rewrite import map_kernels, tile_pass
 from neptune_lab.strict.dtypes import itemsize
 
@@ -42,6 +45,9 @@ def align_row_loops(program: ir.Program) -> ir.Program:
         m[i] = max(m[i], reduce(max, where(iota[0:8] < h, x[i, 0:8], -inf)))
         m[i] = max(m[i], reduce(max, where(iota[e:e+8] < 1003, x[i, e:e+8], -inf)))
 
+    If statements count the elements that they have seen (`elements_seen`), they count those of this order: before tile
+    7 the same 896, before the head e - h, and before the end e.
+
     A loop may have iterations without an element after others, which change nothing; so the two edges come last.
     """
     return map_kernels(program, lambda kernel: with_body(kernel, _body(program, kernel)))
@@ -52,7 +58,7 @@ def _body(program: ir.Program, kernel: ir.Kernel) -> tuple[ir.Stmt, ...]:
         return kernel.body
     out: list[ir.Stmt] = []
     for stmt in kernel.body:
-        rows = _rows_of(stmt, program) if isinstance(stmt, ir.For) else None
+        rows = _rows_of(stmt, program, kernel) if isinstance(stmt, ir.For) else None
         if rows is None:
             out.append(stmt)
         else:
@@ -84,6 +90,11 @@ class _Rows:
         """Where the elements behind the last whole block begin."""
         return end_of(self.extent, self.head, self.block)
 
+    @property
+    def counts(self) -> ElementsSeen:
+        """How the loop counts elements."""
+        return ElementsSeen(self.loop, self.tile, self.extent)
+
     def is_tile(self, index: object) -> bool:
         """Whether an index is the tile of an iteration."""
         return _is_tile(index, self.loop, self.tile)
@@ -96,8 +107,9 @@ def _is_tile(index: object, loop: str, tile: int) -> bool:
     return start.terms == ((ir.Name(loop), tile),) and start.constant == 0
 
 
-def _rows_of(loop: ir.For, program: ir.Program) -> _Rows | None:
-    """The rows that a loop visits; None if they begin at multiples of 16 bytes, or it does more than visit them."""
+def _rows_of(loop: ir.For, program: ir.Program, kernel: ir.Kernel) -> _Rows | None:
+    """The rows that a loop visits; None if they begin at multiples of 16 bytes, it does more than visit them, or there
+    is a vector along few rows, which `shift_vectors` copies."""
     own = [stmt for stmt in loop.body if isinstance(stmt, ir.Store)]
     if len(own) < len(loop.body) or loop.within or loop.listed or loop.part or loop.start != ir.Int(0):
         return None
@@ -121,27 +133,32 @@ def _rows_of(loop: ir.For, program: ir.Program) -> _Rows | None:
     if not (loop.stop.value - 1) * tile < extent <= loop.stop.value * tile or tile % block:
         return None
     # Formal statement: a row's elements are read by their own position in the tile of an iteration alone, each row is
-    # one of its tensor's last dimension, and all rows have one head.
+    # one of its tensor's last dimension, all rows have one head, and what else an iteration reads of its own number is
+    # how many elements it and those before it visit.
     if any(not _is_tile(a.index[-1], loop.var, tile) or len(tile_dims(a.index)) > 1 for a in rows):
         return None
     if any(loop.var in names_of_index(i) for a in inputs for i in a.index[:-1]):
         return None
     for expr in (e for s in own for e in expressions(s)):
-        if isinstance(expr, ir.Scalar) and loop.var in names_of_index(expr.value):
-            return None
         if isinstance(expr, ir.Reduce) and identity_of(expr.op, dtype_of(expr.arg, program)) is None:
             return None
         if isinstance(expr, ir.Gather | ir.Permute) or (isinstance(expr, ir.Iota) and len(expr.index) > 1):
             return None
+    vectors = [a for a in inputs if len(a.index) == 1]
+    if vectors and prod(axis.extent for axis in kernel.grid) * extent < MANY_ELEMENTS:
+        return None
     heads = {
         head_of(a, steps_of(t), block) if steps_of(t)[-1] == 1 else None
         for a in inputs
+        if len(a.index) > 1
         for t in (program.tensor(a.tensor),)
     }
-    head = heads.pop()
-    if heads or head is None:
+    if len(heads) != 1 or (head := heads.pop()) is None:
         return None
     found = _Rows(loop.var, extent, tile, head, block)
+    along = [s for s in own if any(found.is_tile(i) for i in _places(s))]
+    if not found.counts.may_count(own, along):
+        return None
     return found if (extent - 2 * (block - 1)) // tile >= FEWEST_TILES else None
 
 
@@ -149,23 +166,33 @@ def _aligned(loop: ir.For, rows: _Rows, program: ir.Program) -> list[ir.Stmt]:
     """The loop over tiles that are whole whatever the head is, the tiles behind them, and the two edges."""
     whole = (rows.extent - 2 * (rows.block - 1)) // rows.tile
     at = ir.Arith("+", rows.head, ir.Arith("*", ir.Name(rows.loop), ir.Int(rows.tile)))
-    body = tuple(_moved(s, rows, program, at, rows.tile, None) for s in stores(loop.body))
+    own = [ir.Arith("*", ir.Name(rows.loop), ir.Int(rows.tile))]
+    own.append(ir.Arith("+", own[0], ir.Int(rows.tile)))
+    body = tuple(
+        rows.counts.moved(_moved(s, rows, program, at, rows.tile, None), own[0], own[1]) for s in stores(loop.body)
+    )
     out: list[ir.Stmt] = [replace(loop, stop=ir.Int(whole), body=body, part="interior")]
     count = -(-(rows.extent // rows.block * rows.block) // rows.tile)
-    places: list[tuple[str, int, ir.IndexExpr, int, ir.IndexExpr]] = []
+    places: list[tuple[str, int, ir.IndexExpr, int, ir.IndexExpr, ir.IndexExpr]] = []
+    # The number of elements behind the head, and before the end.
+    behind = ir.Arith("-", rows.end, rows.head)
     for n in range(whole, count):
-        places.append((f"tile{n}", n, ir.Arith("+", rows.head, ir.Int(n * rows.tile)), rows.tile, rows.end))
-    places.append(("head", 0, ir.Int(0), rows.block, rows.head))
-    places.append(("end", 0, rows.end, rows.block, ir.Int(rows.extent)))
-    for name, n, start, extent, stop in places:
+        start = ir.Arith("+", rows.head, ir.Int(n * rows.tile))
+        seen = ir.Arith("min", ir.Int((n + 1) * rows.tile), behind)
+        places.append((f"tile{n}", n, start, rows.tile, rows.end, seen))
+    places.append(("head", 0, ir.Int(0), rows.block, rows.head, rows.end))
+    places.append(("end", 0, rows.end, rows.block, ir.Int(rows.extent), ir.Int(rows.extent)))
+    before: ir.IndexExpr = ir.Int(whole * rows.tile)
+    for name, n, start, extent, stop, seen in places:
         part = []
         for store in stores(loop.body):
-            moved = _moved(store, rows, program, start, extent, stop)
+            moved = rows.counts.moved(_moved(store, rows, program, start, extent, stop), before, seen)
             mask = None
             if name == "head" and program.tensor(store.target.tensor).space != "chip":
                 mask = next((_before(i, stop) for i in moved.target.index if _is_place(i, start, extent)), None)
             part.append(replace(moved, node_id=f"{store.node_id}/{name}", mask=mask))
         out += substitute(tuple(part), rows.loop, ir.Int(n))
+        before = seen
     return out
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from neptune_lab.htile import nodes as ir
-from neptune_lab.htile.affine import affine
+from neptune_lab.htile.affine import Affine, affine, expression
 from neptune_lab.htile.aligned import AT_ONCE, steps_of
 from neptune_lab.htile.walk import map_stores, rewrite_store, simplify, stores, with_body
 from neptune_lab.htile_passes.rewrite import fresh_name, tile_pass
@@ -60,9 +60,9 @@ class _Shifter:
         copy = self.made.get((expr.tensor, block)) or self.copy(self.program.tensor(expr.tensor), block)
         last = expr.index[-1]
         assert isinstance(last, ir.Slice)
-        return ir.Access(copy.name, (head, replace(last, start=ir.Int(rest))))
+        return ir.Access(copy.name, (head, replace(last, start=rest)))
 
-    def behind(self, expr: ir.TileExpr) -> tuple[ir.IndexExpr, int, int] | None:
+    def behind(self, expr: ir.TileExpr) -> tuple[ir.IndexExpr, ir.IndexExpr, int] | None:
         """The head of the row, what the slice's start has beside it, and the elements of a block."""
         if not isinstance(expr, ir.Access) or len(expr.index) != 1 or not isinstance(expr.index[0], ir.Slice):
             return None
@@ -70,14 +70,26 @@ class _Shifter:
         if tensor.space != "input" or tensor.sizes is not None or steps_of(tensor) != (1,):
             return None
         start = affine(simplify(expr.index[0].start))
-        if len(start.terms) != 1 or start.constant < 0:
+        for head, factor in start.terms:
+            match head:
+                case ir.Arith(op="%", b=ir.Int(value=block)) if factor == 1:
+                    return self.placed(head, start.without(head), block, tensor)
+                case _:
+                    continue
+        return None
+
+    def placed(
+        self, head: ir.IndexExpr, rest: Affine, block: int, tensor: ir.Tensor
+    ) -> tuple[ir.IndexExpr, ir.IndexExpr, int] | None:
+        """`behind` of a start of `head` and `rest`.
+
+        Formal statement: row `head` of the copy has the elements from the head on, so the rest is a place in it.  It is
+        no less than 0, since no variable is, and a multiple of a block.
+        """
+        factors = [rest.constant, *(k for _, k in rest.terms)]
+        if block * itemsize(tensor.dtype) < AT_ONCE or any(k < 0 or k % block for k in factors):
             return None
-        ((head, factor),) = start.terms
-        match head:
-            case ir.Arith(op="%", b=ir.Int(value=block)) if factor == 1 and block * itemsize(tensor.dtype) >= AT_ONCE:
-                return None if start.constant % block else (head, start.constant, block)
-            case _:
-                return None
+        return None if any(not isinstance(term, ir.Name) for term, _ in rest.terms) else (head, expression(rest), block)
 
     def copy(self, tensor: ir.Tensor, block: int) -> ir.Tensor:
         name = fresh_name(f"{tensor.name}_shifted", self.names, "_")

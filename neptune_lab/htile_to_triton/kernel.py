@@ -164,7 +164,7 @@ def _refuse_grid(kernel: Kernel, axis: str, extent: int, n: int) -> NoReturn:
 def _loop(ctx: Context, loop: For) -> None:
     start, stop = ctx.index(loop.start), ctx.index(loop.stop)
     if loop.within is not None:
-        first, last = (load_once(ctx, bound, ()) for bound in loop.within)
+        first, last = (_bound(ctx, bound) for bound in loop.within)
         start, stop = f"tl.maximum({start}, {first})", f"tl.minimum({stop}, {last})"
     scope = Scope(ctx.scope, frozenset((loop.var,)))
     name = ctx.name_for(("loop", loop.var), loop.var, scope)
@@ -181,6 +181,12 @@ def _loop(ctx: Context, loop: For) -> None:
         bind_loop(ctx, loop)
         ctx.variables[loop.var] = (name, scope.header)
         _body(ctx, loop.body)
+
+
+def _bound(ctx: Context, bound: Access) -> str:
+    """The name of one of two elements that bound a loop."""
+    on_chip = ctx.program.tensor(bound.tensor).space == "chip"
+    return ctx.tiles[bound.tensor] if on_chip else load_once(ctx, bound, ())
 
 
 def bind_loop(ctx: Context, loop: For) -> None:

@@ -87,7 +87,16 @@ def passed(
 # The forms of passes that are the same for every number of tiles.
 _ANY_SIZE = {"skip_tiles_by_data": "skip_any_tiles_by_data", "skip_tiles_by_list": "skip_any_tiles_by_list"}
 # Passes whose statements depend on the length of a row and on where it begins in memory.
-_OF_ONE_SIZE = frozenset({"align_row_loops", "cut_long_rows", "load_row_tiles_ahead", "shift_vectors"})
+_OF_ONE_SIZE = frozenset(
+    {
+        "align_row_loops",
+        "cut_long_rows",
+        "load_row_tiles_ahead",
+        "reread_backwards",
+        "shift_vectors",
+        "squares_without_scale",
+    }
+)
 # The help for a program of tiles that the verifier refuses.
 _HELP = "take steps back with Schedule.undo() until it compiles: the last one makes tiles that do not fit"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -95,6 +97,96 @@ def test_the_meaning_stays(extent: int, tile: int, ahead: bool, rng):
     with np.errstate(all="ignore"):
         for one, other in zip(run(program, x), run(found, x), strict=True):
             np.testing.assert_allclose(other, one, rtol=1e-10, atol=1e-12)
+
+
+# A store to the other output, before the result.
+LAST = "z[i, 0:8] = x[i, 0:8]\n        y[i]"
+
+
+def counting(extent: int, tile: int, place: str = "", before: str = "", scaled: str = "", last: str = "") -> str:
+    """A mean and a sum of squared deviations from it, which count the elements seen."""
+    at = f"j0*{tile}:j0*{tile}+{tile}"
+    inside = f"iota[{at}] < {extent}"
+    seen = last or f"min({extent}, j0*{tile}+{tile})"
+    before = before or f"j0*{tile}"
+    x = f"float32(x[i, {at}]){place}"
+    step = f"n[i] - s[i] * ({extent}.0 / float32(index(max({before}, 1)))) / {extent}.0"
+    return f"""
+    kernel p  grid (i: {ROWS})
+        s[i] = 0.0
+        m[i] = 0.0
+        d[i] = 0.0
+        for j0 in range({-(-extent // tile)}):
+            b[i] = reduce(sum, where({inside}, {x}, 0.0), dim=0)
+            a[i] = s[i] + b[i]{scaled}
+            n[i] = a[i] * ({extent}.0 / float32(index({seen}))) / {extent}.0
+            r[i] = {step}
+            q[i] = reduce(sum, where({inside}, ({x} - n[i]) * ({x} - n[i]), 0.0), dim=0)
+            e[i] = reduce(sum, where({inside}, {x} - n[i], 0.0), dim=0)
+            m[i] = m[i] - 2.0 * r[i] * d[i] + r[i] * r[i] * float32(index({before})) + q[i]
+            d[i] = d[i] - r[i] * float32(index({before})) + e[i]
+            s[i] = a[i]
+        y[i] = m[i] + s[i]
+    """
+
+
+def declared_sums(extent: int) -> str:
+    sums = "\n".join(f"  chip    {name}  float32[i: {ROWS}]" for name in "abdeqr")
+    return f"{declared(extent)}{sums}\n"
+
+
+def sums(program: Program, x: np.ndarray) -> np.ndarray:
+    return interpret(program, {"x": x, "w": np.ones(x.shape[1])}, dtype="float64")["y"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(62, 140), st.sampled_from([8, 16, 32]), st.integers(0, 1 << 30))
+def test_elements_are_counted_in_the_order_of_the_tiles(extent: int, tile: int, seed: int):
+    """All heads, ends and remainders; the mean is far from 0, so a wrong count shows."""
+    if (extent - 14) // tile < 2 or extent % 8 == 0:
+        return
+    program = read(declared_sums(extent), counting(extent, tile).replace("y[i]", LAST))
+    found = apply(align_row_loops, program).program
+    assert found is not program
+    x = np.random.default_rng(seed).standard_normal((ROWS, extent)) + 30
+    expected = ((x - x.mean(1, keepdims=True)) ** 2).sum(1) + x.sum(1)
+    np.testing.assert_allclose(sums(program, x), expected, rtol=1e-10)
+    np.testing.assert_allclose(sums(found, x), expected, rtol=1e-10)
+
+
+def test_counts_follow_the_head_and_the_end():
+    made = " ".join(after(align_row_loops, declared_sums(67), counting(67, 16).replace("y[i]", LAST)).split())
+    behind = "67-(67-i*5%8)%8-i*5%8"
+    assert "float32(index(j0*16+16))" in made
+    assert f"float32(index(min(64, {behind})))" in made, "up to the end of the last tile"
+    assert f"float32(index(max(min(64, {behind}), 1)))" in made, "before the head"
+    assert "float32(index(67-(67-i*5%8)%8))" in made, "before the end"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(counting(67, 16, place=" + float32(index(j0*16))"), id="the place of a tile's elements"),
+        pytest.param(counting(67, 16, scaled=" * float32(index(j0*16))"), id="a factor of what a tile gave"),
+        pytest.param(counting(67, 16, before="j0*8"), id="half of the number"),
+        pytest.param(counting(67, 16, before="j0*16+1"), id="one more"),
+        pytest.param(counting(67, 16, last="j0*16+16"), id="elements past the end"),
+        pytest.param(counting(67, 16, last="min(66, j0*16+16)"), id="another extent"),
+    ],
+)
+def test_other_numbers_are_no_counts(text: str):
+    program = read(declared_sums(67), text.replace("y[i]", LAST))
+    assert apply(align_row_loops, program).program is program
+
+
+def test_places_of_blocks_that_a_row_divides_into_are_no_counts():
+    """Rows of 64 elements that are 67 apart: a definition may have such blocks, and compute with their places."""
+    text = counting(64, 16).replace("y[i]", LAST)
+    program = read(declared_sums(64), text)
+    apart = replace(
+        program, tensors=tuple(replace(t, strides=(67, 1)) if t.name == "x" else t for t in program.tensors)
+    )
+    assert apply(align_row_loops, apart).program is apart
 
 
 AT = "j0*16:j0*16+16"

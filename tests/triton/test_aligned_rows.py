@@ -7,6 +7,7 @@ import torch
 
 import neptune_lab as nl
 from neptune_lab.htile import from_text, verify
+from neptune_lab.htile_passes import align_row_loops
 from neptune_lab.htile_to_triton import emit
 from neptune_lab.operators import norms, rows
 
@@ -65,3 +66,17 @@ def test_only_whole_blocks_are_loaded_at_once():
     source = nl.compile(rows.softmax(9, 1303, dtype="float16")).source
     assert "x_row = x_ptr + (i * 1303 + 7) // 8 * 8" in source
     assert "mask=tl.arange(0, 1024) < (1303 - (i % 8 + 1024)) // 8 * 8" in source
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_norms_along_tiles_count_elements_behind_heads(dtype: str, monkeypatch: pytest.MonkeyPatch):
+    """Vectors along the rows are copied for each head, which few rows are not worth."""
+    monkeypatch.setattr(align_row_loops, "MANY_ELEMENTS", 0)
+    kernel = nl.compile(norms.layer_norm(9, 1303, dtype=dtype), config=WAYS["loop"])
+    assert "_row = " in kernel.source
+    assert "gamma_shifted" in kernel.source
+    numbers = torch.Generator().manual_seed(0)
+    x = (torch.randn(9, 1303, generator=numbers) + 5).to(getattr(torch, dtype))
+    gamma, beta = (torch.randn(1303, generator=numbers).to(x.dtype) for _ in range(2))
+    expected = torch.nn.functional.layer_norm(x.double(), (1303,), gamma.double(), beta.double())
+    assert ((kernel(x, gamma, beta).double() - expected).norm() / expected.norm()).item() < BOUNDS[dtype]
