@@ -114,6 +114,14 @@ def stores(body: Iterable[ir.Stmt]) -> Iterator[ir.Store]:
                 assert_never(stmt)
 
 
+def is_exception(stmt: ir.Stmt, program: ir.Program) -> bool:
+    """Whether a statement is a loop that runs for exceptional values only: what is on chip bounds it
+    (`htile_passes.squares_without_scale`)."""
+    if not isinstance(stmt, ir.For) or stmt.within is None:
+        return False
+    return all(program.tensor(bound.tensor).space == "chip" for bound in stmt.within)
+
+
 def loop_bounds(body: Iterable[ir.Stmt]) -> Iterator[ir.Access]:
     """Every element of a tensor that bounds a loop of `body`, or lists what its variable is."""
     for stmt in body:

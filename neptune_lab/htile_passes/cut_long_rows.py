@@ -12,6 +12,7 @@ from neptune_lab.htile.aligned import AT_ONCE, end_of, head_of, steps_of
 from neptune_lab.htile.shapes import dtype_of, identity_literal, shape_of
 from neptune_lab.htile.walk import (
     expressions,
+    is_exception,
     reads,
     simplify,
     stores,
@@ -49,7 +50,8 @@ def cut_long_rows(program: ir.Program) -> ir.Program:
         y[i, 0:512] = x[i, 0:512] - s[i]                                                              (and so on)
 
     A tile has a power of two of elements, so 2500 of them would be computed as 4096.  All pieces stay in registers from
-    their load to their store, and each reduction is one of a piece.  Only of kernels without loops and products.
+    their load to their store, and each reduction is one of a piece.  Only of kernels without products, whose loops are
+    exceptions (`squares_without_scale`).
     """
     cutter = _Cutter(program)
     kernels = tuple(cutter.kernel(kernel) for kernel in program.kernels)
@@ -159,21 +161,24 @@ class _Cutter:
         if pieces is None:
             return kernel
         body: list[ir.Stmt] = []
-        for store in stores(kernel.body):
-            body += self.store(store, pieces)
+        for stmt in kernel.body:
+            body += self.store(stmt, pieces) if isinstance(stmt, ir.Store) else [stmt]
         return with_body(kernel, tuple(body))
 
     def pieces(self, kernel: ir.Kernel) -> Pieces | None:
         """How the rows of a kernel are cut; None if it has no long ones, or reads them in another way than this."""
-        if any(isinstance(stmt, ir.For) for stmt in kernel.body) or self.program.sizes:
+        loops = [stmt for stmt in kernel.body if isinstance(stmt, ir.For)]
+        if self.program.sizes or not all(is_exception(loop, self.program) for loop in loops):
             return None
-        own = tuple(stores(kernel.body))
+        own = tuple(stmt for stmt in kernel.body if isinstance(stmt, ir.Store))
         extent = max((index.extent for store in own for index in _slices(store)), default=1)
         head, block = self.head(kernel, extent)
         pieces = pieces_of(extent, kernel.num_warps or 4, head, block)
         # Formal statement: each reduction over the row is of elements that are computed from those of its own position,
         # each from 0 to the extent; so each piece is computed from pieces alone.
         if pieces is None or not any(self.reduces(expr, pieces) for s in own for expr in expressions(s)):
+            return None
+        if any(pieces.is_row(index) for loop in loops for store in stores(loop.body) for index in _slices(store)):
             return None
         return pieces if all(self.may_cut(store, pieces) for store in own) else None
 
@@ -182,7 +187,8 @@ class _Cutter:
         1 if they have none, or a statement has several rows in a tile, or there is a vector along few rows, which
         `shift_vectors` copies."""
         row = Pieces(extent, extent)
-        read = [a for s in stores(kernel.body) for a in (s.target, *reads(s))]
+        own = (stmt for stmt in kernel.body if isinstance(stmt, ir.Store))
+        read = [a for s in own for a in (s.target, *reads(s))]
         rows = [a for a in read if any(map(row.is_row, a.index))]
         if not rows or any(len(tile_dims(a.index)) > 1 for a in rows):
             return None, 1

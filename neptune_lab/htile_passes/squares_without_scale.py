@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from neptune_lab.htile import nodes as ir
-from neptune_lab.htile.shapes import shape_of
+from neptune_lab.htile.shapes import dtype_of, identity_literal, shape_of
 from neptune_lab.htile.walk import expressions, rewrite, stores, subexpressions, with_body
 from neptune_lab.htile_passes.constants import float32, number
 from neptune_lab.htile_passes.degrees import ZERO, degree_of, scales_of
@@ -17,9 +17,12 @@ from neptune_lab.htile_passes.rewrite import fresh_name, tile_pass
 # Times the number of squares: the least sum of which too small squares are less than 2 ** -24, also on a GPU that takes
 # numbers below 2 ** -126 as 0.
 LEAST = 2.0**-102
+# Elements of a tile of what is computed again.
+TILE = 1024
+_COMBINES = {"sum": "add", "max": "max"}
 
 
-@tile_pass(after="reread_backwards")
+@tile_pass(before="align_row_loops")
 def squares_without_scale(program: ir.Program) -> ir.Program:
     """Before => after, for a row of 9 elements:
 
@@ -225,12 +228,13 @@ def _guarded(
     finite = ir.Elementwise("lt", (total, float32(math.inf)), "bool")
     both = ir.Cast(ir.Elementwise("and", (enough, finite), "bool"), "int32")
     root = ir.Elementwise("sqrt", (total,), "float32")
+    named = {loop.var for loop in _loops(kernel.body)} | {axis.var for axis in kernel.grid}
     again = ir.For(
         f"{last.node_id}/again",
-        fresh_name("again", {loop.var for loop in _loops(kernel.body)} | {axis.var for axis in kernel.grid}, "_"),
+        fresh_name("again", named, "_"),
         ir.Int(0),
         ir.Int(1),
-        (*kernel.body[:-1], replace(last, target=kept)),
+        (*_in_tiles(kernel.body[:-1], program, named), replace(last, target=kept)),
         next((stmt.origin for stmt in kernel.body if isinstance(stmt, ir.For)), last.origin),
         within=(fits, once),
     )
@@ -245,6 +249,59 @@ def _guarded(
             replace(last, node_id=f"{last.node_id}/kept", value=kept),
         ),
     )
+
+
+def _in_tiles(body: tuple[ir.Stmt, ...], program: ir.Program, named: set[str]) -> tuple[ir.Stmt, ...]:
+    """Statements whose reductions of whole rows are loops over tiles: what is seldom computed is to take few registers.
+
+    Formal statement.  A reduction of a row is the reduction of those of its tiles, if each element that is reduced is
+    computed from elements at its own position: all indices along the row are the whole row.
+    """
+    out: list[ir.Stmt] = []
+    var = fresh_name("part", named, "_")
+    for stmt in body:
+        found = isinstance(stmt, ir.Store) and _reduced_row(stmt, program)
+        if not found:
+            out.append(stmt)
+            continue
+        assert isinstance(stmt, ir.Store)
+        assert isinstance(stmt.value, ir.Reduce)
+        row, value = found, stmt.value
+        lanes = replace(row, start=ir.Arith("*", ir.Name(var), ir.Int(TILE)), extent=TILE)
+
+        def visit(expr: ir.TileExpr, row: ir.Slice = row, lanes: ir.Slice = lanes) -> ir.TileExpr:
+            if isinstance(expr, ir.Access | ir.Iota) and row in expr.index:
+                return replace(expr, index=tuple(lanes if index == row else index for index in expr.index))
+            return expr
+
+        dtype = dtype_of(value.arg, program)
+        exists = ir.Elementwise("lt", (ir.Iota((lanes,)), ir.Scalar(ir.Int(row.extent))), "bool")
+        identity = identity_literal(value.op, dtype)
+        part = replace(value, arg=ir.Elementwise("where", (exists, rewrite(value.arg, visit), identity), dtype))
+        both = ir.Elementwise(_COMBINES[value.op], (stmt.target, part), dtype)
+        out.append(replace(stmt, node_id=f"{stmt.node_id}/none", value=identity))
+        loop = (replace(stmt, value=both),)
+        out.append(ir.For(f"{stmt.node_id}/parts", var, ir.Int(0), ir.Int(-(-row.extent // TILE)), loop, stmt.origin))
+    return tuple(out)
+
+
+def _reduced_row(store: ir.Store, program: ir.Program) -> ir.Slice | None:
+    """The row that a statement reduces to one number, if it is longer than a tile."""
+    value = store.value
+    if not isinstance(value, ir.Reduce) or value.op not in _COMBINES or shape_of(store.target, program):
+        return None
+    indices = [e.index for e in subexpressions(value.arg) if isinstance(e, ir.Access | ir.Iota)]
+    slices = {index for index_ in indices for index in index_ if isinstance(index, ir.Slice)}
+    if len(slices) != 1 or any(isinstance(e, ir.Reduce) for e in subexpressions(value.arg)):
+        return None
+    (row,) = slices
+    on_chip = any(
+        isinstance(e, ir.Access) and row in e.index and program.tensor(e.tensor).space == "chip"
+        for e in subexpressions(value.arg)
+    )
+    once = all(index_.count(row) <= 1 for index_ in indices)
+    whole = row.start == ir.Int(0) and row.extent > TILE and shape_of(value.arg, program) == (row.extent,)
+    return row if whole and once and not on_chip else None
 
 
 def _renamed(body: tuple[ir.Stmt, ...], new: dict[str, str]) -> tuple[ir.Stmt, ...]:

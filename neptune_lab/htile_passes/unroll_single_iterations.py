@@ -32,7 +32,7 @@ def _body(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
             out.append(stmt)
             continue
         inner = _body(stmt.body)
-        if trip_count(stmt) == 1:
+        if trip_count(stmt) == 1 and stmt.within is None and stmt.listed is None:
             out += substitute(inner, stmt.var, simplify(stmt.start))
         else:
             out.append(with_body(stmt, inner))

@@ -10,7 +10,7 @@ from typing import NoReturn, assert_never
 
 from neptune_lab.errors import EmitError, TileError
 from neptune_lab.htile.bounds import interval, loop_interval
-from neptune_lab.htile.nodes import Access, Cast, Dot, For, Kernel, Name, Permute, Program, Stmt, Store, TileExpr
+from neptune_lab.htile.nodes import Access, Cast, Dot, For, Int, Kernel, Name, Permute, Program, Stmt, Store, TileExpr
 from neptune_lab.htile.shapes import shape_of_access
 from neptune_lab.htile.walk import stores, subexpressions, written_tensors
 from neptune_lab.htile_to_triton.context import ADD, Context
@@ -163,13 +163,16 @@ def _refuse_grid(kernel: Kernel, axis: str, extent: int, n: int) -> NoReturn:
 
 def _loop(ctx: Context, loop: For) -> None:
     start, stop = ctx.index(loop.start), ctx.index(loop.stop)
+    first = last = ""
     if loop.within is not None:
         first, last = (_bound(ctx, bound) for bound in loop.within)
         start, stop = f"tl.maximum({start}, {first})", f"tl.minimum({stop}, {last})"
     scope = Scope(ctx.scope, frozenset((loop.var,)))
     name = ctx.name_for(("loop", loop.var), loop.var, scope)
     part = f"  # {loop.part}" if loop.part else ""
-    if loop.listed is None:
+    if _is_condition(ctx, loop):
+        head = [f"if ({first} <= 0) & ({last} > 0):{part}"]
+    elif loop.listed is None:
         head = [f"for {name} in {_range(ctx, loop, start, stop)}:{part}"]
     else:
         place, entry = entry_of_list(ctx, loop.var, loop.listed[0], scope)
@@ -181,6 +184,13 @@ def _loop(ctx: Context, loop: For) -> None:
         bind_loop(ctx, loop)
         ctx.variables[loop.var] = (name, scope.header)
         _body(ctx, loop.body)
+
+
+def _is_condition(ctx: Context, loop: For) -> bool:
+    """Whether a loop that tiles on chip bound has one iteration at most: LLVM would compute it without a branch, and
+    then select."""
+    once = (loop.start, loop.stop) == (Int(0), Int(1)) and loop.within is not None
+    return once and all(ctx.program.tensor(bound.tensor).space == "chip" for bound in loop.within or ())
 
 
 def _bound(ctx: Context, bound: Access) -> str:

@@ -31,7 +31,7 @@ from neptune_lab.htile.nodes import (
     TileExpr,
 )
 from neptune_lab.htile.shapes import shape_of
-from neptune_lab.htile.walk import names_of_index, region, subexpressions
+from neptune_lab.htile.walk import is_exception, names_of_index, region, subexpressions
 from neptune_lab.strict.dtypes import itemsize
 from neptune_lab.traffic.cache import Cache, CachedAccess, cell_sizes
 from neptune_lab.traffic.record import StageTraffic, TensorTraffic, Traffic
@@ -142,6 +142,8 @@ def _grid(kernel: Kernel) -> tuple[Span, ...]:
 def _count(program: Program, kernel: Kernel) -> _Counts:
     counts = _Counts()
     for order, top in enumerate(kernel.body):
+        if is_exception(top, program):
+            continue
         for loops, store in _stores((top,), _grid(kernel)):
             _count_store(program, store, loops, order, counts)
     return counts

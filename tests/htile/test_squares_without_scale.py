@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from pass_texts import after, read
 
 import neptune_lab as nl
-from neptune_lab.htile import interpret
-from neptune_lab.htile.nodes import For, Program
-from neptune_lab.htile_passes import apply
+from neptune_lab.htile import interpret, verify
+from neptune_lab.htile.nodes import For, Int, Program
+from neptune_lab.htile_passes import apply, unroll_single_iterations
+from neptune_lab.htile_passes import squares_without_scale as module
 from neptune_lab.htile_passes.align_row_loops import align_row_loops
 from neptune_lab.htile_passes.cut_long_rows import cut_long_rows
 from neptune_lab.htile_passes.load_row_tiles_ahead import load_row_tiles_ahead
-from neptune_lab.htile_passes.squares_without_scale import squares_without_scale
 from neptune_lab.operators import norms
 
 ROWS = 9
@@ -71,7 +71,7 @@ def rolling(extent: int, tile: int, repair: str = "r[i] * r[i] * s[i]", old: str
 
 def test_squares_are_summed_without_the_scale_and_again_with_it():
     assert (
-        after(squares_without_scale, declared(9), whole(9).replace("float32(x[i, 0:9])", "x[i, 0:9]"))
+        after(module.squares_without_scale, declared(9), whole(9).replace("float32(x[i, 0:9])", "x[i, 0:9]"))
         == """
 + chip s_plain float32[9]
 + chip kept float32[]
@@ -108,15 +108,24 @@ def expected(x: np.ndarray) -> np.ndarray:
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.integers(40, 140), st.sampled_from([0, 8, 16, 32]), st.booleans(), st.integers(0, 1 << 30))
-def test_the_meaning_stays(extent: int, tile: int, aligned: bool, seed: int):
+@given(
+    st.integers(40, 140),
+    st.sampled_from([0, 8, 16, 32]),
+    st.sampled_from([16, 32, 1024]),
+    st.booleans(),
+    st.integers(0, 1 << 30),
+)
+def test_the_meaning_stays(extent: int, tile: int, part: int, aligned: bool, seed: int):
     """In float32, where squares are lost or infinite without the scale: of one tile, of pieces, and along tiles."""
     program = read(declared(extent), rolling(extent, tile) if tile else whole(extent))
-    if aligned:
-        for rewrite in (align_row_loops, cut_long_rows, load_row_tiles_ahead):
-            program = apply(rewrite, program).program
-    found = apply(squares_without_scale, program).program
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "TILE", part)
+        found = apply(module.squares_without_scale, program).program
     assert found is not program
+    verify(found)
+    for rewrite in (align_row_loops, cut_long_rows, load_row_tiles_ahead) if aligned else ():
+        found = apply(rewrite, found).program
+        verify(found)
     x = rows_of_every_kind(extent, seed)
     with np.errstate(all="ignore"):
         result = interpret(found, {"x": x, "w": x[0]})["y"]
@@ -150,13 +159,13 @@ SQUARE = "float32(x[i, 0:9]) / m[i] * (float32(x[i, 0:9]) / m[i])"
 )
 def test_kernels_that_stay(text: str):
     program = read(declared(67 if "67" in text else 9), text)
-    assert apply(squares_without_scale, program).program is program
+    assert apply(module.squares_without_scale, program).program is program
 
 
 def test_a_loop_variable_of_that_name_stays():
     text = rolling(67, 16).replace("j0", "again")
     program = read(declared(67), text)
-    assert [loop.var for loop in loops(apply(squares_without_scale, program).program)] == ["again", "again_2"]
+    assert [loop.var for loop in loops(apply(module.squares_without_scale, program).program)] == ["again", "again_2"]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +175,23 @@ def test_a_loop_variable_of_that_name_stays():
 def test_a_norm_that_is_compiled(cols: int, tile: int | None, dtype: str):
     config = nl.TileConfig(block_q=1, block_kv=tile) if tile else nl.TileConfig(block_q=1, block_kv=cols)
     kernel = nl.compile(norms.l2_norm(rows=ROWS, cols=cols, dtype=dtype), config=config, validate="quick")
-    assert "for again in range(tl.maximum(0, fits), tl.minimum(1, once)):" in kernel.source
+    assert "    if (fits <= 0) & (once > 0):\n" in kernel.source
     x = torch.from_numpy(rows_of_every_kind(cols, 0)).to(getattr(torch, dtype))
     result = kernel(x).numpy()
     np.testing.assert_allclose(result, expected(x.float().numpy()), rtol=1e-5)
+
+
+def test_what_is_seldom_computed_is_a_loop_that_stays():
+    """It reads its elements again, so that they take no registers before."""
+    program = apply(module.squares_without_scale, read(declared(1100), whole(1100))).program
+    (again,) = loops(program)
+    assert [(loop.var, loop.stop) for loop in again.body if isinstance(loop, For)] == [("part", Int(2))] * 2
+    assert apply(unroll_single_iterations.unroll_single_iterations, program).program is program
+
+
+def test_its_bytes_are_not_counted():
+    """The rows are read once."""
+    kernel = nl.compile(norms.l2_norm(rows=64, cols=4000, dtype="float16"), validate="none")
+    assert "(fits <= 0)" in kernel.source
+    loaded = {tensor.name: tensor.loaded for tensor in kernel.traffic("h200").kernel.tensors}
+    assert loaded["x"] == 64 * 4000 * 2
