@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pass_texts import after, read
 
 import neptune_lab as nl
+from neptune_lab.errors import TileError
 from neptune_lab.htile import interpret, verify
 from neptune_lab.htile.nodes import For, Int, Program
 from neptune_lab.htile_passes import apply, unroll_single_iterations
@@ -195,3 +196,17 @@ def test_its_bytes_are_not_counted():
     assert "(fits <= 0)" in kernel.source
     loaded = {tensor.name: tensor.loaded for tensor in kernel.traffic("h200").kernel.tensors}
     assert loaded["x"] == 64 * 4000 * 2
+
+
+def test_a_bound_on_chip_is_stored_before_its_loop():
+    text = """
+    kernel p  grid (i: 9)
+        s[i] = 0.0
+        for again in range(1) within k[], k[]:
+            s[i] = 1.0
+        y[i] = s[i]
+    """
+    stated = declared(9) + "  chip    k  int32[]\n"
+    assert read(stated, text.replace("s[i] = 0.0", "s[i] = 0.0\n        k[] = 1"))
+    with pytest.raises(TileError, match=r"on-chip tile k\[\] is read before any store to it"):
+        read(stated, text)
