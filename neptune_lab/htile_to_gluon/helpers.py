@@ -96,6 +96,15 @@ def _turn(turn, SECTION: gl.constexpr):
     return turn + skipped, (section + skipped) * SECTION + at
 '''
 
+_TURN_ON = '''@gluon.jit
+def _turn_on(turn):
+    """The turn of a program and its tile: back and forth over the programs."""
+    programs = gl.num_programs(0)
+    program = gl.program_id(0)
+    back = turn % 2
+    return turn, turn * programs + program * (1 - back) + (programs - 1 - program) * back
+'''
+
 _BARRIERS = '''@gluon.jit
 def _barriers(NUMBER: gl.constexpr, ARRIVALS: gl.constexpr):
     """Barriers in shared memory, each complete after that many arrivals."""
@@ -324,6 +333,7 @@ HELPERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "_in_order_of_keys": (_IN_ORDER_OF_KEYS, ()),
         "_locate": (_LOCATE, ()),
         "_turn": (_TURN, ()),
+        "_turn_on": (_TURN_ON, ()),
         "_locate_by_sizes": (_by_sizes(_LOCATE, "_locate"), ()),
         "_turn_by_sizes": (_by_sizes(_TURN, "_turn"), ()),
         "_barriers": (_BARRIERS, ()),

@@ -14,9 +14,8 @@ from neptune_lab.htile_to_gluon.structure import LoopPart, UnsupportedKernel
 from neptune_lab.htile_to_gluon.tile_schedule import (
     bind_program,
     for_each_tile,
-    helper_by_sizes,
-    tiles_side_by_side,
     tiles_text,
+    turn_text,
 )
 from neptune_lab.htile_to_triton.descriptors import host_descriptor
 from neptune_lab.htile_to_triton.scope import Draft, Scope
@@ -54,7 +53,7 @@ def for_tiles_of_program(
         walk()
         return
     ctx.line("done = 0")
-    ctx.line(f"turn, tile = {helper_by_sizes(ctx, '_turn')}(0, {tiles_side_by_side(ctx)})")
+    ctx.line(f"turn, tile = {turn_text(ctx, '0')}")
     if prefetch is not None:
         prefetch()
     scope = Scope(ctx.scope, frozenset())
@@ -70,7 +69,7 @@ def for_tiles_of_program(
 def next_tile(ctx: GluonContext) -> None:
     """Emits the step to the next tile of a persistent program."""
     ctx.line("done += 1")
-    ctx.line(f"turn, tile = {helper_by_sizes(ctx, '_turn')}(turn + 1, {tiles_side_by_side(ctx)})")
+    ctx.line(f"turn, tile = {turn_text(ctx, 'turn + 1')}")
 
 
 def _walk(ctx: GluonContext, shared: SharedMemory) -> None:

@@ -14,6 +14,7 @@ from neptune_lab.htile_to_gluon.helpers import CACHE, COUNTED, EVEN
 from neptune_lab.htile_to_gluon.memory import load
 from neptune_lab.htile_to_gluon.shared_memory import left_access
 from neptune_lab.htile_to_gluon.structure import LoopPart, Structure
+from neptune_lab.htile_to_gluon.turns import Order, order_of, row_block_tiles
 from neptune_lab.htile_to_triton.context import ADD, ATOM, MUL, sizes_of
 from neptune_lab.htile_to_triton.kernel import bind_loop
 from neptune_lab.htile_to_triton.scope import Draft, Scope
@@ -95,22 +96,43 @@ def heads_side_by_side(ctx: GluonContext, blocks: int, heads: int) -> int:
 
     The option `heads_together` if it is set.  Otherwise one if all row blocks have the same number of tiles; if some
     have more, enough heads to balance them, longest first, as long as their loop tensors fit the L2 cache.  Persistent
-    programs need at least one tile each.
+    programs have at least one tile each, and take tiles in the order that `turns.order_of` chooses.
 
     Args:
         blocks: number of row blocks.
         heads: number of heads.
     """
+    fewest = _fewest_heads(ctx, blocks, heads)
+    return fewest if not ctx.gluon.persistent else _order(ctx, blocks, heads, fewest).together
+
+
+def _fewest_heads(ctx: GluonContext, blocks: int, heads: int) -> int:
     divisors = [n for n in range(1, heads + 1) if heads % n == 0]
     size = 2 * sum(math.prod(ctx.program.tensor(name).shape) for name in _loaded(ctx))
     chosen = ctx.gluon.heads_together
     if chosen is None:
         enough = next((n for n in divisors if n * blocks >= EVEN), heads)
         chosen = min(enough, CACHE * heads // size) if _lengths_differ(ctx) else 1
-    fewest = max((n for n in divisors if n <= chosen), default=1)
-    if not ctx.gluon.persistent:
-        return fewest
-    return next((n for n in divisors if n >= fewest and n * blocks >= MOST_HOPPER_SMS), heads)
+    return max((n for n in divisors if n <= chosen), default=1)
+
+
+def _order(ctx: GluonContext, blocks: int, heads: int, fewest: int) -> Order:
+    """The order in which persistent programs take tiles."""
+    divisors = [n for n in range(1, heads + 1) if heads % n == 0]
+    usual = next((n for n in divisors if n >= fewest and n * blocks >= MOST_HOPPER_SMS), heads)
+    loops = tuple(part.loop for part in ctx.structure.parts if part.loop is not None)
+    tiles = row_block_tiles(loops, ctx.kernel, row_axes(ctx.structure, ctx.kernel)[0])
+    if ctx.gluon.heads_together is not None or tiles is None:
+        return Order(usual)
+    return order_of(tiles, heads, ctx.gluon.emit.target.sm_count, usual)
+
+
+def takes_sections(ctx: GluonContext) -> bool:
+    """Whether persistent programs begin again in each section of heads; if not, turns go on over all tiles."""
+    if depends_on_sizes(ctx.kernel):
+        return _lengths_differ(ctx)
+    blocks, heads = _extents(ctx)
+    return _order(ctx, blocks, heads, _fewest_heads(ctx, blocks, heads)).sections
 
 
 def heads_at_launch(ctx: GluonContext) -> tuple[IndexExpr, IndexExpr, IndexExpr]:
@@ -139,7 +161,14 @@ def _lengths_differ(ctx: GluonContext) -> bool:
     return any(rows & (names_of_index(loop.start) | names_of_index(loop.stop)) for loop in loops)
 
 
-def tiles_side_by_side(ctx: GluonContext) -> str:
+def turn_text(ctx: GluonContext, turn: str) -> str:
+    """The turn of a persistent program and its tile, from `turn` on, in the kernel's text."""
+    if not takes_sections(ctx):
+        return f"{ctx.helper('_turn_on')}({turn})"
+    return f"{helper_by_sizes(ctx, '_turn')}({turn}, {_tiles_side_by_side(ctx)})"
+
+
+def _tiles_side_by_side(ctx: GluonContext) -> str:
     """The number of tiles of the heads that run at the same time, in the kernel's text."""
     if depends_on_sizes(ctx.kernel):
         return f"{_extents_text(ctx)[0]} * {heads_text(ctx)}"

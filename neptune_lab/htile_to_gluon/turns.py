@@ -1,0 +1,116 @@
+"""The order in which persistent programs take their tiles, and how long the longest of them takes.
+
+A persistent program takes one tile per turn: of every `programs` tiles in the order of `_locate`, one; back and forth,
+so that a program that took a long one then takes a short one.  Tiles are in sections of `together` heads.  Either each
+section begins with the first program again, or turns go on over all tiles:
+
+    sections   evens out long and short row blocks, but the last turn of each section leaves programs idle
+    on         leaves none idle before the end, but may give a program long tiles again and again
+
+Which of them is better follows from the numbers alone, so the time of the longest program is computed for both.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from math import ceil, prod
+
+import numpy as np
+
+from neptune_lab.htile.bounds import grid_env
+from neptune_lab.htile.nodes import For, Kernel
+from neptune_lab.htile.walk import evaluate, names_of_index
+from neptune_lab.target import MOST_HOPPER_SMS
+
+# What a program does before and after the loop of a tile, in loop tiles: if programs are persistent, where some of it
+# overlaps with other tiles, and if not.
+SETUP, SETUP_ALONE = 0.5, 1.5
+# An order is replaced if another one takes less than this part of its time.
+WORTH = 0.97
+# The largest grid whose programs are placed one after another.
+MOST_PLACED = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """An order of tiles.
+
+    Args:
+        together: how many heads are in a section, a divisor of their number.
+        sections: whether each section begins with the first program again.
+    """
+
+    together: int
+    sections: bool = True
+
+
+def row_block_tiles(loops: tuple[For, ...], kernel: Kernel, rows: list[str]) -> tuple[int, ...] | None:
+    """The number of loop tiles of each row block; None if it depends on more than the grid variables `rows`."""
+    env = grid_env(kernel)
+    names = {name for loop in loops for name in names_of_index(loop.start) | names_of_index(loop.stop)}
+    if not names <= set(rows) or any(axis.size is not None for axis in kernel.grid):
+        return None
+    values = [range(env[var].lo, env[var].hi + 1) for var in reversed(rows)]  # (the first one varies fastest)
+    points = (dict(zip(reversed(rows), chosen, strict=True)) for chosen in product(*values))
+    return tuple(sum(max(0, evaluate(loop.stop, at) - evaluate(loop.start, at)) for loop in loops) for at in points)
+
+
+@cache
+def order_of(tiles: tuple[int, ...], heads: int, programs: int, usual: int) -> Order:
+    """The order of the tiles of `heads` heads: sections of `usual` heads, unless another order is much faster; of those
+    that are about as fast, the one with the fewest heads at a time, which share the L2 cache.
+
+    >>> order_of((9, 8, 7), 128, 132, usual=64)
+    Order(together=128, sections=True)
+    >>> order_of((4, 3, 2, 1), 128, 132, usual=64)
+    Order(together=64, sections=True)
+    """
+    first = Order(usual)
+    times = {order: longest(tiles, heads, order, programs) for order in (first, *_orders(len(tiles), heads))}
+    least = min(times.values())
+    if least > WORTH * times[first]:
+        return first
+    return next(order for order, time in times.items() if order != first and WORTH * time <= least)
+
+
+def _orders(blocks: int, heads: int) -> Iterator[Order]:
+    """The orders with few heads at a time first.  A section has a tile for each program of any Hopper GPU."""
+    divisors = [n for n in range(1, heads + 1) if heads % n == 0]
+    for n in divisors:
+        if n * blocks >= MOST_HOPPER_SMS or n == heads:
+            yield Order(n)
+        yield Order(n, sections=False)
+
+
+def longest(tiles: tuple[int, ...], heads: int, order: Order, programs: int) -> float:
+    """The time of the longest persistent program, in loop tiles."""
+    section = np.repeat(np.array(tiles) + SETUP, order.together)
+    times = heads // order.together
+    if not order.sections:
+        section, times = np.tile(section, times), 1
+    turns = ceil(len(section) / programs)
+    taken = np.zeros(turns * programs)
+    taken[: len(section)] = section
+    taken = taken.reshape(turns, programs)
+    taken[1::2] = taken[1::2, ::-1]
+    return float(taken.sum(0).max()) * times
+
+
+def longest_alone(tiles: tuple[int, ...], heads: int, together: int, programs: int) -> float:
+    """The time of programs with one tile each, of which a multiprocessor runs one after another, in loop tiles."""
+    times = [t + SETUP_ALONE for t in tiles]
+    if prod((len(tiles), heads)) > MOST_PLACED:
+        return sum(times) * heads / programs + max(times) / 2
+    free = [0.0] * programs
+    for _ in range(heads // together):
+        for time in times:
+            for _ in range(together):
+                heapq.heapreplace(free, free[0] + time)
+    return max(free)
+
+
+__all__ = ["Order", "longest", "longest_alone", "order_of", "row_block_tiles"]
