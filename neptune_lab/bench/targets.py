@@ -100,6 +100,7 @@ def targets(results: BenchmarkResults) -> tuple[Goal, ...]:
             lambda s: s.over(CUDNN), mean=False,
         ),
         _target("decode, every length", "best of everything", 1.0, of(DECODE), everything, mean=False),
+        _target("decode at 32768", "FlexAttention", 1.0, of(DECODE, 32768), flex, mean=False),
         _target("decode at 32768", reading, 0.85, of(DECODE, 32768), of_reading, mean=False),
         _target(normed, COMPILE, 1.8, group("norms"), torch_compile),
         _target("performer, every length", COMPILE, 1.5, group("performer"), torch_compile, mean=False),

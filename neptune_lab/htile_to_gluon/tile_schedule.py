@@ -10,15 +10,14 @@ from neptune_lab.htile.nodes import Arith, IndexExpr, Int, Kernel, Name, Slice
 from neptune_lab.htile.sizes import product_of
 from neptune_lab.htile.walk import names_of_index, simplify
 from neptune_lab.htile_to_gluon.context import GluonContext
-from neptune_lab.htile_to_gluon.helpers import CACHE, COUNTED, EVEN
+from neptune_lab.htile_to_gluon.helpers import COUNTED
 from neptune_lab.htile_to_gluon.memory import load
 from neptune_lab.htile_to_gluon.shared_memory import left_access
 from neptune_lab.htile_to_gluon.structure import LoopPart, Structure
-from neptune_lab.htile_to_gluon.turns import Order, order_of, row_block_tiles
+from neptune_lab.htile_to_gluon.turns import Order, order_of, row_block_tiles, usual_heads, usual_persistent
 from neptune_lab.htile_to_triton.context import ADD, ATOM, MUL, sizes_of
 from neptune_lab.htile_to_triton.kernel import bind_loop
 from neptune_lab.htile_to_triton.scope import Draft, Scope
-from neptune_lab.target import MOST_HOPPER_SMS
 
 
 def canonicalize(expr: IndexExpr) -> IndexExpr:
@@ -107,21 +106,17 @@ def heads_side_by_side(ctx: GluonContext, blocks: int, heads: int) -> int:
 
 
 def _fewest_heads(ctx: GluonContext, blocks: int, heads: int) -> int:
-    divisors = [n for n in range(1, heads + 1) if heads % n == 0]
-    size = 2 * sum(math.prod(ctx.program.tensor(name).shape) for name in _loaded(ctx))
     chosen = ctx.gluon.heads_together
     if chosen is None:
-        enough = next((n for n in divisors if n * blocks >= EVEN), heads)
-        chosen = min(enough, CACHE * heads // size) if _lengths_differ(ctx) else 1
-    return max((n for n in divisors if n <= chosen), default=1)
+        size = 2 * sum(math.prod(ctx.program.tensor(name).shape) for name in _loaded(ctx))
+        return usual_heads(blocks, heads, size, differ=_lengths_differ(ctx))
+    return max(n for n in range(1, heads + 1) if heads % n == 0 and n <= chosen)
 
 
 def _order(ctx: GluonContext, blocks: int, heads: int, fewest: int) -> Order:
     """The order in which persistent programs take tiles."""
-    divisors = [n for n in range(1, heads + 1) if heads % n == 0]
-    usual = next((n for n in divisors if n >= fewest and n * blocks >= MOST_HOPPER_SMS), heads)
-    loops = tuple(part.loop for part in ctx.structure.parts if part.loop is not None)
-    tiles = row_block_tiles(loops, ctx.kernel, row_axes(ctx.structure, ctx.kernel)[0])
+    usual = usual_persistent(blocks, heads, fewest)
+    tiles = row_block_tiles(ctx.structure, ctx.kernel, row_axes(ctx.structure, ctx.kernel)[0])
     if ctx.gluon.heads_together is not None or tiles is None:
         return Order(usual)
     return order_of(tiles, heads, ctx.gluon.emit.target.sm_count, usual)

@@ -24,6 +24,8 @@ import numpy as np
 from neptune_lab.htile.bounds import grid_env
 from neptune_lab.htile.nodes import For, Kernel
 from neptune_lab.htile.walk import evaluate, names_of_index
+from neptune_lab.htile_to_gluon.helpers import CACHE, EVEN
+from neptune_lab.htile_to_gluon.structure import Structure
 from neptune_lab.target import MOST_HOPPER_SMS
 
 # What a program does before and after the loop of a tile, in loop tiles: if programs are persistent, where some of it
@@ -48,15 +50,43 @@ class Order:
     sections: bool = True
 
 
-def row_block_tiles(loops: tuple[For, ...], kernel: Kernel, rows: list[str]) -> tuple[int, ...] | None:
+def row_block_tiles(structure: Structure, kernel: Kernel, rows: list[str]) -> tuple[int, ...] | None:
     """The number of loop tiles of each row block; None if it depends on more than the grid variables `rows`."""
     env = grid_env(kernel)
+    loops = [part.loop for part in structure.parts if part.loop is not None]
     names = {name for loop in loops for name in names_of_index(loop.start) | names_of_index(loop.stop)}
     if not names <= set(rows) or any(axis.size is not None for axis in kernel.grid):
         return None
+    alone = len(structure.parts) - len(loops)
     values = [range(env[var].lo, env[var].hi + 1) for var in reversed(rows)]  # (the first one varies fastest)
     points = (dict(zip(reversed(rows), chosen, strict=True)) for chosen in product(*values))
-    return tuple(sum(max(0, evaluate(loop.stop, at) - evaluate(loop.start, at)) for loop in loops) for at in points)
+    return tuple(alone + sum(_tiles(loop, at) for loop in loops) for at in points)
+
+
+def _tiles(loop: For, at: dict[str, int]) -> int:
+    return max(0, evaluate(loop.stop, at) - evaluate(loop.start, at))
+
+
+def usual_heads(blocks: int, heads: int, size: int, *, differ: bool) -> int:
+    """How many heads run at the same time if each tile has a program: one if all row blocks have the same number of
+    tiles, else enough to balance them, longest first, as long as what loops load fits the L2 cache.
+
+    Args:
+        blocks, heads: the numbers of row blocks and of heads.
+        size: bytes that the loops of all heads load.
+        differ: whether row blocks have different numbers of tiles.
+    """
+    divisors = [n for n in range(1, heads + 1) if heads % n == 0]
+    enough = next((n for n in divisors if n * blocks >= EVEN), heads)
+    chosen = min(enough, CACHE * heads // size) if differ else 1
+    return max((n for n in divisors if n <= chosen), default=1)
+
+
+def usual_persistent(blocks: int, heads: int, fewest: int) -> int:
+    """How many heads are usually in a section of persistent programs: at least `fewest`, and enough for a tile for each
+    program of any Hopper GPU."""
+    enough = (n for n in range(fewest, heads + 1) if heads % n == 0 and n * blocks >= MOST_HOPPER_SMS)
+    return next(enough, heads)
 
 
 @cache
@@ -113,4 +143,4 @@ def longest_alone(tiles: tuple[int, ...], heads: int, together: int, programs: i
     return max(free)
 
 
-__all__ = ["Order", "longest", "longest_alone", "order_of", "row_block_tiles"]
+__all__ = ["Order", "longest", "longest_alone", "order_of", "row_block_tiles", "usual_heads", "usual_persistent"]
