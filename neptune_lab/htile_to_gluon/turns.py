@@ -12,12 +12,11 @@ Which of them is better follows from the numbers alone, so the time of the longe
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from math import ceil, prod
+from math import ceil
 
 import numpy as np
 
@@ -28,13 +27,10 @@ from neptune_lab.htile_to_gluon.helpers import CACHE, EVEN
 from neptune_lab.htile_to_gluon.structure import Structure
 from neptune_lab.target import MOST_HOPPER_SMS
 
-# What a program does before and after the loop of a tile, in loop tiles: if programs are persistent, where some of it
-# overlaps with other tiles, and if not.
-SETUP, SETUP_ALONE = 0.5, 1.5
+# What a program does before and after the loop of a tile and does not overlap with other tiles, in loop tiles.
+SETUP = 0.5
 # An order is replaced if another one takes less than this part of its time.
 WORTH = 0.97
-# The largest grid whose programs are placed one after another.
-MOST_PLACED = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,17 +126,4 @@ def longest(tiles: tuple[int, ...], heads: int, order: Order, programs: int) -> 
     return float(taken.sum(0).max()) * times
 
 
-def longest_alone(tiles: tuple[int, ...], heads: int, together: int, programs: int) -> float:
-    """The time of programs with one tile each, of which a multiprocessor runs one after another, in loop tiles."""
-    times = [t + SETUP_ALONE for t in tiles]
-    if prod((len(tiles), heads)) > MOST_PLACED:
-        return sum(times) * heads / programs + max(times) / 2
-    free = [0.0] * programs
-    for _ in range(heads // together):
-        for time in times:
-            for _ in range(together):
-                heapq.heapreplace(free, free[0] + time)
-    return max(free)
-
-
-__all__ = ["Order", "longest", "longest_alone", "order_of", "row_block_tiles", "usual_heads", "usual_persistent"]
+__all__ = ["Order", "longest", "order_of", "row_block_tiles", "usual_heads", "usual_persistent"]

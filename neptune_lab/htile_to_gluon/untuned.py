@@ -3,8 +3,6 @@ loop in Triton), and whether their programs are persistent."""
 
 from __future__ import annotations
 
-from math import prod
-
 from neptune_lab.htile.bounds import grid_env
 from neptune_lab.htile.nodes import Elementwise, For, Kernel, Program
 from neptune_lab.htile.shapes import shape_of
@@ -13,15 +11,6 @@ from neptune_lab.htile_to_gluon.key_order import keys_in_halves
 from neptune_lab.htile_to_gluon.match import bound_points, match_structure
 from neptune_lab.htile_to_gluon.registers import fits
 from neptune_lab.htile_to_gluon.structure import UnsupportedKernel
-from neptune_lab.htile_to_gluon.tile_schedule import row_axes
-from neptune_lab.htile_to_gluon.turns import (
-    longest,
-    longest_alone,
-    order_of,
-    row_block_tiles,
-    usual_heads,
-    usual_persistent,
-)
 from neptune_lab.htile_to_gluon.widths import widened
 from neptune_lab.htile_to_triton.descriptors import leaves_rows
 from neptune_lab.htile_to_triton.module import rounds_to_eights
@@ -50,26 +39,6 @@ def suits_persistence(program: Program) -> bool:
     return all(
         _is_short(kernel) and not _computes_tanh(kernel) and not rounds_to_eights(kernel) for kernel in program.kernels
     )
-
-
-def times_of_programs(program: Program, kernel: Kernel, multiprocessors: int) -> tuple[float, float] | None:
-    """The times of the longest persistent program, and of programs with one tile each, in loop tiles; None if they
-    are not known from the sizes."""
-    program, kernel = widened(program, kernel)
-    try:
-        structure = match_structure(program, kernel)
-    except UnsupportedKernel:
-        return None
-    rows, others = row_axes(structure, kernel)
-    tiles = row_block_tiles(structure, kernel, rows)
-    if tiles is None:
-        return None
-    heads = prod(axis.extent for axis in kernel.grid if axis.var in others)
-    loaded = {p.b.tensor for part in structure.parts for p in (*part.leading, *part.trailing)}
-    size = 2 * sum(prod(program.tensor(name).shape) for name in loaded)
-    together = usual_heads(len(tiles), heads, size, differ=len(set(tiles)) > 1)
-    order = order_of(tiles, heads, multiprocessors, usual_persistent(len(tiles), heads, together))
-    return longest(tiles, heads, order, multiprocessors), longest_alone(tiles, heads, together, multiprocessors)
 
 
 def suits_wide_tiles(program: Program) -> bool:

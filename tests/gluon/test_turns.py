@@ -14,7 +14,7 @@ import neptune_lab as nl
 from neptune_lab.gluon_simulator import Simulator
 from neptune_lab.htile_to_gluon import tile_schedule
 from neptune_lab.htile_to_gluon.helpers import HELPERS
-from neptune_lab.htile_to_gluon.turns import Order, longest, longest_alone, order_of
+from neptune_lab.htile_to_gluon.turns import Order, longest, order_of
 from neptune_lab.operators import attention
 from neptune_lab.target import MOST_HOPPER_SMS
 
@@ -89,11 +89,6 @@ def test_no_section_leaves_programs_idle():
     causal = tuple(range(12, 0, -1))
     ideal = (sum(causal) + 0.5 * len(causal)) * 64 / 132
     assert longest(causal, 64, order_of(causal, 64, 132, usual=32), 132) < 1.06 * ideal
-
-
-def test_programs_with_a_tile_each_fill_free_multiprocessors():
-    assert longest_alone((4,), 132, 1, 132) == longest_alone((4,), 4, 1, 132)
-    assert longest_alone((4,), 133, 1, 132) == 2 * longest_alone((4,), 132, 1, 132)
 
 
 @pytest.mark.parametrize("causal", [False, True])
