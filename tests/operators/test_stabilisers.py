@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 from gradients import worst_error
@@ -40,6 +41,15 @@ def _cube(x, m):
     return te.power(te.abs(x) / te.abs(m), te.const(3.0, "float32"))
 
 
+def _over_rows(of: Callable[..., Any]) -> Operator:
+    """out = the sum of of(m[i], s[i]) over the rows, as of a mean loss."""
+    x = te.placeholder((5, 7), "float32", name="x")
+    j, k, r = te.reduce_axis((0, 7), name="j"), te.reduce_axis((0, 7), name="k"), te.reduce_axis((0, 5), name="r")
+    m = te.compute((5,), lambda i: te.max(x[i, j], axis=j), name="m")
+    s = te.compute((5,), lambda i: te.sum(te.exp(x[i, k] - m[i]), axis=k), name="s")
+    return custom("loss", [x], [te.compute((), lambda: te.sum(of(m[r], s[r]), axis=r), name="out")])
+
+
 def _element_by_element() -> Operator:
     """A sum whose terms follow the maximum by different multiples, each of which the result takes away again."""
     x = te.placeholder((5, 7), "float32", name="x")
@@ -59,6 +69,7 @@ CANCEL = {
     "in one of two branches": lambda: _rows(
         "branch", lambda m, s, i: te.if_then_else(i < 2, m + te.log(s), te.exp(m) * s), _difference
     ),
+    "in a sum over the rows": lambda: _over_rows(lambda m, s: m + te.log(s)),
 }
 STAY = {
     "half of it": lambda: _rows("half", _log_of_sum, lambda x, m: te.exp(x - m * te.const(0.5, "float32"))),
@@ -70,6 +81,7 @@ STAY = {
     "of the wrong power": lambda: _rows("power", _power_mean, lambda x, m: te.abs(x) / te.abs(m)),
     "nearly": lambda: _rows("nearly", lambda m, s, i: m + te.log(s) * te.const(1.0000001, "float32"), _difference),
     "element by element": _element_by_element,
+    "half of it, in a sum over the rows": lambda: _over_rows(lambda m, s: m * te.const(0.5, "float32") + te.log(s)),
     "a result itself": lambda: norms.rms_norm_max(4, 6),
 }
 

@@ -34,15 +34,16 @@ def value(expr: Expr, at: dict[str, int]) -> int:
     raise AssertionError(expr)
 
 
-def check(index: list[Expr], extents: dict[str, int]) -> None:
-    """Compares with a loop over all iterations of the reader."""
+def check(index: list[Expr], extents: dict[str, int], more: int = 0) -> None:
+    """Compares with a loop over all iterations of the reader, of a tensor that has `more` elements behind those that are
+    read along each dimension."""
     names = list(extents)
     every = [dict(zip(names, at, strict=True)) for at in product(*(range(n) for n in extents.values()))]
     read = Counter((*(value(e, at) for e in index), *at.values()) for at in every)
     lowest = [min(value(e, at) for at in every) for e in index]
     index = [e if low >= 0 else Op("add", (e, Const(-low))) for e, low in zip(index, lowest, strict=True)]
     read = Counter((tuple(value(e, at) for e in index), tuple(at.values())) for at in every)
-    shape = [max(value(e, at) for at in every) + 1 for e in index]
+    shape = [max(value(e, at) for at in every) + 1 + more for e in index]
     found = transposed(index, [(f"@{n}", extent) for n, extent in enumerate(shape)], extents)
     counted: Counter = Counter()
     for place in product(*(range(n) for n in shape)):
@@ -61,6 +62,8 @@ READS = {
     "diagonal": [i, i],
     "blocks": [Op("floordiv", (i, Const(3)))],
     "remainders": [Op("floormod", (i, Const(3)))],
+    "remainders and blocks": [Op("floormod", (i, Const(3))), Op("floordiv", (i, Const(3)))],
+    "digits of two bases": [Op("floordiv", (i, Const(3))), Op("floormod", (i, Const(2)))],
     "blocks and remainders": [Op("floordiv", (i, Const(3))), Op("floormod", (i, Const(3)))],
     "difference": [Op("sub", (i, j))],
     "sum of three": [Op("add", (Op("add", (i, j)), k))],
@@ -73,8 +76,16 @@ READS = {
 
 @pytest.mark.parametrize("name", READS)
 @pytest.mark.parametrize("extents", [{"i": 4, "j": 3, "k": 2}, {"i": 7, "j": 2, "k": 1}])
-def test_each_iteration_counts_once_for_what_it_reads(name, extents):
-    check(READS[name], extents)
+@pytest.mark.parametrize("more", [0, 2])
+def test_each_iteration_counts_once_for_what_it_reads(name, extents, more):
+    check(READS[name], extents, more)
+
+
+def test_both_digits_of_a_row_are_solved_at_once():
+    index = [Op("floordiv", (i, Const(4))), Op("floormod", (i, Const(4)))]
+    for read in (index, index[::-1]):
+        found = transposed(read, [("a", 3), ("b", 4)] if read is index else [("b", 4), ("a", 3)], {"i": 12})
+        assert (found.free, found.conditions) == ([], [])
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -98,4 +109,4 @@ def test_random_reads(seed):
             ]
         )
 
-    check([index() for _ in range(rng.randint(1, 3))], extents)
+    check([index() for _ in range(rng.randint(1, 3))], extents, rng.randint(0, 1))

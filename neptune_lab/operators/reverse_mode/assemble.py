@@ -10,6 +10,7 @@ from neptune_lab.errors import DefinitionError
 from neptune_lab.loop_ir.names import unique
 from neptune_lab.loop_ir.nodes import Buffer, Program
 from neptune_lab.operators.reverse_mode.cotangents import Reverse
+from neptune_lab.operators.reverse_mode.digits import along_digits
 from neptune_lab.operators.reverse_mode.keep import Value, kept_by_default, values
 from neptune_lab.operators.reverse_mode.origins import Origin
 from neptune_lab.operators.reverse_mode.parts import divided
@@ -125,6 +126,7 @@ def assemble(
     results = list(cotangents.values())
     used = set().union(*(stage.reads for stage in wanted))
     own = [b for b in (*inputs, *given) if b.name in used or b.name not in kept]
+    wanted = along_digits(wanted, results)
     first = program_of(f"{name}_backward", own, wanted, results)
     division = divided(first, wanted, results, grouped)
     backward = program_of(f"{name}_backward", own, [stage for part in division.parts for stage in part], results)

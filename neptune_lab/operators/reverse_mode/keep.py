@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from neptune_lab.loop_ir.dimensions import Dimension, dimensions
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_ir.tree import blocks
-from neptune_lab.operators.reverse_mode.stages import Stage, needed
+from neptune_lab.operators.reverse_mode.digits import along_digits
+from neptune_lab.operators.reverse_mode.stages import Stage, needed, program_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,17 @@ def _follows(stage: Stage, own: Collection[str], kept: Collection[str]) -> bool:
 
 
 def _after_rolled(program: Program, stages: Sequence[Stage]) -> set[str]:
-    """The stages that need a whole rolled reduction, and do not compute along its dimension."""
+    """The stages that need a whole rolled reduction, and do not compute along its dimension, of the program as it is or
+    along the digits of flattened rows: `t[r // 4, r % 4]` and `t[d // 4, d % 4]` are along the same rows."""
+    found = _after(program, stages)
+    cut = along_digits(stages, program.outputs)
+    if all(a is b for a, b in zip(cut, stages, strict=True)):
+        return found
+    inputs = [program.buffer(name) for name in program.inputs]
+    return found | _after(program_of(program.name, inputs, cut, program.outputs), cut)
+
+
+def _after(program: Program, stages: Sequence[Stage]) -> set[str]:
     dims = dimensions(program)
     rolled = rolled_axes(program)
     by_name = {block.name: block for block in blocks(program)}

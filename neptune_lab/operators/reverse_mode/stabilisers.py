@@ -82,9 +82,10 @@ class _Change:
             total = self.arithmetic.add(total, self.arithmetic.mul(slope, substitute(self.of[read.buffer], here)))
         if total is None or row is None:
             return True
+        if is_zero(self._expanded(total)):
+            return True  # also of a sum over the rows, such as a mean loss
         if stage.reducer is None:
-            if not is_zero(self._expanded(total)):
-                self.of[stage.name], self.rows[stage.name] = total, row
+            self.of[stage.name], self.rows[stage.name] = total, row
             return True
         folded = {axis for axis, _ in stage.folded}
         if stage.reducer not in ("sum", "max", "min") or any(folded & variables(index) for index in row):

@@ -73,9 +73,10 @@ def transposed(index: Sequence[Expr], target: Sequence[Axis], extents: Mapping[s
     waiting = list(zip(index, target, strict=True))
     # Plain variables first: what they give makes the other dimensions' expressions known.
     waiting.sort(key=lambda pair: not isinstance(pair[0], Var))
-    for n, (expr, (axis, extent)) in enumerate(waiting):
-        rest = [other for other, _ in waiting[n + 1 :]]
-        _invert(made, expr, Var(axis), extent, extents, rest, waiting, taken)
+    solved = _solve_digits(made, waiting, extents)
+    for expr, (axis, extent) in waiting:
+        if axis not in solved:
+            _invert(made, expr, Var(axis), extent, extents, taken)
     for name, extent in extents.items():
         if name not in made.values:
             _free(made, name, extent)
@@ -88,8 +89,6 @@ def _invert(
     axis: Var,
     extent: int,
     extents: Mapping[str, int],
-    rest: Sequence[Expr],
-    every: Sequence[tuple[Expr, Axis]],
     taken: set[str],
 ) -> None:
     """Solves `expr = axis` for a variable of the reader that has no value yet, or makes it a condition."""
@@ -103,13 +102,10 @@ def _invert(
                 made.conditions.append(_less(axis, extents[name]))
             return
         case Op("floordiv", (Var(name), Const(int(size)))) if name in unknown and size > 0:
-            part = next((Var(a) for e, (a, _) in every if _is_remainder(e, name, size) and e in rest), None)
-            count = min(size, extents[name])
-            if part is None:
-                part = Var(unique(f"{name}_part", taken))
-                taken.add(part.name)
-                made.free.append((part.name, count))
-            value = Op("add", (Op("mul", (axis, Const(size))), part))
+            part = unique(f"{name}_part", taken)
+            taken.add(part)
+            made.free.append((part, min(size, extents[name])))
+            value = Op("add", (Op("mul", (axis, Const(size))), Var(part)))
             made.values[name] = value
             if extent * size > extents[name] or extents[name] % size:
                 made.conditions.append(_less(value, extents[name]))
@@ -121,6 +117,8 @@ def _invert(
             made.free.append((whole, count))
             value = Op("add", (Op("mul", (Var(whole), Const(size))), axis))
             made.values[name] = value
+            if extent > size:
+                made.conditions.append(_less(axis, size))
             if extents[name] < count * size:
                 made.conditions.append(_less(value, extents[name]))
             return
@@ -140,8 +138,59 @@ def _invert(
     made.conditions += [Op("ge", (value, Const(0))), _less(value, extents[chosen])]
 
 
-def _is_remainder(expr: Expr, name: str, size: int) -> bool:
-    return expr == Op("floormod", (Var(name), Const(size)))
+def _solve_digits(
+    made: Transposed, reads: Sequence[tuple[Expr, Axis]], extents: Mapping[str, int]
+) -> frozenset[str]:
+    """Solves reads of all digits of a variable together: of x[i // 12, i // 4 % 3, i % 4], i is x0 * 12 + x1 * 4 + x2.
+
+    Returns:
+        The axes of these reads.
+    """
+    solved: set[str] = set()
+    plain = {expr.name for expr, _ in reads if isinstance(expr, Var)}
+    found: dict[str, list[tuple[int, int | None, Axis]]] = {}
+    for expr, axis in reads:
+        digit = _digit(expr)
+        if digit is not None and digit[0] in extents.keys() - plain:
+            found.setdefault(digit[0], []).append((*digit[1:], axis))
+    for name, digits in found.items():
+        digits.sort(key=lambda digit: digit[0])
+        following = 1
+        for step, count, _ in digits:
+            following = 0 if step != following else extents[name] if count is None else step * count
+        # Formal statement: each digit begins where the one below it ends, and the last one reaches the extent.
+        if len(digits) < 2 or following < extents[name] or any(count is None for _, count, _ in digits[:-1]):
+            continue
+        terms = Sum(tuple(sorted((axis, step) for step, _, (axis, _) in digits)), 0)
+        made.values[name] = value = _written(terms)
+        most = sum(step * (extent - 1) for step, _, (_, extent) in digits)
+        made.conditions += [_less(Var(axis), count) for _, count, (axis, extent) in digits if count and extent > count]
+        if most >= extents[name]:
+            made.conditions.append(_less(value, extents[name]))
+        solved |= {axis for _, _, (axis, _) in digits}
+    return frozenset(solved)
+
+
+def _digit(expr: Expr) -> tuple[str, int, int | None] | None:
+    """(v, s, n) of an expression that is v // s % n, and v // s if n is None; None for another one.
+
+    >>> _digit(Op("floordiv", (Op("floormod", (Var("i"), Const(12))), Const(4))))
+    ('i', 4, 3)
+    """
+    match expr:
+        case Var(name):
+            return name, 1, None
+        case Op("floordiv" | "floormod" as operation, (inner, Const(int(size)))) if size > 0:
+            digit = _digit(inner)
+            if digit is None:
+                return None
+            name, step, count = digit
+            if count is not None and count % size:
+                return None
+            if operation == "floormod":
+                return name, step, size
+            return name, step * size, None if count is None else count // size
+    return None
 
 
 def _free(made: Transposed, name: str, extent: int) -> None:
