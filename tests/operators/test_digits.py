@@ -23,9 +23,7 @@ def digits(index: Expr, size: int) -> tuple[Expr, Expr]:
 
 
 def stage(name: str, axes: dict[str, int], term: Expr, folded: dict[str, int] | None = None) -> Stage:
-    return Stage(
-        name, tuple(axes.items()), tuple((folded or {}).items()), "sum" if folded else None, term, "float32"
-    )
+    return Stage(name, tuple(axes.items()), tuple((folded or {}).items()), "sum" if folded else None, term, "float32")
 
 
 r, a, b, c = map(Var, "rabc")
@@ -69,13 +67,14 @@ def test_a_stage_along_the_same_rows_follows():
 def test_left_as_they_are(kind: str):
     out = stage("out", {"r": ROWS}, Load("s", (r,)))
     shifted = stage("out", {"a": 9}, Load("s", (Op("add", (a, Const(3))),)))
+    few = [stage("s", {"r": 3}, Load("x", (r, Const(0), c)), {"c": 5}), stage("out", {"r": 3}, Load("s", (r,)))]
     ragged = stage("s", {"r": 10}, Load("x", (*digits(r, 4), c)), {"c": 5})
     stages = {
         "a result": [SUM],
         "read by a result": [SUM, out],
         "read elsewhere": [SUM, shifted],
         "not whole": [ragged, stage("out", {"a": 2, "b": 4}, Load("s", (FLAT,)))],
-        "nothing": [stage("s", {"r": 3}, Load("x", (r, Const(0), c)), {"c": 5}), stage("out", {"r": 3}, Load("s", (r,)))],
+        "nothing": few,
     }[kind]
     found = changed(stages, [stages[-1].name], [X])
     assert all(x is y for x, y in zip(found, stages, strict=True))
@@ -138,7 +137,8 @@ def test_a_loss_of_more_dimensions_takes_as_many_kernels_as_of_two(
     given = torch.randn(function(x, t).shape, generator=generator)
     attend(own, args[1]).backward(given)
     function(wide, t).backward(given.double())
-    assert own.grad is not None and wide.grad is not None
+    assert own.grad is not None
+    assert wide.grad is not None
     torch.testing.assert_close(own.grad.double(), wide.grad, rtol=1e-5, atol=1e-6)
 
 

@@ -35,8 +35,8 @@ def value(expr: Expr, at: dict[str, int]) -> int:
 
 
 def check(index: list[Expr], extents: dict[str, int], more: int = 0) -> None:
-    """Compares with a loop over all iterations of the reader, of a tensor that has `more` elements behind those that are
-    read along each dimension."""
+    """Compares with a loop over all iterations of the reader; the tensor has `more` elements behind those that are read
+    along each dimension."""
     names = list(extents)
     every = [dict(zip(names, at, strict=True)) for at in product(*(range(n) for n in extents.values()))]
     read = Counter((*(value(e, at) for e in index), *at.values()) for at in every)

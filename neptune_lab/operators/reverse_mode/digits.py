@@ -1,7 +1,7 @@
 """Stages of flattened rows along the dimensions that were flattened.
 
-A loss of `x.reshape(-1, width)` has one axis r for the rows of x[r // 1024, r % 1024, c], and the gradient of x has two.
-Stages along r and those along both share no loop.  So an axis whose digits are read becomes two axes, one per digit.
+A loss of `x.reshape(-1, width)` has one axis r for the rows of x[r // 1024, r % 1024, c]; the gradient of x has two.
+Stages along r and stages along both share no loop.  So an axis whose digits are read becomes two axes, one per digit.
 """
 
 from __future__ import annotations

@@ -138,9 +138,7 @@ def _invert(
     made.conditions += [Op("ge", (value, Const(0))), _less(value, extents[chosen])]
 
 
-def _solve_digits(
-    made: Transposed, reads: Sequence[tuple[Expr, Axis]], extents: Mapping[str, int]
-) -> frozenset[str]:
+def _solve_digits(made: Transposed, reads: Sequence[tuple[Expr, Axis]], extents: Mapping[str, int]) -> frozenset[str]:
     """Solves reads of all digits of a variable together: of x[i // 12, i // 4 % 3, i % 4], i is x0 * 12 + x1 * 4 + x2.
 
     Returns:
