@@ -1,6 +1,6 @@
 """Times first calls of drawn attention problems, ours and FlexAttention's, each in a new process with empty caches.
 
-    python scripts/first_calls.py 20261126:0 20261126:7 3:10
+    python scripts/first_calls.py 20261126:0 20261126:7 3:10 [--side 4]
 
 An argument is a seed and the number of an attention problem in it, as `neptune-lab bench --drawn` draws them.  Before
 the problem, both compilers compile a tiny one.  The last line has geometric means.
@@ -8,12 +8,14 @@ the problem, both compilers compile a tiny one.  The last line has geometric mea
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -42,29 +44,44 @@ def seconds(seed: int, index: int) -> tuple[str, float, float]:
     return problem.name, took[0], took[1]
 
 
+def in_new_process(wanted: str) -> tuple[str, float, float] | str:
+    """`seconds` of a new process with empty caches; why there are none."""
+    with tempfile.TemporaryDirectory() as folder:
+        caches = {name: str(Path(folder) / name.lower()) for name in CACHES}
+        command = [sys.executable, __file__, "--one", wanted]
+        done = subprocess.run(command, env=os.environ | caches, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return " ".join(done.stderr.strip().splitlines()[-1:])
+    name, ours, flex = json.loads(done.stdout.splitlines()[-1])
+    return name, ours, flex
+
+
 def main() -> None:
     """Prints a line per problem."""
-    if sys.argv[1] == "--one":
-        print(json.dumps(seconds(int(sys.argv[2]), int(sys.argv[3]))))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("problems", nargs="*", help="seed:number")
+    parser.add_argument("--side", type=int, default=1, help="processes side by side")
+    parser.add_argument("--one", help="in this process, as JSON")
+    chosen = parser.parse_args()
+    if chosen.one:
+        print(json.dumps(seconds(*map(int, chosen.one.split(":")))))
         return
-    ours, flex = [], []
-    for wanted in sys.argv[1:]:
-        with tempfile.TemporaryDirectory() as folder:
-            caches = {name: str(Path(folder) / name.lower()) for name in CACHES}
-            command = [sys.executable, __file__, "--one", *wanted.split(":")]
-            done = subprocess.run(command, env=os.environ | caches, capture_output=True, text=True, check=False)
-        if done.returncode:
-            print(wanted, done.stderr.strip().splitlines()[-1:])
-            continue
-        name, mine, theirs = json.loads(done.stdout.splitlines()[-1])
-        ours.append(mine)
-        flex.append(theirs)
-        print(f"{wanted:12} {name:90} {mine:5.2f} s, FlexAttention {theirs:5.2f} s: {mine / theirs:.2f}", flush=True)
-    if ours:
-        ratios = [mine / theirs for mine, theirs in zip(ours, flex, strict=True)]
-        print(
-            f"geometric means: {geometric_mean(ours):.2f} s, {geometric_mean(flex):.2f} s: {geometric_mean(ratios):.2f}"
-        )
+    ratios, ours, flex = [], [], []
+    with ThreadPoolExecutor(chosen.side) as pool:
+        for wanted, found in zip(chosen.problems, pool.map(in_new_process, chosen.problems), strict=True):
+            if isinstance(found, str):
+                print(f"{wanted:12} failed: {found}", flush=True)
+                continue
+            name, mine, theirs = found
+            ours.append(mine)
+            flex.append(theirs)
+            ratios.append(mine / theirs)
+            print(
+                f"{wanted:12} {name:90} {mine:5.2f} s, FlexAttention {theirs:5.2f} s: {mine / theirs:.2f}", flush=True
+            )
+    if ratios:
+        means = [f"{geometric_mean(values):.2f}" for values in (ours, flex, ratios)]
+        print(f"geometric means: {means[0]} s, {means[1]} s: {means[2]}; the worst {max(ratios):.2f}")
 
 
 if __name__ == "__main__":
