@@ -1,10 +1,12 @@
 """Microseconds of the host from an eager `nl.attention` call to its last launch, with the GPU idle.
 
-    python scripts/call_cost.py [--rows "causal;decode"] [--turns 300] [--workers 12]
+    python scripts/call_cost.py [--rows "causal;decode"] [--turns 150] [--rounds 2] [--warm 200] [--workers 12]
 
-Each call is timed by itself, after the GPU has finished the one before; the figure is the median.  Each answer is
-compared with float64.  The kernels are compiled first, by one process per row, which leave them in the caches on the
-disk (`--workers 0`: by this process, one after another).
+Each call is timed by itself, after the GPU has finished the one before; the figure is the median.  All rows first make
+calls that are not timed, which also warm the process; then each round times every row, and after it torch's
+`scaled_dot_product_attention` of four heads, as a measure of the host at that moment.  Each answer is compared with
+float64.  The kernels are compiled first, by one process per row, which leave them in the caches on the disk
+(`--workers 0`: by this process, one after another).
 """
 
 from __future__ import annotations
@@ -28,9 +30,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import neptune_lab as nl
 
-# Calls before the first one that is timed: more than a family of calls has lengths of its own.
-WARM = 20
+# Calls before an answer is checked: more than a family of calls has lengths of its own.
+CHECKED = 20
 LENGTHS = 400
+# Calls of torch's function after each row.
+BESIDE = 40
 
 
 @dataclass(frozen=True)
@@ -229,7 +233,8 @@ def prepare(names: Sequence[str], workers: int, turns: int) -> None:
     for name in mine:
         while len([p for p in running if p.poll() is None]) >= workers:
             time.sleep(0.05)
-        command = [sys.executable, __file__, "--workers", "0", "--turns", str(turns), "--rows", name]
+        counts = ["--workers", "0", "--turns", str(turns), "--warm", "1", "--rounds", "1"]
+        command = [sys.executable, __file__, *counts, "--rows", name]
         running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
     for name, process in zip(mine, running, strict=True):
         if process.wait():
@@ -239,7 +244,9 @@ def prepare(names: Sequence[str], workers: int, turns: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", help="names, separated by semicolons; all if left out")
-    parser.add_argument("--turns", type=int, default=300)
+    parser.add_argument("--turns", type=int, default=150, help="calls of a row in a round")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--warm", type=int, default=200, help="calls of each row before the first one that is timed")
     parser.add_argument("--workers", type=int, default=min(len(ROWS), os.cpu_count() or 1), help="that compile")
     parser.add_argument("--prepare", action="store_true", help="compile only")
     chosen = parser.parse_args()
@@ -253,14 +260,23 @@ def main() -> None:
     if chosen.prepare:
         return
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; compiled in {time.perf_counter() - begin:.0f} s")
-    print(f"{'call':30} microseconds  error")
+    rows: dict[str, Row] = {}
+    errors: dict[str, float] = {}
     for name in names:
         torch.manual_seed(0)
-        row = ROWS[name]()
-        for _ in range(WARM):
+        row = rows[name] = ROWS[name]()
+        for _ in range(CHECKED):
             found = row.call(row.before())
-        wrong = error(found, row.answer())
-        print(f"{name:30} {spent(row, chosen.turns):12.1f}  {wrong:.1e}", flush=True)
+        errors[name] = error(found, row.answer())
+        spent(row, max(chosen.warm - CHECKED, 1))
+    beside = ROWS["sdpa"]()
+    spent(beside, chosen.warm)
+    print(f"rows are ready after {time.perf_counter() - begin:.0f} s")
+    print(f"{'call':30} microseconds  torch's  error")
+    for _ in range(chosen.rounds):
+        for name in names:
+            own, torchs_own = spent(rows[name], chosen.turns), spent(beside, BESIDE)
+            print(f"{name:30} {own:12.1f} {torchs_own:8.1f}  {errors[name]:.1e}", flush=True)
     print(f"{time.perf_counter() - begin:.0f} s together")
 
 
