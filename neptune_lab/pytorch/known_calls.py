@@ -8,6 +8,7 @@ long way: a subclass, a transform, a mod whose state cannot be seen.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -28,27 +29,40 @@ _Tensor = torch.Tensor
 _modes = torch._C._len_torch_dispatch_stack
 _transform: Any = torch._C._functorch.peek_interpreter_stack  # pyright: ignore[reportAttributeAccessIssue]
 _recording = torch.is_grad_enabled
+_tracing = torch._C._get_tracing_state
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Known:
     """A kernel and what it takes besides q, k and v.
 
     Args:
         captured: for each captured tensor its index among the tensors of the mods' states, and the dtype that the
             kernel takes.
+        family: of a kernel for all lengths: the calls that it serves, which notes the lengths.
+        direct: the kernel's launcher for the device of these calls that calls Triton's launch function itself; None
+            while there is none.
     """
 
     compiled: Compiled
     captured: tuple[tuple[int, torch.dtype], ...]
+    family: Family | None = None
+    direct: Callable[..., Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Recorded:
-    """A kernel with gradients; `captured` as in `_Known`."""
+    """A kernel with gradients; `captured` as in `_Known`.
+
+    Args:
+        as_they_are: whether the forward kernel takes such tensors without copies, and no others.
+        direct: `Differentiable.direct_on` of the device of these calls; None while there is none.
+    """
 
     kernel: Differentiable
     captured: tuple[tuple[int, torch.dtype], ...]
+    as_they_are: bool
+    direct: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +73,6 @@ class _ForLengths:
         q, kv: the least and the largest length of q, and of k and v.
         together: whether both are one length.
         extents: of the mods' tensors: a number; "q" or "kv" for that length.
-        family: the calls that it serves, which notes the lengths.
     """
 
     known: _Known
@@ -67,7 +80,6 @@ class _ForLengths:
     kv: tuple[int, int]
     together: bool
     extents: tuple[tuple[int | str, ...], ...]
-    family: Family
 
     def serves(self, q: int, kv: int, tensors: list[torch.Tensor]) -> bool:
         """Whether the kernel takes these lengths and tensors."""
@@ -132,8 +144,7 @@ def launched(
         options = _options(enable_gqa, scale, lse, dynamic, more)
     if options is None or of_score is None or of_mask is None:
         return None
-    device = q.device
-    group = _groups.get((q.dtype, k.dtype, v.dtype, device, k.device, v.device, options, of_score, of_mask))
+    group = _groups.get((q.dtype, k.dtype, v.dtype, _devices(q, k, v), options, of_score, of_mask))
     if group is None:
         return None
     strides = None
@@ -149,7 +160,13 @@ def launched(
         recorded = group.recorded.get(key)
         if recorded is None:
             return None
-        return recorded.kernel(q, k, v, *captured_inputs(recorded.captured, tensors, device))
+        if recorded.as_they_are and _tracing() is None:
+            direct = recorded.direct
+            if direct is None:
+                direct = recorded.direct = recorded.kernel.direct_on(q.device)
+            if direct is not None:
+                return direct(q, k, v)
+        return recorded.kernel(q, k, v, *captured_inputs(recorded.captured, tensors, q.device))
     known = group.known.get(key)
     if known is None:
         if not group.for_lengths or not len(of_q) == len(of_k) == len(of_v) == 4:
@@ -161,12 +178,26 @@ def launched(
                 break
         else:
             return None
-        found.family.keys = of_k[2]
         known = found.known
-    launch = known.compiled.kernel.launch
+        _add(group.known, key, known)
+    if known.family is not None:
+        known.family.keys = of_k[2]
+    launch = known.direct
+    if launch is None:
+        kernel = known.compiled.kernel
+        launch = known.direct = kernel.direct_on(q.device)
+        if launch is None:
+            launch = kernel.launch
     if not known.captured:
         return launch(q, k, v)
-    return launch(q, k, v, *captured_inputs(known.captured, tensors, device))
+    return launch(q, k, v, *captured_inputs(known.captured, tensors, q.device))
+
+
+def _devices(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+    """The devices; of GPUs their numbers, which are compared in less time."""
+    if q.is_cuda and k.is_cuda and v.is_cuda:
+        return q.get_device(), k.get_device(), v.get_device()
+    return q.device, k.device, v.device
 
 
 def _options(enable_gqa: Any, scale: Any, lse: Any, dynamic: Any, more: tuple[tuple[str, Any], ...]) -> Any:
@@ -219,7 +250,7 @@ def _noted(
     place = {id(tensor): index for index, tensor in enumerate(tensors)}
     if any(id(read[index]) not in place for index, _ in captured):
         return None
-    kinds = q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, options, *mods
+    kinds = q.dtype, k.dtype, v.dtype, _devices(q, k, v), options, *mods
     strides = None
     if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
         strides = q.stride(), k.stride(), v.stride()
@@ -239,8 +270,11 @@ def keep_recorded(
         read: the tensors that the mods read (`Reading.tensors`).
     """
     noted = _noted(*call, captured, read)
-    if noted is not None:
-        _add(_group_of(noted.kinds).recorded, noted.key, _Recorded(kernel, noted.captured))
+    if noted is None:
+        return
+    with torch.no_grad():
+        as_they_are = not captured and kernel.forward.fits(call[:3])
+    _add(_group_of(noted.kinds).recorded, noted.key, _Recorded(kernel, noted.captured, as_they_are))
 
 
 def keep(call: Call, compiled: Compiled, read: tuple[Any, ...], family: Family | None) -> None:
@@ -254,17 +288,17 @@ def keep(call: Call, compiled: Compiled, read: tuple[Any, ...], family: Family |
     noted = _noted(*call, compiled.captured, read)
     if noted is None:
         return
-    known = _Known(compiled, noted.captured)
     if family is None or not compiled.kernel.spec.ranges:
-        _add(_group_of(noted.kinds).known, noted.key, known)
+        _add(_group_of(noted.kinds).known, noted.key, _Known(compiled, noted.captured))
         return
+    known = _Known(compiled, noted.captured, family)
     q, k, v, *_ = call
     layouts: Any = _DENSE
     if noted.strides is not None:
         given = zip((q, k, v), compiled.kernel.spec.inputs[:3], strict=True)
         layouts = tuple(_layout_of(tensor, spec) for tensor, spec in given)
     key = _family(q.shape, k.shape, v.shape, layouts)
-    _add(_group_of(noted.kinds).for_lengths, key, _lengths_of(known, noted.tensors, family))
+    _add(_group_of(noted.kinds).for_lengths, key, _lengths_of(known, noted.tensors))
 
 
 def _layout_of(tensor: torch.Tensor, spec: TensorSpec) -> Layout:
@@ -273,7 +307,7 @@ def _layout_of(tensor: torch.Tensor, spec: TensorSpec) -> Layout:
     return (moving_layout if moves else fixed_layout)(tensor.shape, tensor.stride())
 
 
-def _lengths_of(known: _Known, tensors: list[torch.Tensor], family: Family) -> _ForLengths:
+def _lengths_of(known: _Known, tensors: list[torch.Tensor]) -> _ForLengths:
     """The lengths that a kernel takes."""
     spec = known.compiled.kernel.spec
     ranges = {name: (least, most) for name, least, most in spec.ranges}
@@ -289,9 +323,8 @@ def _lengths_of(known: _Known, tensors: list[torch.Tensor], family: Family) -> _
         if tensors[index].ndim:
             shape = zip(tensors[index].shape, own, strict=True)
             extents[index] = tuple(extent if not n else "kv" if n == of_kv else "q" for extent, n in shape)
-    return _ForLengths(
-        known, range_of(0, of_q), range_of(1, of_kv), bool(of_q) and of_q == of_kv, tuple(extents), family
-    )
+    together = bool(of_q) and of_q == of_kv
+    return _ForLengths(known, range_of(0, of_q), range_of(1, of_kv), together, tuple(extents))
 
 
 def _group_of(kinds: Any) -> _Group:

@@ -67,6 +67,7 @@ class Differentiable:
     # By which inputs of the forward kernel need gradients; None: none of them has one.
     _backward: dict[tuple[bool, ...], _Backward | None] = field(default_factory=dict)
     _forward: tuple[Callable[..., Any], OpOverload] | None = None
+    _passes: Callable[..., Any] | None = None
 
     @property
     def op(self) -> OpOverload:
@@ -86,7 +87,27 @@ class Differentiable:
         launch, op = self._launch_and_op()
         if torch.compiler.is_compiling() or not _is_plain(tensors):
             return self.outputs(op(*tensors))
-        return self.outputs(_Passes.apply(self, launch, *tensors))
+        if self._passes is None:
+            self._passes = _passes(self, launch).apply
+        return self._passes(*tensors)
+
+    def direct_on(self, device: torch.device) -> Callable[..., Any] | None:
+        """What a call of tensors on this device does that is like an earlier one, in less of the host's time.
+
+        The tensors must be plain (`_is_plain`), and the forward kernel must take them as they are
+        (`LoadedKernel.fits`).  None as long as that kernel has no direct launcher on the device.
+        """
+        launch = self.forward.direct_on(device)
+        if launch is None:
+            return None
+        # (torch's own `apply` looks for transforms first, of which there are none; a microsecond or two)
+        apply = super(torch.autograd.Function, _passes(self, launch)).apply  # pyright: ignore[reportAttributeAccessIssue]
+        unwrapped = _functorch.unwrap_if_dead
+
+        def call(*tensors: torch.Tensor) -> Any:
+            return apply(*map(unwrapped, tensors))
+
+        return call
 
     def outputs(self, found: Any) -> Any:
         """The operator's own outputs of what `op` gives: a tensor, or a tuple."""
@@ -148,19 +169,24 @@ class Differentiable:
         return _Backward(launch, op, tuple(sources), tuple(places.get(t.name) for t in specs))
 
 
-class _Passes(torch.autograd.Function):
-    """Both passes, launched without operators."""
+def _passes(kernel: Differentiable, launch: Callable[..., Any]) -> type[torch.autograd.Function]:
+    """Both passes, launched without operators; `launch`: the forward kernel."""
+    results = kernel.results
 
-    @staticmethod
-    def forward(ctx: Any, kernel: Differentiable, launch: Callable[..., Any], *tensors: torch.Tensor) -> Any:
-        found = launch(*tensors)
-        ctx.kernel = kernel
-        kernel.keep(ctx, tensors, found)
-        return found
+    class Passes(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *tensors: torch.Tensor) -> Any:
+            found = launch(*tensors)
+            every = found if isinstance(found, tuple) else (found,)
+            ctx.set_materialize_grads(False)  # (otherwise torch fills zeros for what has no cotangent, at each call)
+            ctx.save_for_backward(*tensors, *every)
+            return every[:results] if results > 1 else every[0]
 
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
-        return (None, None, *ctx.kernel.gradients(ctx.needs_input_grad[2:], ctx.saved_tensors, grads))
+        @staticmethod
+        def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
+            return kernel.gradients(ctx.needs_input_grad, ctx.saved_tensors, grads)
+
+    return Passes
 
 
 def _is_plain(tensors: Sequence[Any]) -> bool:

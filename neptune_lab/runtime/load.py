@@ -116,6 +116,10 @@ class LoadedKernel:
         launcher = self._direct.get(tensors[0].device.index)
         return self._launch_any(*tensors) if launcher is None else launcher(*tensors)
 
+    def direct_on(self, device: torch.device) -> Callable[..., Any] | None:
+        """What `launch` calls for tensors on this device, without the look-up; None as long as there is nothing."""
+        return self._direct.get(device.index)
+
     def _launch_any(self, *tensors: torch.Tensor) -> Any:
         """`launch` of any tensors: not aligned, negated, on a device whose kernel is not compiled yet."""
         for tensor in tensors:

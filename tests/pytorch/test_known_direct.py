@@ -1,0 +1,157 @@
+"""Known calls go to a kernel's direct launcher, without the checks that found them: only where it takes their tensors.
+
+Direct launchers need a GPU (`tests/runtime/test_direct.py` tests them without one); here a kernel's `_launch_any` is in
+their place, which gives the same.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import neptune_lab as nl
+from neptune_lab.pytorch import flex_attention, known_calls
+from neptune_lab.runtime import LoadedKernel
+
+N = 24
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(monkeypatch, tmp_path):
+    monkeypatch.setenv("NEPTUNE_LAB_CACHE", str(tmp_path))
+    flex_attention.forget()
+    yield
+    flex_attention.forget()
+
+
+@pytest.fixture
+def straight(monkeypatch) -> list[tuple[Any, ...]]:
+    """The tensors of each direct launch; every call has to be known."""
+    seen: list[tuple[Any, ...]] = []
+
+    def direct_on(self: LoadedKernel, device: torch.device) -> Any:
+        def launch(*tensors: torch.Tensor) -> Any:
+            seen.append(tensors)
+            return self._launch_any(*tensors)
+
+        return launch
+
+    monkeypatch.setattr(LoadedKernel, "direct_on", direct_on)
+    return seen
+
+
+def causal(b, h, q, kv):
+    return q >= kv
+
+
+def drawn(n: int = N, seed: int = 0, **options: Any) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(1, 2, n, 16, generator=generator, **options) for _ in range(3)]
+
+
+def wanted(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def gradients(out: torch.Tensor, tensors: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    return torch.autograd.grad(out, tensors, torch.ones_like(out).cumsum(-1))
+
+
+@pytest.mark.nightly
+def test_lengths_and_layouts_of_one_kernel(straight):
+    """The tensors of each call, and the length that the next one may continue."""
+    nl.attention(*drawn(20), mask_mod=causal, dynamic=True)
+    for n in (21, 7, 21, 21, 7):
+        given = drawn(n, seed=len(straight))
+        out = nl.attention(*given, mask_mod=causal, dynamic=True)
+        assert torch.allclose(out, wanted(*given), atol=1e-5)
+        assert all(one is other for one, other in zip(straight[-1], given, strict=True))
+        (group,) = known_calls._groups.values()
+        (found,) = group.for_lengths.values()
+        assert found.known.family is not None
+        assert found.known.family.keys == n
+    assert len(straight) == 5
+    strided = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in drawn(21)]
+    out = nl.attention(*strided, mask_mod=causal, dynamic=True)  # not what was known of length 21
+    assert torch.allclose(out, wanted(*strided), atol=1e-5)
+    assert len(straight) == 5
+
+
+@pytest.mark.parametrize("strided", [False, True])
+def test_gradients(straight, strided: bool):
+    def tensors(seed: int) -> list[torch.Tensor]:
+        made = drawn(seed=seed)
+        if strided:
+            made = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in made]
+        return [t.requires_grad_() for t in made]
+
+    nl.attention(*tensors(0), mask_mod=causal)
+    for seed in (1, 2):
+        given = tensors(seed)
+        out = nl.attention(*given, mask_mod=causal)
+        assert len(straight) == seed
+        for ours, theirs in zip(gradients(out, given), gradients(wanted(*given), given), strict=True):
+            assert torch.allclose(ours, theirs, atol=1e-4)
+    some = tensors(3)
+    some[1].requires_grad_(False)
+    out = nl.attention(*some, mask_mod=causal)
+    assert torch.allclose(out.detach(), wanted(*some), atol=1e-5)
+    assert [t is None for t in torch.autograd.grad(out.sum(), some[::2])] == [False, False]
+    with torch.no_grad():
+        assert not nl.attention(*given, mask_mod=causal).requires_grad
+
+
+def test_both_results_have_gradients(straight):
+    for _ in range(2):
+        given = drawn(requires_grad=True)
+        out, lse = nl.attention(*given, mask_mod=causal, return_lse=True)
+    assert len(straight) == 1
+    q, k, _ = given
+    scores = (q @ k.transpose(-1, -2) / 4).masked_fill(~torch.ones(N, N, dtype=torch.bool).tril(), -torch.inf)
+    theirs = gradients(wanted(*given) * scores.logsumexp(-1, keepdim=True), given)
+    for ours, other in zip(gradients(out * lse[..., None], given), theirs, strict=True):
+        assert torch.allclose(ours, other, atol=1e-3)
+
+
+def test_what_the_kernel_takes_otherwise_goes_the_long_way(straight, monkeypatch):
+    """Captured tensors, whose strides are not compared, and tensors that a kernel gets as copies."""
+    bias = torch.arange(2.0 * N).view(2, N)
+    mod = lambda s, b, h, i, j: s + bias[h, j]  # noqa: E731
+    for _ in range(3):
+        nl.attention(*drawn(requires_grad=True), score_mod=mod, mask_mod=causal).sum().backward()
+    assert not straight
+    monkeypatch.setattr(LoadedKernel, "fits", lambda self, tensors: False)
+    for _ in range(3):
+        nl.attention(*drawn(requires_grad=True), mask_mod=causal)
+    assert not straight
+
+
+def test_a_wrapper_that_a_transform_left_is_its_tensor(straight):
+    q, k, v = drawn(requires_grad=True)
+    nl.attention(q, k, v, mask_mod=causal)
+    left: list[torch.Tensor] = []
+    torch.func.grad(lambda x: (left.append(x), x.sum())[1])(q)
+    assert left[0] is not q
+    out = nl.attention(left[0], k, v, mask_mod=causal)
+    assert len(straight) == 1
+    assert torch.allclose(out, wanted(q, k, v), atol=1e-5)
+
+
+def placed(*devices: str) -> list[Any]:
+    """Tensors, as far as their devices are read."""
+    found = [torch.device(device) for device in devices]
+    numbers = [-1 if device.index is None else device.index for device in found]
+    every = zip(found, numbers, strict=True)
+    return [SimpleNamespace(device=d, is_cuda=d.type == "cuda", get_device=lambda n=n: n) for d, n in every]
+
+
+def test_devices_are_told_apart():
+    """Also those of one number: a kernel is compiled for one device, and its descriptors are of its memory."""
+    names = ["cuda:0", "cuda:1", "xpu:0", "cpu", "meta"]
+    every = [placed(a, b, c) for a in names for b in names for c in names]
+    keys = [known_calls._devices(q, k, v) for q, k, v in every]
+    assert len(set(keys)) == len(names) ** 3
