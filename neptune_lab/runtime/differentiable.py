@@ -67,7 +67,10 @@ class Differentiable:
     # By which inputs of the forward kernel need gradients; None: none of them has one.
     _backward: dict[tuple[bool, ...], _Backward | None] = field(default_factory=dict)
     _forward: tuple[Callable[..., Any], OpOverload] | None = None
-    _passes: Callable[..., Any] | None = None
+    _passes: type[torch.autograd.Function] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._passes = _passes(self)
 
     @property
     def op(self) -> OpOverload:
@@ -87,9 +90,9 @@ class Differentiable:
         launch, op = self._launch_and_op()
         if torch.compiler.is_compiling() or not _is_plain(tensors):
             return self.outputs(op(*tensors))
-        if self._passes is None:
-            self._passes = _passes(self, launch).apply
-        return self._passes(*tensors)
+        with torch.no_grad():
+            found = launch(*tensors)
+        return self._passes.apply(_listed(found), *tensors)
 
     def direct_on(self, device: torch.device) -> Callable[..., Any] | None:
         """What a call of tensors on this device does that is like an earlier one, in less of the host's time.
@@ -101,17 +104,19 @@ class Differentiable:
         if launch is None:
             return None
         # (torch's own `apply` looks for transforms first, of which there are none; a microsecond or two)
-        apply = super(torch.autograd.Function, _passes(self, launch)).apply  # pyright: ignore[reportAttributeAccessIssue]
+        apply = super(torch.autograd.Function, self._passes).apply  # pyright: ignore[reportAttributeAccessIssue]
         unwrapped = _functorch.unwrap_if_dead
 
         def call(*tensors: torch.Tensor) -> Any:
-            return apply(*map(unwrapped, tensors))
+            tensors = tuple(map(unwrapped, tensors))
+            found = launch(*tensors)
+            return apply(found if type(found) is tuple else (found,), *tensors)
 
         return call
 
     def outputs(self, found: Any) -> Any:
         """The operator's own outputs of what `op` gives: a tensor, or a tuple."""
-        listed = tuple(found)[: self.results] if isinstance(found, tuple | list) else (found,)
+        listed = _listed(found)[: self.results]
         return listed if self.results > 1 else listed[0]
 
     def keep(self, ctx: Any, inputs: Sequence[torch.Tensor], output: Any) -> None:
@@ -169,22 +174,28 @@ class Differentiable:
         return _Backward(launch, op, tuple(sources), tuple(places.get(t.name) for t in specs))
 
 
-def _passes(kernel: Differentiable, launch: Callable[..., Any]) -> type[torch.autograd.Function]:
-    """Both passes, launched without operators; `launch`: the forward kernel."""
+def _listed(found: Any) -> tuple[Any, ...]:
+    """What a kernel gives, as a tuple."""
+    return tuple(found) if isinstance(found, tuple | list) else (found,)
+
+
+def _passes(kernel: Differentiable) -> type[torch.autograd.Function]:
+    """The node of torch's graph for what the forward kernel gave, without operators.
+
+    The kernel is launched before, so that the GPU works while torch makes the node.
+    """
     results = kernel.results
 
     class Passes(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, *tensors: torch.Tensor) -> Any:
-            found = launch(*tensors)
-            every = found if isinstance(found, tuple) else (found,)
+        def forward(ctx: Any, found: tuple[torch.Tensor, ...], *tensors: torch.Tensor) -> Any:
             ctx.set_materialize_grads(False)  # (otherwise torch fills zeros for what has no cotangent, at each call)
-            ctx.save_for_backward(*tensors, *every)
-            return every[:results] if results > 1 else every[0]
+            ctx.save_for_backward(*tensors, *found)
+            return found[:results] if results > 1 else found[0]
 
         @staticmethod
         def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
-            return kernel.gradients(ctx.needs_input_grad, ctx.saved_tensors, grads)
+            return (None, *kernel.gradients(ctx.needs_input_grad[1:], ctx.saved_tensors, grads))
 
     return Passes
 
