@@ -1,4 +1,4 @@
-"""Parts of a loop that differ in a mask share a body in short kernels, and give the same bits as loops of their own."""
+"""Parts of a loop that differ in a mask share a body, and give the same bits as loops of their own."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_bits_are_those_of_loops_of_their_own(name, persistent, monkeypatch)
     make, edges = SHORT[name]
     options = {"code": "gluon", "block_q": 128, "block_kv": 64, "persistent": persistent}
     shared = by_name.compile(make(), "rolling_update", **options)
-    monkeypatch.setattr(shared_body, "MOST_ELEMENTS", 0)
+    monkeypatch.setattr(shared_body, "_shared", lambda parts, env: None)
     apart = by_name.compile(make(), "rolling_update", **options)
     kinds = [line.split()[0] for line in loops_of(shared.source)]
     assert kinds == ["for", *["if"] * edges]
@@ -54,12 +54,9 @@ def test_the_bits_are_those_of_loops_of_their_own(name, persistent, monkeypatch)
     assert np.array_equal(outputs(operator, shared), outputs(operator, apart))
 
 
-def test_long_kernels_have_a_loop_for_each_part():
-    """A branch in the loop would make them slower."""
+def test_long_kernels_share_too():
     kernel = by_name.compile(attention.window(heads=32, seq=16384, head_dim=128, window=2048), code="gluon")
-    kinds = [line.split()[0] for line in loops_of(kernel.source)]
-    assert len(kinds) > 1
-    assert set(kinds) == {"for"}
+    assert [line.split()[0] for line in loops_of(kernel.source)] == ["for", "if", "if"]
 
 
 @pytest.mark.parametrize(("size", "downward", "dropped"), [(130, True, True), (130, False, False), (192, False, True)])
