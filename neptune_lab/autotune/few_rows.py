@@ -307,7 +307,7 @@ def _tiles(program: Program, nest: NestPlan) -> tuple[tuple[int, int, int], ...]
     parallel = {dims.of(first, name) for name in nest.parallel_axes}
     found: dict[tuple[str, tuple[tuple[int, bool], ...]], tuple[int, int, int]] = {}
     for block in products(program, nest):
-        own = {name: dimension for dimension, name in dims.all_of(block).items()}
+        own = {it.name: dims.of(block, it.name) for it in block.iters}
         for read in (r for r in loads(block.body.value) if r.buffer in inputs):
             free = [[n for n in sorted(variables(i)) if own[n] not in parallel] for i in read.indices]
             if not any(own[n] == column for names in free for n in names):

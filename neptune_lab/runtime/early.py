@@ -41,13 +41,36 @@ def compiling(spec: KernelSpec, device: torch.device) -> Iterator[None]:
     Args:
         device: the GPU.
     """
-    threads = _begun(load(spec), device) if device.type == "cuda" and not spec.ranges else []
+    threads = _threads(spec, device)
     threads += _after_front_end(threads)
     try:
         yield
     finally:
         for thread in threads:
             thread.join()
+
+
+def begun(spec: KernelSpec, device: torch.device) -> Callable[[], None]:
+    """Starts to compile the kernels of `spec` for a GPU, as `compiling` does, and does not wait for the front end.
+
+    Args:
+        device: the GPU.
+
+    Returns:
+        A function that waits for them.  A launch before that would compile them again.
+    """
+    threads = _threads(spec, device)
+
+    def wait() -> None:
+        for thread in threads:
+            thread.join()
+
+    return wait
+
+
+def _threads(spec: KernelSpec, device: torch.device) -> list[threading.Thread]:
+    """A thread for each kernel that can be compiled before its launch, started."""
+    return _begun(load(spec), device) if device.type == "cuda" and not spec.ranges else []
 
 
 def _begun(kernel: LoadedKernel, device: torch.device) -> list[threading.Thread]:
@@ -143,4 +166,4 @@ class _Recording:
         return launch
 
 
-__all__ = ["compiling", "launches"]
+__all__ = ["begun", "compiling", "launches"]

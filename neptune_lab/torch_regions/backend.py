@@ -19,7 +19,7 @@ from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensor
 
 from neptune_lab.errors import DefinitionError
-from neptune_lab.torch_regions.launch import NO_KERNELS, can_launch, operator_of
+from neptune_lab.torch_regions.launch import NO_KERNELS, can_launch, operators_of
 from neptune_lab.torch_regions.partition import all_apart, partition, partition_of_model, records_gradients
 from neptune_lab.torch_regions.record import Partition
 from neptune_lab.torch_regions.splice import spliced
@@ -90,7 +90,7 @@ def _compiled(
     _note(found)
     if not found.regions:
         return _rest_compiled(graph_module, inputs, rest)
-    calls = {region: operator_of(region) for region in found.regions}
+    calls = operators_of(found.regions, inputs)
     made = torch.fx.GraphModule(graph_module, spliced(found, calls.__getitem__))
     return _rest_compiled(made, inputs, rest)
 

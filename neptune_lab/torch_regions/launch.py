@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from neptune_lab.errors import LaunchError
 from neptune_lab.runtime import interpreting
+from neptune_lab.runtime.early import begun
 from neptune_lab.runtime.load import LoadedKernel, load
 from neptune_lab.runtime.torch_op import torch_op
 from neptune_lab.torch_regions.record import Region
@@ -38,14 +40,21 @@ class RegionLaunch:
     Args:
         kernel: the loaded kernel.
         module: the region as a graph of ATen operations.
+        wait: returns when the kernel is compiled, which was begun before; None: the first launch compiles it.
     """
 
-    def __init__(self, kernel: LoadedKernel, module: torch.fx.GraphModule) -> None:
+    def __init__(
+        self, kernel: LoadedKernel, module: torch.fx.GraphModule, wait: Callable[[], None] | None = None
+    ) -> None:
         self.kernel, self.module = kernel, module
+        self.wait = wait
         self.refusal = ""
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
         """The region's results, new and contiguous: a tuple if there are several."""
+        if self.wait is not None:
+            self.wait()
+            self.wait = None
         if not self.refusal:
             specs = self.kernel.spec.inputs
             try:
@@ -57,11 +66,30 @@ class RegionLaunch:
         return tuple(made) if len(made) > 1 else made[0]
 
 
-def operator_of(region: Region) -> Callable[..., Any]:
+def operators_of(regions: Iterable[Region], values: Iterable[Any]) -> dict[Region, Callable[..., Any]]:
+    """The torch operators of regions, whose kernels are compiled side by side until they are launched.
+
+    Args:
+        regions: compiled.
+        values: the inputs of their graph.
+    """
+    device = next((v.device for v in values if isinstance(v, torch.Tensor) and v.device.type == "cuda"), None)
+    found: dict[Region, Callable[..., Any]] = {}
+    waits: dict[int, Callable[[], None]] = {}  # by kernel, which equal regions share
+    for region in regions:
+        if device is not None and region.sizes is None and id(region.kernel) not in waits:
+            with unset_fake_temporarily():
+                waits[id(region.kernel)] = begun(region.kernel.spec, device)
+        found[region] = operator_of(region, waits.get(id(region.kernel)))
+    return found
+
+
+def operator_of(region: Region, wait: Callable[[], None] | None = None) -> Callable[..., Any]:
     """The torch operator of a region; equal regions have the same one.
 
     Args:
         region: compiled.
+        wait: returns when its kernel is compiled, which was begun before; None: the first launch compiles it.
 
     Returns:
         A function from contiguous inputs to contiguous results, without a graph break and without a backward pass; of a
@@ -71,4 +99,4 @@ def operator_of(region: Region) -> Callable[..., Any]:
         return sized_operator(region.sizes)
     kernel = load(region.kernel.spec)
     name = f"region_{region.extract.key[:16]}_{region.operator.name}"
-    return torch_op(kernel, name, RegionLaunch(kernel, region.extract.module))
+    return torch_op(kernel, name, RegionLaunch(kernel, region.extract.module, wait))

@@ -9,6 +9,7 @@ from statistics import geometric_mean, mean
 
 import numpy as np
 import pytest
+import torch
 
 import neptune_lab as nl
 from neptune_lab import records
@@ -46,6 +47,19 @@ def test_what_it_knows_of_decoding():
     assert (latents.programs, latents.rows, latents.widths, latents.bytes) == (3, 16, (512, 64), 2 * 576)
     windowed = facts(attention.window(heads=4, q_len=1, kv_len=1000, head_dim=64, window=256))
     assert windowed.seen == (744, 1000)
+
+
+def test_two_variables_of_a_block_may_run_along_one_dimension():
+    """The table that both gradients read makes queries and keys one dimension."""
+
+    def gradients(d_out, v, weights, q, k, table):
+        product = torch.bmm(d_out, v.transpose(1, 2)).float() * weights
+        d_scores = (product - weights * product.sum(-1, keepdim=True)).to(torch.bfloat16)
+        return torch.bmm(d_scores, k).float() * table, torch.bmm(d_scores.transpose(1, 2), q).float() * table
+
+    rows = [torch.zeros(2, 32, 16, dtype=torch.bfloat16) for _ in range(4)]
+    op = nl.from_torch(gradients, *rows[:2], torch.zeros(2, 32, 32), *rows[2:], torch.zeros(32, 16))
+    assert facts(op).widths == (16,) * 4
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,24 @@ def test_nothing_is_compiled_in_the_interpreter_or_on_a_cpu(monkeypatch: pytest.
     assert not second.ran
 
 
+def test_a_compilation_that_was_begun_goes_on_until_it_is_waited_for(monkeypatch: pytest.MonkeyPatch):
+    go_on, order = threading.Event(), []
+
+    class Slow(Jit):
+        def run(self, *arguments, grid, warmup, **options):
+            assert go_on.wait(20)
+            order.append("compiled")
+
+    _loaded(monkeypatch, Slow(), Slow())
+    wait = early.begun(SPEC, torch.device("cuda", 0))
+    order.append("begun")
+    go_on.set()
+    wait()
+    assert order == ["begun", "compiled", "compiled"]
+    early.begun(SPEC, torch.device("cpu"))()
+    assert len(order) == 3
+
+
 def test_the_block_starts_after_the_front_end_which_needs_pythons_lock(monkeypatch: pytest.MonkeyPatch):
     main, begun, order = threading.main_thread().ident, threading.Event(), []
 
