@@ -8,6 +8,7 @@ import by_name
 import numpy as np
 import pytest
 import small_operators as small
+import torch
 from by_turns import in_turn
 
 import neptune_lab as nl
@@ -216,13 +217,8 @@ def test_an_interrupted_template_leaves_nothing_behind(template: str, monkeypatc
     assert len(sch.steps) == 1
 
 
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("q_len", [37, 1])
-@pytest.mark.parametrize(("template", "options"), [("rolling_update", {}), ("split_k_update", {"splits": 2})])
-def test_tvm_is_not_asked_for_what_it_refuses(
-    monkeypatch: pytest.MonkeyPatch, q_len: int, template: str, options: dict[str, int]
-):
-    """The first error of a process takes TVM a second: tiles that divide nothing are scheduled without one."""
+def _refused_by_tvm(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What TVM refuses from now on."""
     refused: list[str] = []
 
     def noted(*arguments: Any) -> Program:
@@ -233,7 +229,32 @@ def test_tvm_is_not_asked_for_what_it_refuses(
             raise
 
     monkeypatch.setattr(tvm_steps, "apply", noted)
+    return refused
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("q_len", [37, 1])
+@pytest.mark.parametrize(("template", "options"), [("rolling_update", {}), ("split_k_update", {"splits": 2})])
+def test_tvm_is_not_asked_for_what_it_refuses(
+    monkeypatch: pytest.MonkeyPatch, q_len: int, template: str, options: dict[str, int]
+):
+    """The first error of a process takes TVM a second: tiles that divide nothing are scheduled without one."""
+    refused = _refused_by_tvm(monkeypatch)
     op = attention.general(1, 4, q_len, 41, 8, mask_mod=lambda b, h, q, k: q >= k, kv_heads=2, empty_rows="zero")
     sch = by_name.apply(template, Schedule(op), block_q=8, block_kv=8, **options)
     assert not refused
     assert sch.check()
+
+
+def test_nor_for_weights_that_need_the_whole_row(monkeypatch: pytest.MonkeyPatch):
+    """What normalises them is computed outside of the loop that they would be moved into."""
+    refused = _refused_by_tvm(monkeypatch)
+
+    def attend(scores: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        weights = torch.softmax(scores.view(2, 2, 64, 64), -1).to(torch.bfloat16)
+        return torch.bmm(weights.view(4, 64, 64).float(), v), weights
+
+    op = nl.from_torch(attend, torch.zeros(4, 64, 64), torch.zeros(4, 64, 16))
+    kernel = nl.compile(op, validate="none")
+    assert not refused
+    assert kernel.schedule.check()

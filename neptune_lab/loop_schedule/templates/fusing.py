@@ -23,26 +23,36 @@ def fuse_into_loop(sch: Schedule, nest: NestPlan, loop: str) -> None:
     for block in nest.auxiliary_reductions:
         sch.fuse_under(block, loop)
     for block in nest.maps:
-        _first_that_works(*_ways_in(sch, nest))(block, loop)
+        _first_that_works(*_ways_in(sch, nest, block, loop))(block, loop)
 
 
-def _ways_in(sch: Schedule, nest: NestPlan) -> list[Callable[[str, str], None]]:
+def _ways_in(sch: Schedule, nest: NestPlan, name: str, loop: str) -> list[Callable[[str, str], None]]:
     """The primitives that fuse a map into a loop, the preferred one first. TVM's leaves out the rows past the end of a
-    padded tile; ours keeps the tiles of all blocks alike."""
+    padded tile; ours keeps the tiles of all blocks alike. Ours is also first where TVM's is refused, since the loop
+    does not contain all that computes what the map reads: for the first error of a process, TVM reads the symbols of
+    all libraries, for a second."""
     ways = [sch.reverse_compute_at, sch.fuse_under]
-    return ways[::-1] if nest.padded else ways
+    return ways[::-1] if nest.padded or _reads_from_outside(sch.program, name, loop) else ways
 
 
-def _ways_after(sch: Schedule, nest: NestPlan, name: str) -> list[Callable[[str, str], None]]:
+def _reads_from_outside(program: Program, name: str, loop: str) -> bool:
+    """Whether a block reads what a block that is not in the loop computes."""
+    _, block, _ = tree.find_block(program, name)
+    _, found, _ = tree.find_loop(program, *loop_ref(loop))
+    inside = {b.name for b in tree.blocks_under(found)}
+    return any(reads(block, b.writes) and b.name not in inside for b in tree.blocks(program) if b.name != name)
+
+
+def _ways_after(sch: Schedule, nest: NestPlan, name: str, grid: str) -> list[Callable[[str, str], None]]:
     """The primitives that fuse a map into the kernel after the nest's loop, the preferred one first. Ours is first
-    where TVM's is refused: for the first error of a process, TVM reads the symbols of all libraries, for a second.
+    where TVM's is refused, as in `_ways_in`.
 
-    It refuses a map that reads one element of what an inner loop writes (a tagged value), or, often, blocks that leave
-    out the rest of a tile. Where both work, they give the same program."""
+    It refuses also a map that reads one element of what an inner loop writes (a tagged value), or, often, blocks that
+    leave out the rest of a tile. Where both work, they give the same program."""
     _, block, _ = tree.find_block(sch.program, name)
     tagged = any(isinstance(index, Const) for read in loads(block.body.value) for index in read.indices)
     ragged = any(b.predicates for b in tree.blocks(sch.program))
-    return [sch.fuse_under, sch.reverse_compute_at] if tagged or ragged else _ways_in(sch, nest)
+    return [sch.fuse_under, sch.reverse_compute_at] if tagged or ragged else _ways_in(sch, nest, name, grid)
 
 
 def fuse_prologue(
@@ -118,7 +128,7 @@ def fuse_epilogue(
         elif folded_axes.get(name) and not _have_axes(sch.base, dims, folded_axes[name], block, here):
             second_passes += _fuse_second_pass(sch, name, grid)
         else:
-            _first_that_works(*_ways_after(sch, nest, name))(name, grid)
+            _first_that_works(*_ways_after(sch, nest, name, grid))(name, grid)
     return tuple(second_passes)
 
 
