@@ -323,6 +323,8 @@ def test_an_outer_product_is_not_a_product_of_vectors():
         (rows.softmax, 12000, 17208, "float16", (12000, 4)),
         (rows.softmax, 12000, 17208, "float32", (12000, 16)),
         (rows.softmax, 4000, 50257, "float16", (4000, 16)),
+        (rows.softmax, 4000, 98304, "float16", (4000, 16)),
+        (rows.softmax, 4000, 98305, "bfloat16", (4000, 32)),
         (rows.log_sum_exp, 4000, 50257, "float16", (4000, 4)),
     ],
 )
@@ -341,3 +343,11 @@ def test_many_long_rows_are_right(make):
     out = kernel(x).double()
     exact = x.double().softmax(-1) if make is rows.softmax else x.double().logsumexp(-1)
     assert ((out - exact).norm() / exact.norm()).item() < 1e-3
+
+
+def test_rows_past_those_of_16_warps_are_right():
+    kernel = nl.compile(rows.softmax(rows=4, cols=99001, dtype="bfloat16"), config=nl.TileConfig(multiprocessors=1))
+    assert kernel.triton.kernels[0].num_warps == 32
+    x = (4 * torch.randn(4, 99001, generator=torch.Generator().manual_seed(0))).bfloat16()
+    out, exact = kernel(x).double(), x.double().softmax(-1)
+    assert ((out - exact).norm() / exact.norm()).item() < 4e-3
