@@ -26,6 +26,16 @@ from playwright.sync_api import BrowserContext, Page, Request, expect
 ROOT = Path(__file__).parents[2]
 # Chromium finds no host but this machine. Playwright's `route` would do it too, but turns the browser's cache off.
 SHUT = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
+# For each window Chromium draws two popups of its address bar in a process of their own, which took more CPU than a
+# page of ours, and it keeps a process ready for another page. The other names are those that Playwright turns off:
+# Chromium reads the last of two such lists.
+OFF = (
+    *("WebUIOmniboxPopup", "WebUIOmniboxAimPopup", "SpareRendererForSitePerProcess"),
+    *("AimEnabled", "AvoidCorsURLLoaderRestartOnRedirect", "AvoidUnnecessaryBeforeUnloadCheckSync"),
+    *("DestroyProfileOnBrowserClose", "HttpsFirstBalancedModeAutoEnable", "HttpsUpgrades", "LensOverlay"),
+    *("MediaRouter", "NetworkTimeServiceQuerying", "OptimizationHints", "PaintHolding", "PreconnectToSearch"),
+    *("ThirdPartyStoragePartitioning",),
+)
 WATCHED = pytest.StashKey[Watched]()
 
 
@@ -51,7 +61,7 @@ def browser():
         reason = "no Chromium here: install Debian's chromium, or run `playwright install chromium`"
         pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
     arguments = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
-    arguments.append(SHUT)
+    arguments += [SHUT, f"--disable-features={','.join(OFF)}"]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         arguments.append("--no-sandbox")  # Chromium's sandbox refuses root
     expect.set_options(timeout=LONG)
