@@ -9,6 +9,7 @@ import os
 import random
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ LEFT_OUT = Path(__file__).parent / "left_out"
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(LEFT_OUT), os.environ.get("PYTHONPATH")]))
 sys.path.insert(0, str(LEFT_OUT))
 
-pytest_plugins = ["fake_tuning", "front_end"]
+pytest_plugins = ["doctest_files", "fake_tuning", "front_end"]
 
 
 def _has_gpu() -> bool:
@@ -84,9 +85,10 @@ LONG_FIRST = (
 )
 
 
-def _turn(item: pytest.Item) -> int:
-    """The place of a test's file among those of LONG_FIRST; all others come after them."""
-    return next((n for n, start in enumerate(LONG_FIRST) if item.nodeid.startswith(start)), len(LONG_FIRST))
+@cache
+def _turn(file: str) -> int:
+    """The place of a test file among those of LONG_FIRST; all others come after them."""
+    return next((n for n, start in enumerate(LONG_FIRST) if file.startswith(start)), len(LONG_FIRST))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -138,7 +140,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if addresses := [item.nodeid for item in items if " at 0x" in item.nodeid]:
         raise pytest.UsageError(f"names with addresses, which workers cannot agree on: {addresses[0]}\nhelp: give ids")
     _leave_to_the_night(items)
-    items.sort(key=_turn)
+    items.sort(key=lambda item: _turn(item.nodeid.partition("::")[0]))
     if HAS_GPU:
         return
     no_gpu = pytest.mark.skip(reason="no CUDA GPU here")
@@ -155,7 +157,7 @@ def pytest_collection() -> Iterator[object]:
         return (yield)
     finally:
         gc.freeze()
-        gc.set_threshold(20_000, 20, 20)
+        gc.set_threshold(100_000, 20, 20)
         gc.enable()
 
 

@@ -23,6 +23,10 @@ from kept_pages import Watched, keep
 from live_page import LivePage
 from playwright.sync_api import BrowserContext, Page, Request, expect
 
+import neptune_lab
+from neptune_lab import Kernel
+from neptune_lab.operators import attention
+
 ROOT = Path(__file__).parents[2]
 # Chromium finds no host but this machine. Playwright's `route` would do it too, but turns the browser's cache off.
 SHUT = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
@@ -134,6 +138,12 @@ def _address(server: subprocess.Popen, runtime: Path, log: Path) -> str:
             continue
         return f"http://127.0.0.1:{port}"
     pytest.fail(f"JupyterLab did not start: {log.read_text()[-2000:]}")
+
+
+@pytest.fixture(scope="session")
+def kernel() -> Kernel:
+    """Causal attention, of which most tests show something."""
+    return neptune_lab.compile(attention.causal(1, 4, 256, head_dim=64), validate="none")
 
 
 @pytest.fixture

@@ -13,17 +13,11 @@ from neptune_widgets.session import Session
 from playwright.sync_api import expect
 
 import neptune_lab as nl
-from neptune_lab.operators import attention
 from neptune_lab.pipeline.facts import Work
 from neptune_lab.pipeline.timing import TimingRow
 from neptune_lab.runtime import Ceiling, Measured
 
 VIEW = {"step": -1, "phase": "triton", "panes": {"graph": "changes"}}
-
-
-@pytest.fixture(scope="module")
-def kernel() -> nl.Kernel:
-    return nl.compile(attention.causal(1, 4, 256, head_dim=64), validate="none")
 
 
 def steps_of(kernel: nl.Kernel, **tiles: int) -> list[dict]:

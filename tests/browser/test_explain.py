@@ -10,14 +10,8 @@ from machine_code_of import machine_code_of
 from playwright.sync_api import Locator, Page, expect
 
 import neptune_lab as nl
-from neptune_lab.operators import attention
 
 CODE = "section[aria-label='kernel code'] .ln"
-
-
-@pytest.fixture(scope="module")
-def kernel() -> nl.Kernel:
-    return nl.compile(attention.causal(1, 4, 256, head_dim=64), validate="none")
 
 
 @pytest.fixture

@@ -10,15 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from playwright.sync_api import expect
 
-import neptune_lab as nl
-from neptune_lab.operators import attention
-
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-@pytest.fixture(scope="module")
-def kernel() -> nl.Kernel:
-    return nl.compile(attention.causal(1, 4, 256, head_dim=64), validate="none")
 
 
 def saved(drawn, name: str) -> tuple[str, bytes]:

@@ -9,15 +9,9 @@ from live_page import LivePage
 from playwright.sync_api import Locator, Page, expect
 
 import neptune_lab as nl
-from neptune_lab.operators import attention
 
 PROGRAM = "section[aria-label=program] .ln"
 CODE = "section[aria-label='kernel code'] .ln"
-
-
-@pytest.fixture(scope="module")
-def kernel() -> nl.Kernel:
-    return nl.compile(attention.causal(1, 4, 256, head_dim=64), validate="none")
 
 
 @pytest.fixture

@@ -429,8 +429,7 @@ def test_the_header_and_the_rail_cut_nothing(new_page, attention_page, width):
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("width", [1440, 1120])
-def test_the_header_of_a_live_page_cuts_nothing(live, width):
-    kernel = nl.compile(nl.operators.attention.causal(1, 4, 256, head_dim=64), validate="none")
+def test_the_header_of_a_live_page_cuts_nothing(live, kernel, width):
     drawn = live(kernel, width=width)
     expect(drawn.root.locator(".chip.check")).to_contain_text("✓ equals the definition")
     for element in drawn.root.locator("header .chip:visible").all():

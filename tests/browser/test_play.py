@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 import neptune_lab as nl
-from neptune_lab.operators import attention, softmax
+from neptune_lab.operators import softmax
 
 PLAY = {"panes": {"graph": "play"}}
 
@@ -22,9 +22,9 @@ def figure1() -> nl.Schedule:
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exported(kernel: nl.Kernel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("play") / "attention.html"
-    nl.explore(nl.compile(attention.causal(1, 4, 256, head_dim=64), validate="none")).export_html(file)
+    nl.explore(kernel).export_html(file)
     return file
 
 

@@ -93,8 +93,7 @@ def test_a_step_is_in_the_address_at_once_and_back_settles(new_page: Callable[..
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("how", ["alone", "live"])
-def test_a_page_opened_at_a_step_shows_what_the_step_changed(live, new_page, tmp_path: Path, how: str):
-    kernel = nl.compile(nl.operators.attention.causal(1, 4, 256, head_dim=64), validate="none")
+def test_a_page_opened_at_a_step_shows_what_the_step_changed(live, new_page, kernel, tmp_path: Path, how: str):
     if how == "live":
         page = live(kernel, {"step": 9, "phase": "repaired"}).page
     else:

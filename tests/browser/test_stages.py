@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from playwright.sync_api import expect
 
-import neptune_lab as nl
-from neptune_lab.operators import attention
-
 CODE = "section[aria-label='kernel code'] .ln"
-
-
-@pytest.fixture(scope="module")
-def kernel() -> nl.Kernel:
-    return nl.compile(attention.causal(1, 4, 256, head_dim=64), validate="none")
 
 
 def test_a_line_lights_definition_loops_htile_triton_graph_and_derivation_at_once(live, kernel):

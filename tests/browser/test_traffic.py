@@ -9,14 +9,8 @@ from axe import violations
 from playwright.sync_api import Locator, expect
 
 import neptune_lab as nl
-from neptune_lab.operators import attention
 
 KERNEL = {"step": -1, "phase": "triton", "panes": {"graph": "traffic"}}
-
-
-@pytest.fixture(scope="module")
-def kernel() -> nl.Kernel:
-    return nl.compile(attention.causal(1, 4, 256, head_dim=64), validate="none")
 
 
 def widths(picture: Locator) -> list[float]:

@@ -22,6 +22,7 @@ _REDUCE: dict[str, Callable[..., Array]] = {
     "sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod, "any": np.any, "all": np.all,
 }  # fmt: skip
 _ROUNDING = 2.0**-23
+_ROUNDED = np.array([1 - _ROUNDING, 1 + _ROUNDING])
 # Beyond it, a sum may overflow on the way ("Near the largest float" in docs/concepts/numbers.md).
 _LARGE = 1e35
 
@@ -162,16 +163,34 @@ class _Machine:
     def rounded(self, value: Array) -> Array:
         if self.rounding is None or value.dtype.kind != "f":
             return value
-        return value * (1 + _ROUNDING * self.rounding.choice([-1.0, 1.0], value.shape))
+        return value * _ROUNDED[self.rounding.integers(0, 2, value.shape)]
 
     def ordered(self, value: Array, term: Expr, env: Mapping[str, Array], shape: tuple[int, ...]) -> Array:
         """A sum; NaN at random if the order of its terms decides whether it overflows in float32."""
         assert self.rounding is not None
+        if value.dtype == np.float64 and self.most(term) * math.prod(shape[value.ndim :]) <= _LARGE:
+            return value
         terms = np.abs(np.broadcast_to(self.expr(term, env), shape).astype(np.float64))
         folded = tuple(range(value.ndim, len(shape)))
         infinite = (terms > np.finfo(np.float32).max).any(axis=folded)  # in any order
         near = (np.where(np.isfinite(terms), terms, 0.0).sum(axis=folded) > _LARGE) & ~infinite
         return np.where(near & (self.rounding.random(value.shape) < 0.5), np.nan, value)
+
+    def most(self, e: Expr) -> float:
+        """At least the largest finite value of an expression of reads, products and conversions between floats; an
+        infinity for any other.
+
+        A product is finite only if its factors are, so it is at most the product of their largest finite values.
+        """
+        match e:
+            case Load(buffer, _) if self.arrays[buffer].dtype.kind == "f":
+                array = self.arrays[buffer]
+                return float(np.max(np.abs(array), where=np.isfinite(array), initial=0.0))
+            case Cast(dtype, arg) if self.wide and "float" in dtype:
+                return self.most(arg)
+            case Op("mul", (left, right)):
+                return self.most(left) * self.most(right)
+        return math.inf
 
     def whole(self, array: Array, indices: tuple[Expr, ...], env: Mapping[str, Array]) -> Array | None:
         """A read at iterations of the stage as a view, which takes no time; None if an index is anything else."""
