@@ -111,6 +111,7 @@ NOTEBOOK = """() => {
 }"""
 
 
+@pytest.mark.nightly
 def test_keys_pressed_in_the_explorer_leave_the_notebook_alone(explorers):
     explorer, page = explorers.nth(FIGURE1), explorers.page
     explorer.scroll_into_view_if_needed()

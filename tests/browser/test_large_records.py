@@ -31,6 +31,7 @@ def at_each_stop(root: Locator) -> list[list[str]]:
     return found
 
 
+@pytest.mark.nightly
 def test_a_record_in_parts_shows_what_a_whole_one_shows(live, monkeypatch):
     kernel = nl.compile(attention.causal(batch=1, heads=2, seq=128, head_dim=16), validate="none")
     whole = at_each_stop(live(kernel).root)

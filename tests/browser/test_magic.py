@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from in_lab import open_notebook, run_all, scrolled_to, wait_until_run, write_notebook
 from playwright.sync_api import Page, expect
 
@@ -16,6 +17,7 @@ EXPLAINED = """q = torch.randn(1, 1, 32, 16)
 nl.explain(attention, q, q, q)"""
 
 
+@pytest.mark.nightly
 def test_a_cell_and_a_region_open_in_the_explorer(page: Page, lab):
     write_notebook(lab.folder / "magic.ipynb", SET_UP, EXPLORED, EXPLAINED)
     open_notebook(page, lab, "magic.ipynb")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from notebook_checks import PLOTLY, EveryNotebook
 
 
+@pytest.mark.nightly
 class TestAlgebra(EveryNotebook):
     name = "02_algebra"
 

@@ -43,6 +43,7 @@ MOVES = {
 }
 
 
+@pytest.mark.nightly
 class TestSchedules(EveryNotebook):
     name = "05_schedules"
 
