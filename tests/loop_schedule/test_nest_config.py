@@ -13,6 +13,7 @@ from torch_to_stages import patterns
 import neptune_lab as nl
 from neptune_lab.loop_schedule.plan import plan
 from neptune_lab.loop_schedule.templates import choose_template
+from neptune_lab.loop_schedule.templates.long_rows import long_rows
 from neptune_lab.loop_schedule.templates.nest_config import balanced_splits, default_config, nest_configs
 from neptune_lab.loop_schedule.templates.nest_shape import has_uneven_work, is_vector_product
 from neptune_lab.operators import attention, gemm_chain, norms, performer, rows
@@ -343,6 +344,16 @@ def test_many_long_rows_are_right(make):
     out = kernel(x).double()
     exact = x.double().softmax(-1) if make is rows.softmax else x.double().logsumexp(-1)
     assert ((out - exact).norm() / exact.norm()).item() < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("count", "tile"),
+    [(1056, 4096), (1100, 8192), (1762, 4096), (2500, 8192), (3246, 8192), (4096, 4096), (200, 8192)],
+)
+def test_tiles_of_rows_that_are_read_once_leave_few_programs_for_the_last_turn(count: int, tile: int):
+    made = long_rows(40001, count, again=False, vectors=False, multiprocessors=132)
+    assert made is not None
+    assert (made.block_kv, made.num_warps) == (tile, 4)
 
 
 def test_rows_past_those_of_16_warps_are_right():
