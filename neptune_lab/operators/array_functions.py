@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.array_views import VIEWS, applied, as_array, as_scalar, axis_of, or_scalar
 from neptune_lab.operators.arrays import MOST, Array, Indices, constant, elementwise
+from neptune_lab.operators.stopped_gradients import noted
 
 if TYPE_CHECKING:
     from neptune_lab.operators.math import Scalar
@@ -322,7 +323,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "dim": lambda x: x.ndim,
     "numel": lambda x: prod(x.shape),
     "tolist": list,
-    **dict.fromkeys(("contiguous", "detach", "clone", "cpu", "cuda"), _same),
+    **dict.fromkeys(("contiguous", "clone", "cpu", "cuda"), _same),
+    "detach": lambda x: noted(x, stops=True),
 }
 # Those of one element too: a `Scalar` has no axes.
 OF_SCALARS = frozenset(

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.operators.stopped_gradients import noted
 
 if TYPE_CHECKING:
     from neptune_lab.operators.math import Scalar
@@ -48,6 +49,7 @@ class Array:
         self.shape = tuple(shape)
         self._at = at
         self.name = name
+        noted(self)
 
     def element(self, indices: Indices) -> Scalar:
         """The element at indices that are inside, one per axis."""
@@ -120,6 +122,8 @@ class Array:
 
         if name.startswith("__"):
             raise AttributeError(name)
+        if name == "data":
+            return noted(self, stops=True)
         if name in ("T", "mT"):
             return array_functions.FUNCTIONS["transpose"](self, -2, -1) if self.ndim > 1 else self
         return lambda *args, **kwargs: array_functions.call("torch.Tensor", name, (self, *args), kwargs)

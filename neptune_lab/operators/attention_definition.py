@@ -26,6 +26,7 @@ from neptune_lab.operators.capture import Captures, capture
 from neptune_lab.operators.math import Scalar
 from neptune_lab.operators.operations import product
 from neptune_lab.operators.stages import stage_name
+from neptune_lab.operators.stopped_gradients import stopped_by
 from neptune_lab.strict.values import check_choice, check_number, check_switch
 
 if TYPE_CHECKING:
@@ -283,6 +284,7 @@ def attention_operator(
         compute=compute,
         draw=draw,
         captured=captures.arrays,
+        gradient_stops=stopped_by(captures),
     )
 
 

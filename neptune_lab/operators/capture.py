@@ -33,6 +33,7 @@ from neptune_lab.operators.base import BFLOAT16, as_numpy
 from neptune_lab.operators.math import Scalar, apply
 from neptune_lab.operators.operations import NARROW, is_wide
 from neptune_lab.operators.reach import Rebuild, arrays_of
+from neptune_lab.operators.stopped_gradients import noted
 
 if TYPE_CHECKING:
     from neptune_lab.loop_ir.nodes import Block, Expr, Program
@@ -83,7 +84,7 @@ def captured(name: str, source: Any, shape: tuple[int, ...], boolean: bool, narr
         if boolean and element.kind != "bool":
             return element != 0
         element.narrow = narrow
-        return element
+        return noted(element)
 
     array = Array(shape, read, name)
     return array

@@ -9,6 +9,7 @@ from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.bits import shift
 from neptune_lab.operators.functions import FUNCTIONS
 from neptune_lab.operators.operations import is_wide, kind_of
+from neptune_lab.operators.stopped_gradients import SAME
 from neptune_lab.scalar_ops import rows
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def call(library: str, name: str, args: tuple[Any, ...], kwargs: Any) -> Any:
     of_arrays = any(isinstance(a, Array) for a in (*args, *kwargs.values())) or name in array_functions.OF_SCALARS
     if of_arrays:
         return array_functions.call(library, name, args, kwargs)
-    if name in _CONVERSIONS:
+    if name in _CONVERSIONS or name in SAME:
         return getattr(args[0], name)(*args[1:], **kwargs)
     if name in FUNCTIONS:
         try:

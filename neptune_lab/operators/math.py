@@ -23,6 +23,7 @@ from neptune_lab.operators import foreign
 from neptune_lab.operators.arrays import Array, constant, elementwise
 from neptune_lab.operators.bits import bits, invert, shift
 from neptune_lab.operators.operations import NARROW, convert, is_wide, kind_of, operate, promoted, wrapped
+from neptune_lab.operators.stopped_gradients import SAME, noted, same
 from neptune_lab.scalar_ops import OPERATIONS, rows
 
 
@@ -247,10 +248,8 @@ class Scalar:
         """A method of torch's tensors: a conversion such as `float`, or the function of that name."""
         if name in foreign.DTYPES or name in foreign.NARROW_METHODS:
             return lambda: self._converted(name)
-        if name in ("contiguous", "detach", "cpu", "cuda"):
-            return lambda *_args, **_kwargs: self
-        if name == "clone":
-            return lambda *_args, **_kwargs: Scalar(self.value, self.narrow)
+        if name in SAME:
+            return same(self, name)
         if name.startswith("__"):
             raise AttributeError(name)
         return lambda *args, **kwargs: foreign.call("torch.Tensor", name, (self, *args), kwargs)
@@ -381,7 +380,7 @@ def apply(name: str, *args: Any) -> Scalar:
     narrow = _narrow(args) if kind_of(result) == "int" else ""
     if narrow and name not in ("select", "min", "max", "floormod"):  # these cannot overflow
         result = wrapped(result, narrow)
-    return Scalar(result, narrow)
+    return noted(Scalar(result, narrow))
 
 
 # Operations whose operands have one dtype.

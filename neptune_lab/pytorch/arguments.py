@@ -276,23 +276,38 @@ def refuse_options(enable_gqa: object, scale: object) -> None:
     check_number("scale", scale, LaunchError, optional=True)
 
 
-def refuse_gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
-    """Raise LaunchError for the first of q, k and v that records gradients."""
-    name = next(name for name, t in (("q", q), ("k", k), ("v", v)) if t.requires_grad)
-    raise LaunchError(
-        f"argument {name} records gradients, and attention on a cache of pages has no backward",
-        help=f"call it under torch.no_grad(), or with {name}.detach()",
-    )
+def refuse_gradients(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raise LaunchError for the first of these tensors of a call with a cache of pages that records gradients."""
+    for name, tensor in tensors.items() if torch.is_grad_enabled() else ():
+        if tensor.requires_grad:
+            raise LaunchError(
+                f"{name} records gradients, and attention on a cache of pages has no backward",
+                help="call it under torch.no_grad(), or with the tensor's .detach()",
+            )
 
 
-def refuse_forward_gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
-    """Raise LaunchError for the first of q, k and v that carries a tangent of torch.autograd.forward_ad."""
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
+def refuse_forward_gradients(tensors: Mapping[str, torch.Tensor], captured: Sequence[Any] = ()) -> None:
+    """Raise LaunchError for the first tensor that carries a tangent of torch.autograd.forward_ad.
+
+    Args:
+        tensors: arguments by name.
+        captured: what mods capture.
+    """
+    if forward_ad._current_level < 0:
+        return
+    named = {f"argument {name}": tensor for name, tensor in tensors.items()}
+    for name, tensor in (named | captured_by_name(captured)).items():
         if forward_ad.unpack_dual(tensor).tangent is not None:
             raise LaunchError(
-                f"argument {name} carries a forward gradient, and attention has no derivative",
-                help=f"call it with {name}.detach()",
+                f"{name} carries a forward gradient, and attention has no derivative",
+                help="call it with the tensor's .detach()",
             )
+
+
+def captured_by_name(tensors: Sequence[Any]) -> dict[str, torch.Tensor]:
+    """What mods capture, with a name for messages."""
+    every = [t for t in tensors if isinstance(t, torch.Tensor)]
+    return {f"captured tensor {n} of shape {tuple(t.shape)}": t for n, t in enumerate(every)}
 
 
 # Arguments of SDPA that `attention` does not take, and what to do instead.

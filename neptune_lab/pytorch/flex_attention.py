@@ -270,7 +270,7 @@ def _attend(
     device = device_of(q, k, v)
     refuse_transforms(q, k, v)
     if forward_ad._current_level >= 0:
-        refuse_forward_gradients(q, k, v)
+        refuse_forward_gradients({"q": q, "k": k, "v": v}, scales)
     if not q.dtype == k.dtype == v.dtype and not extras.formats:
         common = common_dtype(q.dtype, k.dtype, v.dtype)
         if common is not None:
@@ -293,6 +293,8 @@ def _attend(
     mods, reading, (q, k, v), problem = _read(q, k, v, device, score_mod, mask_mod, enable_gqa, scale, extras, places)
     captured = reading.tensors
     refuse_transforms(*captured)
+    if forward_ad._current_level >= 0:
+        refuse_forward_gradients({}, captured)
     if type(q) is not torch.Tensor and captured:
         mods, reading, captured = over_examples(*mods, reading)
     if torch.is_grad_enabled() and records_gradients((q, k, v, *captured)):

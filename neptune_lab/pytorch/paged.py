@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,11 +13,13 @@ from neptune_lab.errors import LaunchError
 from neptune_lab.operators.paging import paged_mods
 from neptune_lab.power_of_two import power_of_two
 from neptune_lab.pytorch.arguments import (
+    captured_by_name,
     captured_inputs,
     check_shape,
     device_of,
     extras_of,
     problem_of,
+    refuse_forward_gradients,
     refuse_gradients,
     refuse_options,
     refuse_transforms,
@@ -112,6 +114,7 @@ def paged(
     """`paged_attention` outside of graphs."""
     device = check_paged(q, k_cache, v_cache, page_table, lengths, scale)
     refuse_transforms(q, k_cache, v_cache)
+    refuse_forward_gradients({"q": q, "k_cache": k_cache, "v_cache": v_cache}, scales)
     extras = extras_of(return_lse, None, kernel_options)
     of_eight = NONE
     if has_quantized(q, k_cache, v_cache, (*scales, None)):
@@ -125,6 +128,7 @@ def paged(
     problem = replace(one, pages=(pages, page_size))
     mods = paged_mods(score_mod, mask_mod, page_table, lengths, page_size, q.shape[2])
     reading = read(*mods)
+    _refuse_captured(score_mod, reading.tensors)
     key = problem, device, reading.key
     compiled = _kernels.get(key) if reading.exact else None
     if compiled is None:
@@ -140,6 +144,15 @@ def paged(
         *of_eight.scales,
         *captured_inputs(compiled.captured, reading.tensors, device),
     )
+
+
+def _refuse_captured(score_mod: Any, captured: Sequence[Any]) -> None:
+    """Raise LaunchError if a tensor that the mods capture has a gradient that a kernel would not give."""
+    tensors = [t for t in captured if isinstance(t, torch.Tensor)]
+    refuse_transforms(*tensors)
+    refuse_forward_gradients({}, tensors)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):  # (a mask gives no gradient)
+        refuse_gradients(captured_by_name(read(score_mod).tensors))
 
 
 def _widened(page_table: torch.Tensor, sizes: Any) -> torch.Tensor:
@@ -162,8 +175,7 @@ def check_paged(q: Any, k_cache: Any, v_cache: Any, page_table: Any, lengths: An
     """The device of a call's tensors; LaunchError if they do not fit together."""
     device = device_of(q, k_cache, v_cache, ("q", "k_cache", "v_cache"))
     refuse_options(True, scale)
-    if torch.is_grad_enabled() and (q.requires_grad or k_cache.requires_grad or v_cache.requires_grad):
-        refuse_gradients(q, k_cache, v_cache)
+    refuse_gradients({"argument q": q, "argument k_cache": k_cache, "argument v_cache": v_cache})
     _check_caches(q, k_cache, v_cache)
     _check_tables(q, k_cache, page_table, lengths, device)
     return device

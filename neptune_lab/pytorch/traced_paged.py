@@ -11,6 +11,7 @@ import torch
 from torch._dynamo.comptime import comptime
 
 from neptune_lab.errors import NeptuneError
+from neptune_lab.pytorch.arguments import captured_by_name, refuse_gradients
 from neptune_lab.pytorch.captured_mods import POSITIONS, SCORE, Captured, leave, traced_mod
 from neptune_lab.pytorch.dynamo import UNTRACEABLE, Tracing
 from neptune_lab.pytorch.graph_calls import add_call, digest_of
@@ -138,8 +139,10 @@ class PagedCall:
     def fake(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         from neptune_lab.pytorch.paged import check_paged
 
-        (q, k_cache, v_cache, page_table, lengths), _, captured = self._parts(tensors)
+        (q, k_cache, v_cache, page_table, lengths), scales, captured = self._parts(tensors)
         check_paged(q, k_cache, v_cache, page_table, lengths, self.scale)
+        scored = [captured[n] for n in self.score_mod.captured] if self.score_mod else []
+        refuse_gradients(captured_by_name([*scored, *scales]))
         for tensor in captured:
             refuse_captured(tensor, q.device)
         dtype = torch.bfloat16 if q.dtype.itemsize == 1 else q.dtype
