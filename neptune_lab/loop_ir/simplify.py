@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import reduce
+from math import prod
 from types import MappingProxyType
 
 from neptune_lab.loop_ir.dtypes import dtype_of
 from neptune_lab.loop_ir.float_range import converted_bounds
 from neptune_lab.loop_ir.nodes import (
+    Block,
     Cast,
     Const,
     Expr,
@@ -304,25 +306,55 @@ def exceeds_int32(program: Program, sizes: Mapping[int, int] = MappingProxyType(
         sizes: other extents for the iteration variables that have these.
     """
     narrow = {b.name for b in program.buffers if b.dtype in INTEGERS and b.dtype != "int64"}
-
-    def small(part: Expr) -> Expr:
-        return Op("sub", (Var("read"), Const(_READ))) if isinstance(part, Load) and part.buffer in narrow else part
-
+    made: dict[str, tuple[int, int]] = {}  # limits of what earlier blocks store there
     for block in blocks(program):
-        extents = {**{it.name: sizes.get(it.extent, it.extent) for it in block.iters}, "read": 2 * _READ}
+        extents = {it.name: sizes.get(it.extent, it.extent) for it in block.iters}
+        buffer, value = block.body.buffer, block.body.value
+
+        def small(part: Expr, extents: dict[str, int] = extents) -> Expr:
+            if not isinstance(part, Load) or part.buffer not in narrow:
+                return part
+            low, high = made.get(part.buffer, (-_READ, _READ - 1))
+            extents[name := f"read of {part.buffer}"] = high - low + 1
+            return Op("add", (Var(name), Const(low)))
+
+        bounded = transform(value, small)
         known = _Bounds(extents)
-        value = block.body.value
         # Definitions repeat their parts: one of each is enough.
-        for part in dict.fromkeys(part for whole in (value, transform(value, small)) for part in walk(whole)):
+        for part in dict.fromkeys(part for whole in (value, bounded) for part in walk(whole)):
             if not isinstance(part, Op) or dtype_of(part, program) == "int64":
                 continue
             limits = known.of(part)
             unbounded = part.name == "shl" and limits is None
             if unbounded and not any(isinstance(inner, Load) for inner in walk(part)):
                 return True
-            if limits is not None and not -(2**31) <= limits[0] <= limits[1] < 2**31:
+            if limits is not None and not _in_32_bits(limits):
                 return True
+        limits = _stored_limits(block, bounded, known, extents) if buffer in narrow else None
+        if limits is not None and limits[0] <= limits[1]:
+            if not _in_32_bits(limits):
+                return True
+            made[buffer] = limits
     return False
+
+
+def _in_32_bits(limits: tuple[int, int]) -> bool:
+    return -(2**31) <= limits[0] <= limits[1] < 2**31
+
+
+def _stored_limits(block: Block, value: Expr, known: _Bounds, extents: Mapping[str, int]) -> tuple[int, int] | None:
+    """Limits of what a block of a definition stores: of a reduction, of its last value; None if they are not known."""
+    if block.init is None:
+        return known.of(value)
+    match value:
+        case Op("max" | "min" | "add" as name, (_, term)):
+            limits = known.of(term)
+        case _:
+            return None
+    if limits is None or name != "add":
+        return limits
+    count = prod(extents[it.name] for it in block.iters if it.kind == "reduce")
+    return min(count * limits[0], limits[0], 0), max(count * limits[1], limits[1], 0)
 
 
 def simplify(expr: Expr, extents: Mapping[str, int]) -> Expr:

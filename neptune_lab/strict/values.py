@@ -12,8 +12,8 @@ from neptune_lab.strict.console import shown
 
 Refusal: TypeAlias = type[NeptuneError]
 
-# float64 has larger numbers, but their products are infinite.
-LARGEST_NUMBER = 1e300
+# Kernels compute with float32, which rounds what is larger to infinity.
+LARGEST_NUMBER = (2 - 2**-23) * 2.0**127
 
 
 def is_integer(value: Any) -> TypeGuard[int]:
@@ -45,7 +45,7 @@ def check_integer(
 def check_number(
     name: str, value: Any, error: Refusal, *, optional: bool = False, positive: bool = False, from_zero: bool = False
 ) -> None:
-    """Raise `error` unless `value` is a finite int or float.
+    """Raise `error` unless `value` is an int or float that is finite in float32.
 
     Args:
         optional: None is taken too.
@@ -59,8 +59,9 @@ def check_number(
     if finite and (value > 0 or (value == 0 and not positive) or not (positive or from_zero)):
         return
     kind = "a positive finite number" if positive else "a finite number, 0 or above" if from_zero else "a finite number"
+    large = " of float32" if number and abs(value) > LARGEST_NUMBER else ""
     raise error(
-        f"{name}={shown(value)}: expected {kind}{', or None' if optional else ''}",
+        f"{name}={shown(value)}: expected {kind}{large}{', or None' if optional else ''}",
         help="such as 0.5; float(value) makes a number of a text or of a tensor with one element",
     )
 

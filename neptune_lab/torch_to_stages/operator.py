@@ -11,6 +11,7 @@ import numpy as np
 from neptune_lab.errors import DefinitionError
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_ir.positions import positions_below
+from neptune_lab.loop_ir.simplify import exceeds_int32
 from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.operators.base import Operator, as_numpy, source_of
 from neptune_lab.operators.recipe import Recipe
@@ -27,6 +28,7 @@ from neptune_lab.torch_to_stages.other_sizes import resized, with_free_sizes
 from neptune_lab.torch_to_stages.reference import reference_of
 from neptune_lab.torch_to_stages.sized import sized
 from neptune_lab.torch_to_stages.source_text import python_functions
+from neptune_lab.torch_to_stages.values import in_64_bits
 
 if TYPE_CHECKING:
     import torch
@@ -148,10 +150,14 @@ def _operator(
     draw: Callable[[np.random.Generator], Any] | None,
     caller: SourceLine | None,
 ) -> Operator:
-    made = lowered(graph)
-    stages, outputs = made.stages, made.results
     plain = title if title.isidentifier() else "function"
-    program = stages.program(plain, outputs)
+    made = lowered(graph)
+    program = made.stages.program(plain, made.results)
+    if exceeds_int32(program):
+        with in_64_bits():
+            made = lowered(graph)
+            program = made.stages.program(plain, made.results)
+    stages, outputs = made.stages, made.results
     unused = [n for n in graph.inputs if n not in program.inputs]
     if unused:
         raise DefinitionError(f"no result depends on the input {unused[0]!r}", help=f"leave {unused[0]} out")

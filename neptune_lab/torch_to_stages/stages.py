@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -33,7 +34,7 @@ from neptune_lab.loop_ir.simplify import simplify
 from neptune_lab.operators.ties import HALVES_TIES, without_indices
 from neptune_lab.torch_to_stages.lines import SourceLine
 from neptune_lab.torch_to_stages.masks import decided
-from neptune_lab.torch_to_stages.values import HALVES, Index, Value, computed_dtype, type_of
+from neptune_lab.torch_to_stages.values import HALVES, Index, Value, computed_dtype, type_of, wrapped
 
 Reducer = Literal["sum", "max", "min", "prod", "any", "all"]
 
@@ -251,6 +252,8 @@ class Stages:
                     # Integers of 32 and of 64 bits.
                     wide = self.type_of(part)
                     part = Op("select", (condition, self._as(a, wide), self._as(b, wide)))
+                case Op("add" | "sub" | "mul" as name, (Const(a, "int64"), Const(b, "int64"))):
+                    return Const(wrapped(getattr(operator, name)(a, b), "int64"), "int64")
             return decided(part, self._extents)
 
         return transform(element, simple)
@@ -285,7 +288,7 @@ class Stages:
     def _stored(self, buffer: Buffer, dtype: str) -> Value:
         self._buffers[buffer.name] = buffer
         computed = computed_dtype(dtype)
-        convert = buffer.dtype in HALVES or (computed == "int32" and buffer.dtype not in ("int32", "int64"))
+        convert = buffer.dtype in HALVES or (computed in ("int32", "int64") and buffer.dtype not in ("int32", "int64"))
 
         def at(index: Index) -> Expr:
             element = Load(buffer.name, index)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from math import copysign, inf, isfinite
 from typing import TypeAlias
 
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, walk
@@ -15,6 +18,21 @@ Index: TypeAlias = tuple[Expr, ...]
 HALVES = ("float16", "bfloat16")
 WIDE = ("int64", "float64")
 NARROW_INTEGERS = ("int8", "int16", "uint8")
+
+
+# Whether all elements of int64 tensors are computed in 64 bits.
+_wide: ContextVar[bool] = ContextVar("_wide", default=False)
+
+
+@contextmanager
+def in_64_bits() -> Iterator[None]:
+    """Inside, elements of int64 tensors are computed in 64 bits.  Elsewhere positions and small numbers have 32, in
+    which masks can be read; `exceeds_int32` tells of programs for which these are too few."""
+    token = _wide.set(True)
+    try:
+        yield
+    finally:
+        _wide.reset(token)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,21 +94,42 @@ def computed_dtype(dtype: str) -> str:
     """The dtype in which elements of a tensor of torch's `dtype` are computed; of integers, see `as_dtype`."""
     if dtype in HALVES:
         return "float32"
+    if dtype == "int64" and _wide.get():
+        return dtype
     return "int32" if dtype in ("int64", *NARROW_INTEGERS) else dtype
 
 
 def constant(value: float | int | bool, dtype: str, shape: Sequence[int] = ()) -> Value:
-    """A tensor of one repeated number, in torch's `dtype`."""
+    """A tensor of one repeated number, in torch's `dtype`: an integer wraps around, and a float that is too large is
+    infinite.
+
+    >>> numbers = (2**31, "int32"), (300, "uint8"), (2**31, "int64"), (-1e40, "float32")
+    >>> [constant(n, dtype).at(()).value for n, dtype in numbers]
+    [-2147483648, 44, 2147483648, -inf]
+    """
     kind = computed_dtype(dtype)
     number: float | int | bool
     if kind == "bool":
         number = bool(value)
     elif "int" in kind:
-        number = int(value)
-        kind = "int32" if -(2**31) <= number < 2**31 else "int64"
+        number = wrapped(int(value), dtype)
+        kind = "int32" if kind == "int32" and -(2**31) <= number < 2**31 else "int64"
     else:
         number = float(value)
+        if kind == "float32" and isfinite(number) and abs(number) >= _INFINITE:
+            number = copysign(inf, number)
     return Value(tuple(shape), dtype, lambda _: Const(number, kind), plain=True)
+
+
+# The least number that float32 rounds to infinity.
+_INFINITE = (2 - 2**-24) * 2.0**127
+
+
+def wrapped(number: int, dtype: str) -> int:
+    """The number as torch's integer `dtype` holds it."""
+    bits = int(dtype.lstrip("uint"))
+    start = 0 if dtype.startswith("u") else 2 ** (bits - 1)
+    return (number + start) % 2**bits - start
 
 
 def has_loads(expr: Expr) -> bool:

@@ -126,9 +126,12 @@ class Context:
         return replace(value, dtype=dtype, at=lambda i: self.as_dtype(value.at(i), dtype))
 
     def as_dtype(self, expr: Expr, dtype: str) -> Expr:
-        """An element in the dtype in which elements of torch's `dtype` are computed."""
+        """An element in the dtype in which elements of torch's `dtype` are computed.
+
+        Elements of int64 have 32 bits where these hold them, and 64 elsewhere; those of int32 always have 32.
+        """
         own, wanted = self.stages.type_of(expr), computed_dtype(dtype)
-        if own == wanted or (wanted == "int32" and own == "int64"):
+        if own == wanted or (wanted == "int32" and dtype != "int32" and own == "int64"):
             return expr
         if isinstance(expr, Const):
             return constant(expr.value, dtype).at(())

@@ -1,0 +1,61 @@
+"""Integers of traced functions wrap around as PyTorch's do, and 64 bits are computed in 64 where 32 are too few."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import neptune_lab as nl
+from neptune_lab.loop_ir.nodes import Buffer
+from neptune_lab.loop_ir.simplify import exceeds_int32
+
+WHOLE = torch.arange(-8, 7).view(3, 5)
+LARGE = WHOLE + 2**40
+FLOATS = WHOLE.float() + 0.5
+
+FUNCTIONS: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
+    "a constant beyond int32": (lambda x: ((x.int() + 2**31) % 1000, x.int() * 65536 * 65536, x.int() < 2**40), WHOLE),
+    "int64 to int32": (lambda x: (x.int() + 1).sum(-1), LARGE),
+    "positions": (lambda x: (torch.arange(5) * 2**30 * x).amax(-1), WHOLE),
+    "the place of a maximum": (lambda x: x.argmax(-1) * 2**30 * 8, FLOATS),
+    "a count": (lambda x: (x > 0).sum(-1) * 10**10, FLOATS),
+    "a sum of positions": (lambda x: (torch.arange(5) * 2**29).sum() + x.sum(-1), WHOLE),
+    "a maximum of large numbers": (lambda x: ((x > 0) * 2**30).amax(-1) * 4, FLOATS),
+    "constants alone": (lambda x: (torch.full((5,), 2**30) * 4 + x).amax(-1), WHOLE),
+    "floats that are infinite": (lambda x: ((x * 1e39).amax(-1), x.clamp(-1e39, 1e300).sum(-1)), FLOATS),
+}
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_results_are_those_of_pytorch(name: str):
+    function, x = FUNCTIONS[name]
+    found = nl.compile(nl.from_torch(function, x))(x)
+    if name == "floats that are infinite":  # (`clamp` itself refuses such a number in eager PyTorch)
+        expected = torch.tensor([-torch.inf, torch.inf, torch.inf]), x.sum(-1)
+    else:
+        expected = function(x)
+    for ours, theirs in zip(_tuple(found), _tuple(expected), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=0)
+
+
+def _tuple(found: Any) -> tuple[torch.Tensor, ...]:
+    return found if isinstance(found, tuple) else (found,)
+
+
+def test_positions_of_masks_keep_32_bits():
+    def masked(x: torch.Tensor) -> torch.Tensor:
+        return x.masked_fill(torch.arange(5) > torch.arange(3)[:, None], -1.0).sum(-1)
+
+    assert "int64" not in repr(nl.from_torch(masked, FLOATS).program)
+
+
+@pytest.mark.parametrize("factor", [2**20, 2**29])
+def test_limits_of_stages_are_known_in_later_ones(factor: int):
+    program = nl.from_torch(lambda x: ((x > 0) * factor).amax(-1) * 4, FLOATS).program
+    kept: list[Buffer] = [b for b in program.buffers if b.dtype == "int64"]
+    assert (len(kept) > 1) == (factor == 2**29)
+    assert not exceeds_int32(program)
