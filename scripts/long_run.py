@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,10 @@ from neptune_lab.files import write_text
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("neptune_lab", "widgets/neptune_widgets", "tests")
 NIGHTLY_CASES = 10_000
+# Files with fewer tests run in one process: to import TVM and torch in each worker would take longer than the tests.
+SPREAD = 24
+# These share a browser or the run of a notebook, which each worker would need for itself.
+TOGETHER = ("tests/browser/", "tests/notebooks/")
 
 
 @dataclass(frozen=True)
@@ -63,14 +68,18 @@ def nightly_steps(root: Path, seed: str, state: Path) -> list[Step]:
     """
     pytest = (sys.executable, "-m", "pytest", "-m", "nightly")
     listed = subprocess.run(
-        [*pytest, "--collect-only", "-qq", "-p", "no:cacheprovider"], cwd=root, capture_output=True, text=True
+        [*pytest, "--collect-only", "-q", "-p", "no:cacheprovider"], cwd=root, capture_output=True, text=True
     )
     if listed.returncode:
         raise SystemExit(f"pytest could not collect the nightly tests:\n{listed.stdout[-3000:]}{listed.stderr[-1000:]}")
-    files = sorted(set(re.findall(r"^([\w./-]+\.py)(?=:)", listed.stdout, re.MULTILINE)))
+    tests_of = Counter(re.findall(r"^([\w./-]+\.py)(?=::)", listed.stdout, re.MULTILINE))
     workers = ("-n", "logical", "--maxprocesses", "8", "--dist", "loadgroup")
-    tests = [Step(f"pytest {file}", (*pytest, *workers, file)) for file in files]
-    return [*tests, fuzz_step(NIGHTLY_CASES, seed, state)]
+
+    def step(file: str) -> Step:
+        spread = tests_of[file] >= SPREAD and not file.startswith(TOGETHER)
+        return Step(f"pytest {file}", (*pytest, *(workers if spread else ()), file))
+
+    return [*map(step, sorted(tests_of)), fuzz_step(NIGHTLY_CASES, seed, state)]
 
 
 def run(steps: Sequence[Step], root: Path, state: Path) -> int:

@@ -227,6 +227,22 @@ def test_the_nightly_run_has_every_nightly_test_and_the_fuzzer(long_run, tmp_pat
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = nightly\naddopts = -m 'not nightly'\n")
     steps = long_run.nightly_steps(tmp_path, "7", tmp_path)
     assert [step.name for step in steps] == ["pytest tests/test_slow.py", "fuzz 10000 --seed 7"]
+    assert "-n" not in steps[0].command
+
+
+def test_a_nightly_file_with_many_tests_is_spread_over_workers(long_run, tmp_path):
+    text = "import pytest\n@pytest.mark.nightly\n@pytest.mark.parametrize('n', range({}))\ndef test_it(n): pass\n"
+    for name, count in (("test_few", 23), ("test_many", 24), ("browser/test_page", 99)):
+        file = tmp_path / "tests" / f"{name}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text.format(count))
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = nightly\n")
+    spread = {step.name: "-n" in step.command for step in long_run.nightly_steps(tmp_path, "7", tmp_path)[:-1]}
+    assert spread == {
+        "pytest tests/browser/test_page.py": False,
+        "pytest tests/test_few.py": False,
+        "pytest tests/test_many.py": True,
+    }
 
 
 def test_what_runs_at_night_is_named_with_what_the_day_keeps():
