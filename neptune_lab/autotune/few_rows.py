@@ -300,14 +300,17 @@ def _suits(program: Program, nest: NestPlan) -> bool:
 
 def _tiles(program: Program, nest: NestPlan) -> tuple[tuple[int, int, int], ...]:
     """What each column of the tiles has that products load: its elements, the bytes of one, and how many products read
-    it, for which it is loaded once; none if a tile is not made of whole columns."""
+    it, for which it is loaded once; none if a tile is not made of whole columns, or if two variables of a product run
+    along one dimension, such as queries and keys that read one table."""
     dims, inputs = dimensions(program), {b.name: b.dtype for b in program.buffers if b.name in program.inputs}
     first = tree.find_block(program, nest.first)[1]
     column = dims.of(first, nest.reduce_axis)
     parallel = {dims.of(first, name) for name in nest.parallel_axes}
     found: dict[tuple[str, tuple[tuple[int, bool], ...]], tuple[int, int, int]] = {}
     for block in products(program, nest):
-        own = {it.name: dims.of(block, it.name) for it in block.iters}
+        own = {name: dimension for dimension, name in dims.all_of(block).items()}
+        if len(own) < len(block.iters):
+            return ()
         for read in (r for r in loads(block.body.value) if r.buffer in inputs):
             free = [[n for n in sorted(variables(i)) if own[n] not in parallel] for i in read.indices]
             if not any(own[n] == column for names in free for n in names):
