@@ -4,12 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from neptune_lab.htile.nodes import Access, For, Int, Kernel, Program, Slice, Stmt, Store, Tensor, TileExpr
+from neptune_lab.htile.nodes import (
+    Access,
+    For,
+    Gather,
+    Int,
+    Iota,
+    Kernel,
+    Program,
+    Scalar,
+    Slice,
+    Stmt,
+    Store,
+    Tensor,
+    TileExpr,
+)
 from neptune_lab.htile.walk import (
     names_of_access,
+    names_of_index,
     region,
     rewrite_store,
     same_region,
+    subexpressions,
     tile_dims,
     unchanged,
     with_body,
@@ -30,7 +46,8 @@ def hoist_invariant_loads(program: Program) -> Program:
             score[...] = dot(q_tile[0:128, 0:64], ...)
 
     Only for tensors that the kernel does not store to.  The load moves out of as many loops as its index allows.  The
-    on-chip tensor is as large as the tile, so it also holds the zeros that are loaded past the end of the tensor.
+    on-chip tensor is as large as the tile, so it also holds the zeros that are loaded past the end of the tensor.  A
+    matrix that is gathered at positions, such as the queries of a group of heads, is loaded first too.
     """
     hoister = _Hoister(program)
     kernels = tuple(hoister.kernel(kernel) for kernel in program.kernels)
@@ -44,7 +61,7 @@ class _Level:
     """One loop that is being rewritten and the loads to put before it."""
 
     loop: For
-    loads: list[tuple[Access, Store]] = field(default_factory=list)
+    loads: list[tuple[Access | Gather, Store]] = field(default_factory=list)
 
 
 class _Hoister:
@@ -73,34 +90,76 @@ class _Hoister:
 
     def store(self, store: Store, around: list[_Level]) -> Store:
         def visit(expr: TileExpr) -> TileExpr:
-            return self.access(expr, store, around) if isinstance(expr, Access) else expr
+            match expr:
+                case Access():
+                    return self.access(expr, store, around)
+                case Gather():
+                    return self.gather(expr, store, around)
+            return expr
 
         return rewrite_store(store, visit)
 
     def access(self, access: Access, store: Store, around: list[_Level]) -> Access:
         tensor = self.program.tensor(access.tensor)
-        if tensor.space == "chip" or tensor.name in self.stored:
+        level = self.level(tensor, names_of_access(access), around)
+        if level is None:
             return access
-        used = names_of_access(access)
-        # Formal statement: the load may precede loop n if its index uses no variable of loops n, n + 1, ...
-        free = next((n for n in range(len(around)) if not used & {level.loop.var for level in around[n:]}), None)
-        if free is None:
-            return access
-        level = around[free]
         for loaded, load in level.loads:
-            if loaded.tensor == tensor.name and same_region(loaded, access):
+            if isinstance(loaded, Access) and loaded.tensor == tensor.name and same_region(loaded, access):
                 return _tile_access(load.target.tensor, access)
-        load = self.load(access, tensor, store, level)
+        bare = Access(tensor.name, region(access))
+        load = self.load(bare, tuple(i for i in bare.index if isinstance(i, Slice)), tensor, store, level)
         level.loads.append((access, load))
         return _tile_access(load.target.tensor, access)
 
-    def load(self, access: Access, tensor: Tensor, store: Store, level: _Level) -> Store:
+    def gather(self, gather: Gather, store: Store, around: list[_Level]) -> Access | Gather:
+        """A matrix that is gathered at positions; vectors, and what is looked up in other tensors, stay."""
+        tensor, positions = self.program.tensor(gather.tensor), _positions(gather)
+        if positions is None or sorted(positions[1]) != [-2, -1]:
+            return gather
+        used, slices = positions
+        level = self.level(tensor, used, around)
+        if level is None:
+            return gather
+        load = next((load for loaded, load in level.loads if loaded == gather), None)
+        if load is None:
+            load = self.load(gather, (slices[-2], slices[-1]), tensor, store, level)
+            level.loads.append((gather, load))
+        return load.target
+
+    def level(self, tensor: Tensor, used: frozenset[str], around: list[_Level]) -> _Level | None:
+        """The outermost loop that a load with these variables in its index may precede; None if there is none."""
+        if tensor.space == "chip" or tensor.name in self.stored:
+            return None
+        # Formal statement: the load may precede loop n if its index uses no variable of loops n, n + 1, ...
+        free = next((n for n in range(len(around)) if not used & {level.loop.var for level in around[n:]}), None)
+        return None if free is None else around[free]
+
+    def load(
+        self, value: Access | Gather, slices: tuple[Slice, ...], tensor: Tensor, store: Store, level: _Level
+    ) -> Store:
         name = fresh_name(f"{tensor.name}_tile", self.names, "_")
         self.names.add(name)
-        bare = Access(tensor.name, region(access))
-        extents = tuple(index.extent for index in bare.index if isinstance(index, Slice))
-        self.tensors.append(Tensor(name, extents, tensor.dtype, "chip"))
-        return Store(f"{level.loop.node_id}.{name}", _tile_access(name, bare), bare, store.origin)
+        self.tensors.append(Tensor(name, tuple(index.extent for index in slices), tensor.dtype, "chip"))
+        return Store(f"{level.loop.node_id}.{name}", _tile_access(name, Access(name, slices)), value, store.origin)
+
+
+def _positions(gather: Gather) -> tuple[frozenset[str], dict[int, Slice]] | None:
+    """The variables in the indices of a gather, and the slice that numbers each dimension of its tile; None if an index
+    reads a tensor."""
+    used: frozenset[str] = frozenset()
+    slices: dict[int, Slice] = {}
+    for part in (part for index in gather.indices for part in subexpressions(index)):
+        match part:
+            case Access() | Gather():
+                return None
+            case Iota(index=own):
+                dim, index = next((n, i) for n, i in enumerate(own) if isinstance(i, Slice))
+                used |= names_of_index(index.start)
+                slices.setdefault(dim - len(own), index)
+            case Scalar(value=value):
+                used |= names_of_index(value)
+    return used, slices
 
 
 def _tile_access(name: str, access: Access) -> Access:

@@ -59,7 +59,7 @@ class Magnitudes:
                 return abs(float(value)) if math.isfinite(value) else 0.0
             case ir.Iota() | ir.Scalar():
                 return 2.0**31
-            case ir.Access(tensor=name):
+            case ir.Access(tensor=name) | ir.Gather(tensor=name):  # (outside of the tensor, a gather reads 0)
                 return self._tensor(name)
             case ir.Cast(arg=arg, dtype=dtype):
                 return min(self(arg), _largest(dtype))

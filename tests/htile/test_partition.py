@@ -110,7 +110,16 @@ def test_the_prover_cancels_and_divides():
     assert not is_at_most(x, y, ENV)
 
 
-positions = st.sampled_from([Q, KV, H, integer("sub", Q, KV), integer("add", Q, KV), integer("mul", number(2), KV)])
+THIRDS = integer("floordiv", Q, number(3))
+positions = st.sampled_from(
+    [
+        *(Q, KV, H, integer("sub", Q, KV), integer("add", Q, KV), integer("mul", number(2), KV)),
+        # (2 divides the rows of a tile, 3 does not)
+        *(integer("floordiv", Q, number(2)), integer("floordiv", integer("sub", KV, number(8)), number(4))),
+        *(integer("add", integer("floordiv", Q, number(2)), KV), THIRDS),
+        integer("sub", integer("floordiv", integer("add", Q, number(1)), number(3)), THIRDS),
+    ]
+)
 comparisons = st.builds(
     lambda name, a, n, wrap: holds(name, integer("abs", a) if wrap else a, number(n)),
     st.sampled_from(["lt", "le", "gt", "ge", "eq", "ne"]),
@@ -155,6 +164,30 @@ def test_ranges_against_every_position(condition, first):
                     assert truth(condition, h, i, j).all()
                 if j not in is_visited:
                     assert not truth(condition, h, i, j).any()
+
+
+def test_rows_of_a_group_of_heads_have_bounds():
+    """Row r of a group of two heads is that of query r // 2, which sees the keys up to its own position."""
+    span = Span("j0", IterationRange(Int(0), Int(5)), {"i0": Interval(0, 2)})
+    formula = formula_of(holds("le", KV, integer("floordiv", Q, number(2))))
+    assert str(formula) == "0 <= i0*2-j0*4 + [0..1] - [0..3]"
+    for i in range(3):
+        last = value(somewhere(formula, span).hi, {"i0": i})
+        assert last == 1 + (2 * i + 1) // 4, "the tile after that of the last query"
+    of_three = str(formula_of(holds("le", KV, integer("floordiv", Q, number(3)))))
+    assert of_three == "0 <= i0*4//3-j0*4 + [0..1] - [0..3]", "a query more than a tile has, which is safe"
+
+
+def test_quotients_of_different_positions_do_not_cancel():
+    """(Q + 1) // 3 - Q // 3 is 0 in some rows of each tile, and 1 in others."""
+    difference = integer("sub", integer("floordiv", integer("add", Q, number(1)), number(3)), THIRDS)
+    span = Span("j0", IterationRange(Int(0), Int(5)), {"i0": Interval(0, 2)})
+    for name, n in (("lt", 1), ("gt", 0)):
+        formula = formula_of(holds(name, difference, number(n)))
+        true, visited = everywhere(formula, span), somewhere(formula, span)
+        for i in range(3):
+            assert value(true.hi, {"i0": i}) <= value(true.lo, {"i0": i})
+            assert (value(visited.lo, {"i0": i}), value(visited.hi, {"i0": i})) == (0, 5)
 
 
 # -- whole programs -----------------------------------------------------------------------------------------

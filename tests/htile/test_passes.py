@@ -96,6 +96,60 @@ kernel p  grid ()
     )
 
 
+GATHERED = """
+program p(q, k, at) -> y
+  input   q    float16[h: 8, i: 5, d: 16]
+  input   k    float16[j: 32, d: 16]
+  input   at   int32[h: 8]
+  output  y    float32[r: 32, j: 32]
+  chip    s    float32[r: 32, j: 32]
+"""
+
+
+def test_rows_of_several_heads_are_gathered_once():
+    made = after(hoist_invariant_loads, GATHERED, """
+        kernel p  grid (i0: 2)
+            for j0 in range(2):
+                s[i0*16:i0*16+16, j0*16:j0*16+16] = dot(
+                    gather(q, iota[i0*16:i0*16+16, NewAxis] % 8, iota[i0*16:i0*16+16, NewAxis] // 8, iota[NewAxis, 0:16]),
+                    permute(k[j0*16:j0*16+16, 0:16], (1, 0)),
+                )
+                y[i0*16:i0*16+16, j0*16:j0*16+16] = s[i0*16:i0*16+16, j0*16:j0*16+16]
+    """)  # fmt: skip
+    assert (
+        made
+        == """
++ chip q_tile float16[r: 16, d: 16]
+kernel p  grid (i0: 2)
+    q_tile[0:16, 0:16] = gather(
+        q,
+        iota[i0*16:i0*16+16, NewAxis] % 8,
+        iota[i0*16:i0*16+16, NewAxis] // 8,
+        iota[NewAxis, 0:16],
+    )  @s=for:j0@s.q_tile
+    for j0 in range(2):
+        s[i0*16:i0*16+16, j0*16:j0*16+16] = dot(q_tile[0:16, 0:16], permute(k[j0*16:j0*16+16, 0:16], (1, 0)))
+        y[i0*16:i0*16+16, j0*16:j0*16+16] = s[i0*16:i0*16+16, j0*16:j0*16+16]
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param("iota[j0*8:j0*8+8, NewAxis] % 5", id="rows that the loop moves"),
+        pytest.param("at[j0*2:j0*2+8, NewAxis]", id="rows that another tensor tells"),
+        pytest.param("index(j0)", id="one row"),
+    ],
+)
+def test_what_moves_with_a_loop_or_is_looked_up_is_gathered_there(row: str):
+    assert after(hoist_invariant_loads, GATHERED, f"""
+        kernel p  grid ()
+            for j0 in range(4):
+                y[j0*8:j0*8+8, 0:16] = float32(gather(q, iota[0:8, NewAxis], {row}, iota[NewAxis, 0:16]))
+    """) == "unchanged"  # fmt: skip
+
+
 # -- fold_dot_accumulate --------------------------------------------------------------------------------------------
 
 

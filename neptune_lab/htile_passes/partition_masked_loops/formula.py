@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal as Lit
 from typing import TypeAlias
 
-from neptune_lab.htile.affine import Affine, affine, expression
+from neptune_lab.htile.affine import Affine, affine, expression, floor_divide
 from neptune_lab.htile.nodes import Cast, Elementwise, Int, Iota, Literal, Name, Scalar, Slice, TileExpr
 from neptune_lab.htile.printer import expr_doc, index_text
 from neptune_lab.scalar_ops import NEGATION
@@ -167,6 +167,9 @@ def integer(expr: TileExpr) -> Integer | None:
             return Integer("min", (affine(part.start) + affine(Name(lane.name)),), (lane,))
         case Cast(arg=arg, dtype=dtype) if dtype in ("int32", "int64"):
             return integer(arg)
+        case Elementwise(op="floordiv", args=(arg, Literal(value=divisor, dtype=dtype))) if dtype in INTEGERS:
+            whole = integer(arg)
+            return None if whole is None else _quotient(whole, int(divisor))
         case Elementwise(op=op, args=args, dtype=dtype) if dtype in ("int32", "int64"):
             known = [x for arg in args if (x := integer(arg)) is not None]
             return _operation(op, known) if len(known) == len(args) else None
@@ -190,6 +193,25 @@ def _operation(op: str, args: list[Integer]) -> Integer | None:
             return _extremum(extremum, x, y)
         case _:
             return None
+
+
+def _quotient(x: Integer, divisor: int) -> Integer | None:
+    """`x // divisor` with one lane: its quotients are a lane of their own, (16 * i0 + lane) // 8 = 2 * i0 + lane // 8.
+
+    Formal statement: for 0 <= lane < n, (rest + lane) // d - rest // d is from 0 to (n - 1) // d if d divides rest, and
+    to (n - 1 + d - 1) // d in any case.
+    """
+    if len(x.forms) != 1 or len(x.lanes) != 1 or divisor <= 0:
+        return None
+    (form,), (lane,) = x.forms, x.lanes
+    rest = form.without(Name(lane.name))
+    if form.coefficient(Name(lane.name)) != 1:
+        return None
+    divides = not any(k % divisor for k in (rest.constant, *(k for _, k in rest.terms)))
+    most = (lane.extent - 1 + (0 if divides else divisor - 1)) // divisor
+    of = "" if divides else f".{index_text(expression(rest))}"  # (other rests have other remainders)
+    quotients = Lane(f"{lane.name}.{divisor}{of}", most + 1)
+    return Integer("min", (floor_divide(rest, divisor) + affine(Name(quotients.name)),), (quotients,))
 
 
 def _scaled(x: Integer, by: Integer) -> Integer | None:
