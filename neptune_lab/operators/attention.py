@@ -89,6 +89,7 @@ def general(
     live: bool = False,
     pages: tuple[int, int] | None = None,
     place: KeyPlace | None = None,
+    pack_groups: bool = False,
     **formats: Unpack[FormatOptions],
 ) -> Operator:
     """Attention with a score mod and a mask mod.
@@ -103,6 +104,9 @@ def general(
         pages: number of pages, and keys of each, if `k` and `v` are caches (pages, page_size, kv_heads, ...).
         place: with `pages`, `place(b, kv)` returns the page of a key, its place in the page, and whether there is such
             a key (`operators.paging`).
+        pack_groups: the scores are a matrix for each head of keys and values, whose rows are the queries of all heads
+            that share it: faster for few queries and many keys, which are then read once.  Not with `return_lse` and
+            `return_max`.
         formats: dtypes of tensors that differ from `dtype`, which is then that of `out`; and scales of quantized
             tensors (`FormatOptions`).
     """
@@ -115,6 +119,14 @@ def general(
     }
     if return_max:
         mods["return_max"] = True
+    check_switch("pack_groups", pack_groups, DefinitionError)
+    if pack_groups:
+        if return_lse or return_max:
+            raise DefinitionError(
+                "pack_groups=True has no return_lse and return_max",
+                help="leave pack_groups out: each head then has scores of its own",
+            )
+        mods["pack_groups"] = True
     if (pages is None) != (place is None):
         raise DefinitionError(
             f"pages={pages!r}, place={place!r}: give both or none", help="attention.paged makes both of a page table"

@@ -61,7 +61,7 @@ def made_operator(
     if empty_rows != "nan":
         last["empty_rows"] = empty_rows
     params = {**sizes, **own, **last}
-    return attention_operator(name, title, sizes_of(sizes), params, score_mod, mask_mod, live, place)
+    return attention_operator(name, title, sizes_of(params), params, score_mod, mask_mod, live, place)
 
 
 __all__ = ["checked_sizes", "lengths_of", "made_operator"]

@@ -67,15 +67,15 @@ def define_attention(
 def _elements(
     te: Any, sizes: AttentionSizes, tensor: Any, dtype: str, place: KeyPlace | None, transposed: bool = False
 ) -> Callable[..., Any]:
-    """Element d of the key or value j that a query head reads, as a factor of products in `dtype`: a function of
+    """Element d of the key or value j that a head of rows reads, as a factor of products in `dtype`: a function of
     (b, h, j, d)."""
 
     def element(b: Any, h: Any, j: Any, d: Any) -> Any:
         if place is None:
             at = (d, j) if transposed else (j, d)
-            return _factor(tensor[(sizes.kv_sample(b), sizes.kv_head(h), *at)], dtype)
+            return _factor(tensor[(sizes.kv_sample(b), sizes.kv_head_of_rows(h), *at)], dtype)
         page, slot, held = (part.value for part in place(Scalar(b), Scalar(j)))
-        value = te.if_then_else(held, tensor[page, slot, sizes.kv_head(h), d], te.const(0, tensor.dtype))
+        value = te.if_then_else(held, tensor[page, slot, sizes.kv_head_of_rows(h), d], te.const(0, tensor.dtype))
         return _factor(value, dtype)
 
     return element
@@ -103,22 +103,24 @@ def _score(
     wide: bool,
 ) -> Any:
     """The scaled product of queries and keys, after the mods, in float32; `key` as made by `_elements`."""
-    shape = (*sizes.shapes["lse"], sizes.kv_len)
+    shape = (*sizes.rows, sizes.kv_len)
     d = te.reduce_axis((0, sizes.head_dim), name="d")
-    qk = te.compute(
-        shape,
-        lambda b, h, i, j: te.sum(_factor(q[b, h, i, d], formats.scores) * key(b, h, j, d), axis=d),
-        name="qk",
-    )
+
+    def scored(b, h, i, j):
+        head, query = sizes.query_of(h, i)
+        return te.sum(_factor(q[b, head, query, d], formats.scores) * key(b, h, j, d), axis=d)
+
+    qk = te.compute(shape, scored, name="qk")
 
     def modified(b, h, i, j):
         factor = te.const(scale, "float32")
         for own in (
-            formats.scale_of("q", scales, b, h),
-            formats.scale_of("k", scales, sizes.kv_sample(b), sizes.kv_head(h)),
+            formats.scale_of("q", scales, b, sizes.query_of(h, i)[0]),
+            formats.scale_of("k", scales, sizes.kv_sample(b), sizes.kv_head_of_rows(h)),
         ):
             factor = factor if own is None else product(own, factor)
         score = product(qk(b, h, i, j), factor)
+        h, i = sizes.query_of(h, i)
         if wide:
             b, h, i, j = (position.astype("int64") for position in (b, h, i, j))
         if score_mod is not None:
@@ -153,7 +155,7 @@ def _softmax_outputs(
     once per query, so that the loops over keys need no test.
     """
     shapes, scores, largest = sizes.shapes, tuple(score.shape), formats.largest_weight
-    queries = shapes["lse"]
+    queries, results = sizes.rows, shapes["lse"]
     j = te.reduce_axis((0, sizes.kv_len), name="j")
     s_max = te.compute(queries, lambda b, h, i: te.max(score[b, h, i, j], axis=j), name="s_max")
     s_exp = te.compute(scores, lambda b, h, i, j: te.exp(score[b, h, i, j] - s_max[b, h, i]), name="s_exp")
@@ -166,30 +168,32 @@ def _softmax_outputs(
 
     p = te.compute(scores, weight, name="p")
     acc = te.compute(
-        shapes["out"],
+        (*queries, sizes.v_head_dim),
         lambda b, h, i, d: te.sum(p[b, h, i, j].astype("float32") * value_of(b, h, j.var, d), axis=j),
         name="acc",
     )
     lowest = te.const(float("-inf"), "float32")
 
     def normalised(b, h, i, d):
+        h, i = sizes.row_of(h, i)
         average = acc[b, h, i, d] / s_sum[b, h, i]
         average = average if largest == 1.0 else average * te.const(1.0 / largest, "float32")
-        own = formats.scale_of("v", scales, sizes.kv_sample(b), sizes.kv_head(h))
+        own = formats.scale_of("v", scales, sizes.kv_sample(b), sizes.kv_head_of_rows(h))
         average = (average if own is None else product(average, own)).astype(formats.out)
         if empty_rows == "nan":
             return average
         return te.if_then_else(s_max[b, h, i].equal(lowest), te.const(0.0, formats.out), average)
 
     def log_sum(b, h, i):
+        h, i = sizes.row_of(h, i)
         return te.if_then_else(s_max[b, h, i].equal(lowest), lowest, s_max[b, h, i] + te.log(s_sum[b, h, i]))
 
     out = te.compute(shapes["out"], normalised, name="out")
     outputs = [out]
     if return_lse:
-        outputs.append(te.compute(queries, log_sum, name="lse"))
+        outputs.append(te.compute(results, log_sum, name="lse"))
     if return_max:
-        outputs.append(te.compute(queries, lambda b, h, i: s_max[b, h, i], name="max_scores"))
+        outputs.append(te.compute(results, lambda b, h, i: s_max[(b, *sizes.row_of(h, i))], name="max_scores"))
     return outputs
 
 

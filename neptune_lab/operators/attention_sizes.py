@@ -22,6 +22,7 @@ class AttentionSizes:
 
     Args:
         pages: for keys and values in a cache of pages, how many there are, and how many keys each holds.
+        packed: the queries of all heads that share a head of keys are rows of one matrix in the definition.
     """
 
     batch: int
@@ -33,6 +34,7 @@ class AttentionSizes:
     v_head_dim: int
     kv_batch: int
     pages: tuple[int, int] | None = None
+    packed: bool = False
 
     @property
     def group(self) -> int:
@@ -42,6 +44,25 @@ class AttentionSizes:
     def kv_head(self, head: Any) -> Any:
         """The head of keys and values that a query head reads; a number or an expression."""
         return head if self.group == 1 else head // self.group
+
+    @property
+    def rows(self) -> tuple[int, int, int]:
+        """The samples, heads and rows of the scores: of each query head, or of each head of keys and values."""
+        if not self.packed:
+            return self.batch, self.heads, self.q_len
+        return self.batch, self.kv_heads, self.q_len * self.group
+
+    def kv_head_of_rows(self, head: Any) -> Any:
+        """The head of keys and values that a head of the scores reads; a number or an expression."""
+        return head if self.packed else self.kv_head(head)
+
+    def query_of(self, head: Any, row: Any) -> tuple[Any, Any]:
+        """The query head and the query of a row of the scores; numbers or expressions."""
+        return (head * self.group + row % self.group, row // self.group) if self.packed else (head, row)
+
+    def row_of(self, head: Any, query: Any) -> tuple[Any, Any]:
+        """The head and the row of the scores of a query; numbers or expressions."""
+        return (head // self.group, query * self.group + head % self.group) if self.packed else (head, query)
 
     def kv_sample(self, sample: Any) -> Any:
         """The sample of keys and values that a sample of queries reads; a number or an expression."""
@@ -84,7 +105,8 @@ def sizes_of(params: Mapping[str, Any]) -> AttentionSizes:
             help="every sample of queries has its own keys and values, or all samples share one",
         )
     pages = (params["pages"], params["page_size"]) if "pages" in params else None
-    return AttentionSizes(b, h, kv_heads, q_len, kv_len, d, v_head_dim, kv_batch, pages)
+    packed = params.get("pack_groups", False) and kv_heads < h
+    return AttentionSizes(b, h, kv_heads, q_len, kv_len, d, v_head_dim, kv_batch, pages, packed)
 
 
 __all__ = ["AttentionSizes", "EmptyRows", "KeyPlace", "MaskMod", "ScoreMod", "sizes_of"]
