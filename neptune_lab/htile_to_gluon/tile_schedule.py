@@ -108,8 +108,7 @@ def heads_side_by_side(ctx: GluonContext, blocks: int, heads: int) -> int:
 def _fewest_heads(ctx: GluonContext, blocks: int, heads: int) -> int:
     chosen = ctx.gluon.heads_together
     if chosen is None:
-        size = 2 * sum(math.prod(ctx.program.tensor(name).shape) for name in _loaded(ctx))
-        return usual_heads(blocks, heads, size, differ=_lengths_differ(ctx))
+        return usual_heads(blocks, heads, _loaded_bytes(ctx), differ=_lengths_differ(ctx))
     return max(n for n in range(1, heads + 1) if heads % n == 0 and n <= chosen)
 
 
@@ -119,7 +118,7 @@ def _order(ctx: GluonContext, blocks: int, heads: int, fewest: int) -> Order:
     tiles = row_block_tiles(ctx.structure, ctx.kernel, row_axes(ctx.structure, ctx.kernel)[0])
     if ctx.gluon.heads_together is not None or tiles is None:
         return Order(usual)
-    return order_of(tiles, heads, ctx.gluon.emit.target.sm_count, usual)
+    return order_of(tiles, heads, ctx.gluon.emit.target.sm_count, usual, _loaded_bytes(ctx))
 
 
 def takes_sections(ctx: GluonContext) -> bool:
@@ -147,6 +146,11 @@ def _loaded(ctx: GluonContext) -> list[str]:
     """The tensors that the loop loads."""
     part = ctx.structure.parts[0]
     return sorted({p.b.tensor for p in (*part.leading, *part.trailing)})
+
+
+def _loaded_bytes(ctx: GluonContext) -> int:
+    """The bytes of the tensors that the loop loads, of 16 bits."""
+    return 2 * sum(math.prod(ctx.program.tensor(name).shape) for name in _loaded(ctx))
 
 
 def _lengths_differ(ctx: GluonContext) -> bool:
