@@ -26,7 +26,7 @@ from neptune_lab.htile_to_gluon.shared_memory import SharedMemory, plan_shared_m
 from neptune_lab.htile_to_gluon.structure import Structure, UnsupportedKernel
 from neptune_lab.htile_to_gluon.tile_schedule import heads_at_launch, tiles
 from neptune_lab.htile_to_gluon.unscaled import unscaled
-from neptune_lab.htile_to_gluon.widths import widened
+from neptune_lab.htile_to_gluon.widths import enlarged
 from neptune_lab.htile_to_triton.context import WIDTH, HostDescriptor
 from neptune_lab.htile_to_triton.module import repr_of, rounds_to_eights
 from neptune_lab.htile_to_triton.scope import UniqueNames
@@ -95,7 +95,7 @@ def emit_kernel(
     Raises:
         UnsupportedKernel: the kernel has not the form that can be emitted in Gluon.
     """
-    program, kernel = widened(program, kernel)
+    program, kernel = enlarged(program, kernel)
     kernel, bounds = with_variables(kernel)
     structure = match_structure(program, kernel, bounds)
     program, structure = unscaled(program, structure) if structure.promoted else (program, structure)

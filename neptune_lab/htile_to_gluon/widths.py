@@ -23,7 +23,13 @@ from neptune_lab.htile.walk import (
     tile_dims,
     with_body,
 )
+from neptune_lab.htile_to_gluon.heights import heightened
 from neptune_lab.power_of_two import power_of_two
+
+
+def enlarged(program: ir.Program, kernel: ir.Kernel) -> tuple[ir.Program, ir.Kernel]:
+    """The kernel with the columns and rows that the registers of consumers hold."""
+    return heightened(*widened(program, kernel))
 
 
 def widened(program: ir.Program, kernel: ir.Kernel) -> tuple[ir.Program, ir.Kernel]:
@@ -146,4 +152,4 @@ def _tile(tensor: ir.Tensor, widths: frozenset[int]) -> ir.Tensor:
     return replace(tensor, shape=(*tensor.shape[:-1], power_of_two(tensor.shape[-1])))
 
 
-__all__ = ["widened"]
+__all__ = ["enlarged", "widened"]

@@ -91,6 +91,23 @@ def test_no_section_leaves_programs_idle():
     assert longest(causal, 64, order_of(causal, 64, 132, usual=32), 132) < 1.06 * ideal
 
 
+def test_heads_side_by_side_fit_the_cache():
+    """Of 128 heads with 68 MB of keys and values, each row block would read them again; with one head at a time, its
+    row blocks share them.  If they fit, or there is one row block, the longest program alone counts."""
+    chunk = (9, 8, 7)
+    assert order_of(chunk, 128, 132, 64, 68 << 20) == Order(1, sections=False)
+    assert order_of(chunk, 128, 132, 64, 20 << 20) == order_of(chunk, 128, 132, 64)
+    assert order_of((9,), 128, 132, 128, 68 << 20) == order_of((9,), 128, 132, 128)
+
+
+def test_heads_of_256_columns_are_not_persistent():
+    """Shared memory has no room for the output beside what is loaded ahead."""
+    for width, persistent in ((128, True), (256, False)):
+        op = attention.causal(16, 8, 626, width, kv_heads=2)
+        kernel = nl.compile(op, tuned=True, target="h200", validate="none")
+        assert (kernel.code.code, kernel.code.persistent) == ("gluon", persistent)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_turns_that_go_on_over_all_tiles_are_right(causal, monkeypatch):
     """With five programs and 24 tiles, of which 6 are of the heads that are side by side."""
