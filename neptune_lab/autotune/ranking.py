@@ -9,6 +9,7 @@ from itertools import product
 from math import inf, prod
 from typing import TYPE_CHECKING
 
+from neptune_lab.autotune import packed_groups
 from neptune_lab.autotune.calibration import Calibration, calibration_of, kind
 from neptune_lab.autotune.cost_model import Machine
 from neptune_lab.autotune.few_rows import FewRows
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from neptune_lab.operators import Operator
 
 RECORD, GLUON, SHAPE, SPACE, FEW_ROWS = "nearest record", "Gluon", "shape", "space", "few rows"
+PACKED = "packed groups"
 # The form in Gluon that did best on all measured prefill attention.
 GLUON_TILES = TileConfig(block_q=2 * GROUP_ROWS, block_kv=128)
 # Options that the space is ranked over; the others follow from the tiles, or are the usual ones.
@@ -41,8 +43,8 @@ FEWEST_ELEMENTS, WIDE = 40_000, 128
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A choice, its estimate, and where it comes from: one of `RECORD`, `GLUON`, `SHAPE`, `SPACE` and
-    `FEW_ROWS`."""
+    """A choice, its estimate, and where it comes from: one of `RECORD`, `GLUON`, `SHAPE`, `SPACE`, `FEW_ROWS` and
+    `PACKED`."""
 
     choice: Choice
     seconds: float
@@ -69,6 +71,7 @@ class Ranking:
             SHAPE: "what the shape suggests",
             SPACE: "other tiles than the shape suggests",
             FEW_ROWS: "the tiles and splits that read the columns fastest",
+            PACKED: "tiles of the queries of a group of heads",
         }[one.origin]
         return f"{said}, about {one.seconds * 1e6:.3g} us by {self.model}"
 
@@ -106,6 +109,10 @@ def ranking(
             seconds = inf  # (of another operator: it has sizes for other nests)
         return Ranked(choice, seconds, origin)
 
+    if operator.params.get("pack_groups") and template is None:
+        tiles = packed_groups.choice(operator, target), Choice()
+        found = (estimated(one, origin) for one, origin in zip(tiles, (PACKED, SHAPE), strict=True))
+        return Ranking(tuple(found), calibrated.told)
     rolls = template or operator.template or resolve.template
     if kind(nests) == "rows":
         near = None  # (rows of all lengths were measured for what the shape suggests: docs/using/benchmark.md)
@@ -210,4 +217,4 @@ def _tiles(whole: Space, subspace: Subspace, calibrated: Calibration) -> Iterato
             yield candidate
 
 
-__all__ = ["FEW_ROWS", "GLUON", "RECORD", "SHAPE", "SPACE", "Ranked", "Ranking", "ranking"]
+__all__ = ["FEW_ROWS", "GLUON", "PACKED", "RECORD", "SHAPE", "SPACE", "Ranked", "Ranking", "ranking"]

@@ -136,6 +136,8 @@ def definition_of(problem: Problem, score_mod: Any, mask_mod: Any, reading: Read
     make = partial(attention.general, batch, heads, q_len, kv_len, head_dim, score_mod, mask_mod, **sizes)
     plain = make(empty_rows="zero", live=True)
     alike = _as_tuned(make, plain)
+    if _packs_groups(problem, plain, alike):
+        plain, alike = (make(empty_rows="zero", live=True, pack_groups=True),) * 2
     captures = captured_by(sizes_of(plain.params), score_mod, mask_mod, live=True, place=place)
     index_of = {id(tensor): index for index, tensor in enumerate(reading.tensors)}
     by_name = {name: index_of[owner] for owner, name in captures.names.items() if owner in index_of}
@@ -145,6 +147,18 @@ def definition_of(problem: Problem, score_mod: Any, mask_mod: Any, reading: Read
     if problem.strides is not None:
         op, similar = laid_out(plain, problem.strides), (laid_out(alike, problem.strides), plain, alike)
     return Definition(op, similar, captured, lambda: captures.lookups(op.program))
+
+
+def _packs_groups(problem: Problem, *forms: Operator) -> bool:
+    """Whether the queries of a group of heads are rows of one product: where that is faster, unless the call has
+    options of its own, or a form of it was tuned at these sizes."""
+    from neptune_lab.autotune import packed_groups
+    from neptune_lab.records import best
+
+    extras = problem.extras
+    if extras.lse or extras.max_scores or extras.formats or extras.forward_options or problem.k[0] != problem.q[0]:
+        return False
+    return packed_groups.suits(forms[0]) and not any(best(form) for form in forms)
 
 
 def _compiled(
