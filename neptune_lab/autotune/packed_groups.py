@@ -1,13 +1,21 @@
 """Attention of few queries in groups of heads: whether the queries of a group are rows of one product, and its tiles.
 
-A program multiplies 64 rows at least.  With 20 queries per head, two thirds of them are padding, and each head of a
-group reads the same keys and values again; with the queries of a group in the rows (`attention.general` with
-`pack_groups`), neither is so, but a kernel more is needed, which puts the rows back where each head has them.
+A program multiplies 64 rows.  With 20 queries per head, two thirds of them are padding, and each head of a group reads
+the same keys and values again; with the queries of a group in the rows (`attention.general` with `pack_groups`),
+neither is so, but a kernel more is needed, which puts the rows back where each head has them.
 
-On an H100 (µs, each head alone | packed, with the tiles of `choice` | cuDNN's graph): 16 x 16 heads in groups of 8, 30
-queries, 3012 keys, widths 192 and 128: 156 | 73 | 105; 4 x 32 in 8, 17, 8000, 128: 108 | 40 | 110; 16 x 64 in 8, 40,
-1500, 64: 64 | 53 | 132; 8 x 8 in 8, 24, 2500, 256: 44 | 26 | 65; 4 x 64 in 4, 20, 900, 96: 29 | 20 | 34; and with
-little to save, 8 x 16 in 4, 33, 1200, 192 and 128: 26 | 32 | 28.
+On an H200 (the last three on an H100), in microseconds, causal or full:
+
+    batch x heads, group, queries x keys, widths     each head alone    packed    cuDNN's graph
+    16 x 16, 8, 30 x 3012, 192/128                               156        72              105
+    16 x 64, 8, 25 x 266, 256                                     82        53               96
+    8 x 32, 8, 4 x 8000, 128                                     131        43              201
+    16 x 16, 8, 8 x 3000, 128                                     61        22               82
+    4 x 64, 8, 2 x 6000, 128                                     116        32              151
+    2 x 64, 8, 55 x 11168, 192/128 (not packed)                  170       301              181
+    4 x 32, 8, 17 x 8000, 128                                    108        40              110
+    16 x 64, 8, 40 x 1500, 64                                     64        53              132
+    8 x 16, 4, 33 x 1200, 192/128 (not packed)                    26        32               28
 """
 
 from __future__ import annotations
@@ -20,6 +28,7 @@ from neptune_lab.loop_schedule.templates.nest_shape import columns_of
 from neptune_lab.loop_schedule.templates.shown import shown_columns
 from neptune_lab.operators.attention_sizes import sizes_of
 from neptune_lab.pipeline.choice import Choice
+from neptune_lab.strict.dtypes import FLOATS
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
@@ -27,13 +36,16 @@ if TYPE_CHECKING:
 
 # Rows of a program of four warps; one of eight has twice as many.
 ROWS, COLUMNS = 64, 64
-# Queries of a head for which it was measured.
-FEWEST_QUERIES, MOST_QUERIES = 17, 63
+# Rows of a program that has up to 16 queries of a head: matrix units multiply 16, about half as fast each.
+FEW_QUERIES, FEW_ROWS = 16, 32
+# Queries of a head for which it was measured: with one, heads are rows in any case.
+FEWEST_QUERIES, MOST_QUERIES = 2, 63
 # The rate of products, in operations per microsecond, and the microseconds that are to be saved: what the kernel that
-# puts rows back takes, and adding up splits.
-RATE, WORTH = 3e8, 8.0
-# Wider rows leave room for one program per multiprocessor, and for two tiles.
-WIDE = 128
+# puts rows back takes, and adding up splits.  The rows that are left are at most this part.
+RATE, WORTH, LEFT = 3e8, 8.0, 0.75
+# Wider rows leave room for one program per multiprocessor, and for two tiles.  Programs of 64 such rows take so much
+# longer than those of 128 that some more rows may be empty.
+WIDE, WORTH_IN_ROWS = 128, 1.25
 
 
 def suits(apart: Operator) -> bool:
@@ -43,11 +55,14 @@ def suits(apart: Operator) -> bool:
         apart: the operator without `pack_groups`.
     """
     sizes = sizes_of(apart.params)
-    if sizes.group == 1 or not FEWEST_QUERIES <= sizes.q_len <= MOST_QUERIES or len(apart.inputs) > 3:
+    if sizes.group == 1 or sizes.pages is not None or not FEWEST_QUERIES <= sizes.q_len <= MOST_QUERIES:
         return False
-    own, together = sizes.group * _whole(sizes.q_len, ROWS), _whole(sizes.group * sizes.q_len, ROWS)
+    if any(len(captured.shape) > 1 or captured.dtype not in FLOATS for captured in apart.inputs[3:]):
+        return False  # (tiles that documents hide are not skipped in rows of several heads; a bias is read for each)
+    rows = FEW_ROWS if sizes.q_len <= FEW_QUERIES else _whole(sizes.q_len, ROWS)
+    own, together = sizes.group * rows, _whole(sizes.group * sizes.q_len, ROWS)
     nests = plan(apart.program)
-    if len(nests) != 1 or sizes.pages is not None:
+    if len(nests) != 1 or together > LEFT * own:
         return False
     first, end = shown_columns(apart.program, nests[0])
     width = sizes.head_dim + sizes.v_head_dim
@@ -56,8 +71,8 @@ def suits(apart: Operator) -> bool:
 
 
 def choice(packed: Operator, target: Target) -> Choice:
-    """The tiles of an operator with `pack_groups`: 128 rows if they leave no more of them empty than 64, and as many
-    splits as fill the GPU.
+    """The tiles of an operator with `pack_groups`: 128 rows if they leave no more of them empty than 64 (or few more, if
+    rows are wide), and as many splits as fill the GPU.
 
     Args:
         packed: the operator.
@@ -66,7 +81,7 @@ def choice(packed: Operator, target: Target) -> Choice:
     sizes = sizes_of(packed.params)
     rows = sizes.group * sizes.q_len
     wide = max(sizes.head_dim, sizes.v_head_dim) > WIDE
-    large = _whole(rows, 2 * ROWS) == _whole(rows, ROWS)
+    large = _whole(rows, 2 * ROWS) <= (WORTH_IN_ROWS if wide else 1) * _whole(rows, ROWS)
     block = 2 * ROWS if large else ROWS
     programs = -(-rows // block) * sizes.batch * sizes.kv_heads
     slots = target.sm_count * (1 if large or wide else 2)

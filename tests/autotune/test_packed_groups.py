@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from layouts import LAYOUTS
@@ -32,12 +33,15 @@ PACKED = {
     "many heads": ((16, 64, 8, 40, 1500, 64), ("rolling_update", 64, None)),
     "width of 256": ((8, 8, 1, 24, 2500, 256), ("split_k_update", 64, 5)),
     "80 rows": ((4, 64, 16, 20, 900, 96), ("split_k_update", 128, 2)),
+    "four queries": ((8, 32, 4, 4, 8000, 128), ("split_k_update", 64, 8)),
+    "wide rows": ((4, 32, 4, 40, 4000, 192, 128), ("split_k_update", 128, 2)),
 }
 APART = {
     "little to save": (8, 16, 4, 33, 1200, 192, 128),
     "no groups": (16, 16, 16, 30, 3012, 192, 128),
     "whole tiles of queries": (1, 64, 8, 64, 16000, 128),
     "one query": (16, 16, 2, 1, 3012, 192, 128),
+    "as many rows": (2, 64, 8, 55, 11168, 192, 128),
     "few keys": (16, 16, 2, 30, 128, 192, 128),
 }
 
@@ -55,6 +59,14 @@ def test_what_is_not(name: str):
     assert not packed_groups.suits(chunk(*APART[name]))
 
 
+def test_what_a_mod_captures_is_of_the_rows_or_the_columns():
+    sizes, slopes = PACKED["136 rows"][0], np.ones(32, np.float32)
+    assert packed_groups.suits(chunk(*sizes, score_mod=lambda s, b, h, q, kv: s + slopes[h] * (kv - q)))
+    bias, documents = np.ones((17, 8000), np.float32), np.zeros(8000, np.int32)
+    assert not packed_groups.suits(chunk(*sizes, score_mod=lambda s, b, h, q, kv: s + bias[q, kv]))
+    assert not packed_groups.suits(chunk(*sizes, mask_mod=lambda b, h, q, kv: documents[q + 7983] == documents[kv]))
+
+
 def test_hidden_keys_do_not_count():
     def window(b, h, q, kv):
         return (q + 2982 >= kv) & (q + 2982 - kv < 100)
@@ -64,9 +76,8 @@ def test_hidden_keys_do_not_count():
 
 @pytest.fixture
 def packs(monkeypatch: pytest.MonkeyPatch):
-    """All groups of heads are packed, with 2 to 63 queries."""
+    """Groups of heads are packed however little that saves."""
     monkeypatch.setattr(packed_groups, "WORTH", 0.0)
-    monkeypatch.setattr(packed_groups, "FEWEST_QUERIES", 2)
     compiled.forget()
     yield
     compiled.forget()

@@ -10,7 +10,6 @@ from by_turns import in_turn
 from gluon.test_numbers import simulate
 from layouts import transposed
 
-import neptune_lab as nl
 from neptune_lab.gluon_simulator import Simulator
 from neptune_lab.htile.interpret import interpret
 from neptune_lab.htile_to_gluon.heights import heightened
