@@ -20,7 +20,7 @@ On an H200 (the last three on an H100), in microseconds, causal or full:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from neptune_lab.loop_schedule.plan import plan
 from neptune_lab.loop_schedule.templates import SplitKConfig, TileConfig
@@ -71,8 +71,8 @@ def suits(apart: Operator) -> bool:
 
 
 def choice(packed: Operator, target: Target) -> Choice:
-    """The tiles of an operator with `pack_groups`: 128 rows if they leave no more of them empty than 64 (or few more, if
-    rows are wide), and as many splits as fill the GPU.
+    """The tiles of an operator with `pack_groups`: 128 rows if they leave no more of them empty than 64, or a few more
+    of wide ones; and as many splits as fill the GPU.
 
     Args:
         packed: the operator.
@@ -87,7 +87,12 @@ def choice(packed: Operator, target: Target) -> Choice:
     slots = target.sm_count * (1 if large or wide else 2)
     tiles = -(-columns_of(packed.program, plan(packed.program)[0]) // COLUMNS)
     splits = min(max(1, slots // programs), max(1, tiles // 4))
-    given = {"block_q": block, "block_kv": COLUMNS, "num_warps": 8 if large else 4, "num_stages": 2 if wide else 3}
+    given: dict[str, Any] = {
+        "block_q": block,
+        "block_kv": COLUMNS,
+        "num_warps": 8 if large else 4,
+        "num_stages": 2 if wide else 3,
+    }
     if splits == 1:
         return Choice("rolling_update", TileConfig(**given))
     return Choice("split_k_update", SplitKConfig(**given, splits=splits))

@@ -6,7 +6,7 @@ from neptune_lab.pipeline.compile import compile, compile_choice, schedule, vali
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.pipeline.record import refused_step, schedule_trace, steps_record, versions
-from neptune_lab.pipeline.tuned import chosen_kernel, kernel_of_record, untuned_choice
+from neptune_lab.pipeline.tuned import chosen_kernel, kernel_of_record, packs_groups, untuned_choice
 
 __all__ = [
     "Choice",
@@ -18,6 +18,7 @@ __all__ = [
     "compile",
     "compile_choice",
     "kernel_of_record",
+    "packs_groups",
     "refused_step",
     "schedule",
     "schedule_trace",

@@ -96,6 +96,19 @@ def chosen_kernel(
     return None
 
 
+def packs_groups(*forms: Operator) -> bool:
+    """Whether attention is faster if the queries of a group of heads are rows of one product, as far as known without
+    measuring: not if it was tuned as it is.
+
+    Args:
+        forms: the operator without `pack_groups`, and others whose records are of the same kernel.
+    """
+    from neptune_lab import records
+    from neptune_lab.autotune import packed_groups
+
+    return packed_groups.suits(forms[0]) and not any(records.best(form) for form in forms)
+
+
 def _joint(operator: Operator, make: Make) -> Kernel | None:
     """The kernel of a backward pass in which both nests are one and programs add in order; None if there is none, or if
     the nests apart are as fast."""
@@ -206,4 +219,11 @@ def kernel_of_record(record: Record, make: Make, *, exact: bool) -> tuple[Kernel
         return None, error.reason
 
 
-__all__ = ["choice_and_kernel", "chooses_by_default", "chosen_kernel", "kernel_of_record", "untuned_choice"]
+__all__ = [
+    "choice_and_kernel",
+    "chooses_by_default",
+    "chosen_kernel",
+    "kernel_of_record",
+    "packs_groups",
+    "untuned_choice",
+]

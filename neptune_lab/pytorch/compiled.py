@@ -136,8 +136,10 @@ def definition_of(problem: Problem, score_mod: Any, mask_mod: Any, reading: Read
     make = partial(attention.general, batch, heads, q_len, kv_len, head_dim, score_mod, mask_mod, **sizes)
     plain = make(empty_rows="zero", live=True)
     alike = _as_tuned(make, plain)
+    apart: tuple[Operator, ...] = ()
     if _packs_groups(problem, plain, alike):
-        plain, alike = (make(empty_rows="zero", live=True, pack_groups=True),) * 2
+        apart = plain, alike  # (if one of them is tuned later, it is compiled)
+        plain = alike = make(empty_rows="zero", live=True, pack_groups=True)
     captures = captured_by(sizes_of(plain.params), score_mod, mask_mod, live=True, place=place)
     index_of = {id(tensor): index for index, tensor in enumerate(reading.tensors)}
     by_name = {name: index_of[owner] for owner, name in captures.names.items() if owner in index_of}
@@ -146,19 +148,18 @@ def definition_of(problem: Problem, score_mod: Any, mask_mod: Any, reading: Read
     op, similar = plain, (alike,)
     if problem.strides is not None:
         op, similar = laid_out(plain, problem.strides), (laid_out(alike, problem.strides), plain, alike)
-    return Definition(op, similar, captured, lambda: captures.lookups(op.program))
+    return Definition(op, (*similar, *apart), captured, lambda: captures.lookups(op.program))
 
 
 def _packs_groups(problem: Problem, *forms: Operator) -> bool:
     """Whether the queries of a group of heads are rows of one product: where that is faster, unless the call has
     options of its own, or a form of it was tuned at these sizes."""
-    from neptune_lab.autotune import packed_groups
-    from neptune_lab.records import best
+    from neptune_lab.pipeline import packs_groups
 
     extras = problem.extras
     if extras.lse or extras.max_scores or extras.formats or extras.forward_options or problem.k[0] != problem.q[0]:
         return False
-    return packed_groups.suits(forms[0]) and not any(best(form) for form in forms)
+    return packs_groups(*forms)
 
 
 def _compiled(

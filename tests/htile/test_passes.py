@@ -111,7 +111,9 @@ def test_rows_of_several_heads_are_gathered_once():
         kernel p  grid (i0: 2)
             for j0 in range(2):
                 s[i0*16:i0*16+16, j0*16:j0*16+16] = dot(
-                    gather(q, iota[i0*16:i0*16+16, NewAxis] % 8, iota[i0*16:i0*16+16, NewAxis] // 8, iota[NewAxis, 0:16]),
+                    gather(
+                        q, iota[i0*16:i0*16+16, NewAxis] % 8, iota[i0*16:i0*16+16, NewAxis] // 8, iota[NewAxis, 0:16]
+                    ),
                     permute(k[j0*16:j0*16+16, 0:16], (1, 0)),
                 )
                 y[i0*16:i0*16+16, j0*16:j0*16+16] = s[i0*16:i0*16+16, j0*16:j0*16+16]

@@ -80,5 +80,6 @@ def test_single_heads_stay_as_they_are():
 
 @pytest.mark.parametrize("option", ["return_lse", "return_max"])
 def test_what_rows_of_groups_do_not_have(option: str):
+    given: dict[str, Any] = {option: True}
     with pytest.raises(DefinitionError, match="pack_groups=True has no return_lse and return_max"):
-        attention.general(1, 4, 8, 16, 8, kv_heads=2, pack_groups=True, **{option: True})
+        attention.general(1, 4, 8, 16, 8, kv_heads=2, pack_groups=True, **given)
