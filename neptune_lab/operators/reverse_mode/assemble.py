@@ -8,14 +8,14 @@ from types import MappingProxyType
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.loop_ir.names import unique
-from neptune_lab.loop_ir.nodes import Buffer, Program
+from neptune_lab.loop_ir.nodes import Buffer, Load, Program
 from neptune_lab.operators.reverse_mode.cotangents import Reverse
 from neptune_lab.operators.reverse_mode.digits import along_digits
 from neptune_lab.operators.reverse_mode.keep import Value, kept_by_default, values
 from neptune_lab.operators.reverse_mode.origins import Origin
 from neptune_lab.operators.reverse_mode.parts import divided
 from neptune_lab.operators.reverse_mode.stabilisers import without_gradient
-from neptune_lab.operators.reverse_mode.stages import Stage, in_order, needed, program_of, stages_of
+from neptune_lab.operators.reverse_mode.stages import Stage, in_order, needed, program_of, renamed, stages_of
 from neptune_lab.operators.reverse_mode.weights import Softmax, find_softmaxes, fits_one_number, in_weights
 from neptune_lab.operators.ties import Ties
 from neptune_lab.strict.console import shown
@@ -224,8 +224,41 @@ def _forward(
         return program
     own = {stage.name for stage in defined}
     added = [s for s in needed(stages, further) if s.name not in own]
-    every = in_order((*defined, *added))
+    every = _copied(in_order((*defined, *added)), further)
     return program_of(f"{name}_forward", inputs, every, (*program.outputs, *further))
+
+
+def _copied(stages: Sequence[Stage], results: Sequence[str]) -> tuple[Stage, ...]:
+    """Before => after, for each of `results` that is a reduction in a chain of dependent ones:
+
+        m[i] = max over j of x[i, j]
+        s[i] = sum over j of exp(x[i, j] - m[i])
+        =>
+        m_rolled[i] = max over j of x[i, j]
+        s_rolled[i] = sum over j of exp(x[i, j] - m_rolled[i])
+        m[i] = m_rolled[i]
+        s[i] = s_rolled[i]
+
+    A result has one value, and a reduction that is rolled has one per step: with `m` as a result, each reduction would
+    read the whole row in a loop of its own.
+    """
+    by_name = {stage.name: stage for stage in stages}
+    # By stage, the reductions that it depends on.
+    above: dict[str, set[str]] = {}
+    for stage in stages:
+        read = [by_name[r] for r in stage.reads if r in by_name]
+        above[stage.name] = {s.name for s in read if s.reducer} | {r for s in read for r in above[s.name]}
+    chained = {s.name for s in stages if s.reducer and above[s.name]}
+    chained |= {r for name in chained for r in above[name]}
+    taken, names = set(by_name), dict[str, str]()
+    for name in results:
+        if name in chained and by_name[name].reducer:
+            names[name] = unique(f"{name}_rolled", taken, "_")
+            taken.add(names[name])
+    copies = [
+        replace(by_name[n], folded=(), reducer=None, term=Load(new, by_name[n].place)) for n, new in names.items()
+    ]
+    return (*(renamed(stage, names) for stage in stages), *copies)
 
 
 __all__ = ["Differentiation", "Passes", "assemble"]

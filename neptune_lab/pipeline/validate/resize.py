@@ -307,14 +307,23 @@ class _Resizer:
         match index:
             case Var():
                 return index
-            case Op("floordiv", (Var(name), Const(int(by), dtype))):
+            case Op("floordiv" | "floormod" as digit, (Var(name), Const(int(by), dtype))):
                 if self.iters[block.name, name] == block.iter(name).extent:
                     return index
-                small = min(2, by) if buffer in self.large else self.elements(block, block.iter(name), by)
-                return Op("floordiv", (Var(name), Const(small, dtype)))
+                if buffer in self.large:
+                    return Op(digit, (Var(name), Const(self.divisor(block, name, by), dtype)))
+                if digit == "floordiv":
+                    small = self.elements(block, block.iter(name), by)
+                    return Op(digit, (Var(name), Const(small, dtype)))
         if any(self.iters[block.name, name] != block.iter(name).extent for name in variables(index)):
             return self.position(block, index)
         return rebuild(index, tuple(self.value(block, c) for c in children(index)))
+
+    def divisor(self, block: Block, name: str, by: int) -> int:
+        key = "iter", block.origin or block.name, name
+        if key not in self.sizes.classes.parents:
+            unclear(block, f"iteration {name!r}, which is divided by {by}, is no dimension of the definition")
+        return self.sizes.divisor(self.sizes.of(key), by)
 
     def position(self, block: Block, e: Expr) -> Expr:
         """A sum of iterations, of a tile and in it, with the factors that they have at small sizes."""

@@ -7,7 +7,7 @@ steps of the schedule, their factors changed likewise, are applied to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -48,7 +48,9 @@ class Sizes:
         classes: iterations and axes that are one dimension.
         extents: the old extents, by class.
         fixed: classes that keep their extent.
-        divided: classes of axes that are read at `iteration // number`, with both.
+        divided: classes of axes that are read at `iteration // number`, with both; where an axis is read at
+            `iteration * number + other`, of the iteration, with the axis and the number.
+        remainders: likewise of axes that are read at `iteration % number`, and of the other iteration.
         new: the small extents, by class.
         tiles: the small size of each tile size.
     """
@@ -57,11 +59,16 @@ class Sizes:
     extents: dict[Any, int]
     fixed: set[Any]
     divided: dict[Any, tuple[Any, int]]
+    remainders: dict[Any, tuple[Any, int]]
     new: dict[Any, int] = field(default_factory=dict)
     tiles: dict[int, int] = field(default_factory=dict)
 
     def of(self, key: Any) -> Any:
         return self.classes[key]
+
+    def divisor(self, it: Any, by: int) -> int:
+        """The small form of `by` in `iteration // by` and `iteration % by`, of an iteration of this class."""
+        return min((self.new[c] for c, of in self.remainders.items() if of == (it, by)), default=min(2, by))
 
 
 @dataclass(frozen=True)
@@ -126,7 +133,8 @@ def _shapes_of_steps(scheduled: Schedule, sizes: Sizes) -> Iterator[str]:
 def _connected(*programs: Program) -> Sizes:
     classes, extents = UnionFind(), {}
     fixed: set[Any] = set()
-    divided: dict[Any, tuple[Any, int]] = {}
+    divided: list[tuple[Any, Any, int]] = []
+    remainders: list[tuple[Any, Any, int]] = []
     for buffer in (b for program in programs for b in program.buffers):
         for axis, size in enumerate(buffer.shape):
             extents[("axis", buffer.name, axis)] = size
@@ -142,20 +150,34 @@ def _connected(*programs: Program) -> Sizes:
                     case Var(name):
                         classes.union(here, ("iter", block.name, name))
                     case Op("floordiv", (Var(name), Const(int(by)))):
-                        divided[here] = (("iter", block.name, name), by)
+                        divided.append((here, ("iter", block.name, name), by))
+                    case Op("floormod", (Var(name), Const(int(by)))):
+                        remainders.append((here, ("iter", block.name, name), by))
+                    case Op("add", (Op("mul", (Var(high), Const(int(by)))), Var(low))) if block.iter(low).extent == by:
+                        divided.append((("iter", block.name, high), here, by))
+                        remainders.append((("iter", block.name, low), here, by))
                     case _:
                         fixed.add(here)
                         fixed |= {("iter", block.name, name) for name in variables(index)}
+    # Iterations of one extent of which an axis is the same digit are one dimension.
+    same: dict[Any, Any] = {}
+    for axis, it, by in (*divided, *remainders):
+        classes.union(it, same.setdefault((classes[axis], by, extents[it]), it))
     by_class: dict[Any, set[int]] = {}
     for key, size in extents.items():
         by_class.setdefault(classes[key], set()).add(size)
     fixed_classes = {classes[key] for key in fixed} | {c for c, members in by_class.items() if len(members) > 1}
-    return Sizes(
-        classes,
-        {c: max(members) for c, members in by_class.items()},
-        fixed_classes,
-        {classes[axis]: (classes[it], by) for axis, (it, by) in divided.items()},
-    )
+
+    def by_axis(reads: Iterable[tuple[Any, Any, int]]) -> dict[Any, tuple[Any, int]]:
+        found: dict[Any, tuple[Any, int]] = {}
+        for axis, it, by in reads:
+            first = found.setdefault(classes[axis], (classes[it], by))
+            if first != (classes[it], by):
+                fixed_classes.update({classes[axis], classes[it], first[0]})
+        return found
+
+    extents = {c: max(members) for c, members in by_class.items()}
+    return Sizes(classes, extents, fixed_classes, by_axis(divided), by_axis(remainders))
 
 
 def _reads(value: Expr) -> list[tuple[str, tuple[Expr, ...]]]:
@@ -194,12 +216,31 @@ def _choose(sizes: Sizes, scheduled: Schedule) -> None:
             sizes.new[c] = extent
         else:
             sizes.new[c] = whole if extent & (extent - 1) == 0 else whole + 1
-    for axis, (it, by) in sizes.divided.items():
-        if axis in sizes.fixed or it in sizes.fixed or it in tiled or sizes.extents[axis] * by != sizes.extents[it]:
-            sizes.new[axis], sizes.new[it] = sizes.extents[axis], sizes.extents[it]
-        else:
-            sizes.new[axis] = min(2, sizes.extents[axis])
-            sizes.new[it] = sizes.new[axis] * min(2, by)
+    for it in dict.fromkeys(it for it, _ in (*sizes.divided.values(), *sizes.remainders.values())):
+        _choose_digits(sizes, it, tiled)
+
+
+def _choose_digits(sizes: Sizes, it: Any, tiled: Collection[Any]) -> None:
+    """New extents of a class and of those that are its digits (`divided`, `remainders`)."""
+    high = {axis: by for axis, (of, by) in sizes.divided.items() if of == it}
+    low = {axis: by for axis, (of, by) in sizes.remainders.items() if of == it}
+    own = {it, *high, *low}
+    divisors = {*high.values(), *low.values()}
+    by = min(divisors)
+    # Formal statement: the axes are the two digits of the iteration, which takes each pair of digits once.
+    digits = all(sizes.extents[axis] * by == sizes.extents[it] for axis in high)
+    digits = digits and all(sizes.extents[axis] == by for axis in low)
+    above = min((2, *(sizes.extents[axis] for axis in high)))
+    below = min((sizes.new[axis] for axis in low), default=min(2, by))
+    if low and it in tiled:  # its tiles say how many elements it has
+        below, rest = divmod(sizes.new[it], above)
+        digits = digits and not rest
+    if len(divisors) > 1 or not (high and digits) or own & sizes.fixed or set(tiled) & {*low, *(() if low else (it,))}:
+        for c in own:
+            sizes.new[c] = sizes.extents[c]
+        return
+    for c in own:
+        sizes.new[c] = above * below if c == it else above if c in high else below
 
 
 def _repeated(scheduled: Schedule, sizes: Sizes, tiled: set[Any]) -> set[Any]:
@@ -292,10 +333,13 @@ def _resized(program: Program, sizes: Sizes) -> Program:
 
 def new_index(index: Expr, block: Block, sizes: Sizes) -> Expr:
     match index:
-        case Op("floordiv", (Var(name), Const(int(by)))):
+        case Op("floordiv" | "floormod" as digit, (Var(name), Const(int(by)))):
             it = sizes.of(("iter", block.name, name))
             if sizes.new[it] != sizes.extents[it]:
-                return Op("floordiv", (Var(name), Const(min(2, by))))
+                return Op(digit, (Var(name), Const(sizes.divisor(it, by))))
+        case Op("add", (Op("mul", (Var(high), Const(int(by)))), Var(low))) if block.iter(low).extent == by:
+            it = sizes.of(("iter", block.name, low))
+            return Op("add", (Op("mul", (Var(high), Const(sizes.new[it]))), Var(low)))
     return index
 
 
