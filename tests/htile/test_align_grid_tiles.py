@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pass_texts import after, read
 
+import neptune_lab as nl
 from neptune_lab.htile import interpret
 from neptune_lab.htile_passes import align_grid_tiles as module
 from neptune_lab.htile_passes import apply
 from neptune_lab.htile_passes.align_grid_tiles import align_grid_tiles
+from neptune_lab.operators import backward
 
 ROWS = 9  # every head of eight elements, and one again
 AT = "j0*16:j0*16+16"
@@ -89,6 +92,15 @@ def test_the_meaning_stays(extent: int, tile: int, seed: int):
 )
 def test_others_stay(extent: int, lines: tuple[str, ...]):
     assert after(align_grid_tiles, declared(extent), kernel(*lines)) == "unchanged"
+
+
+@pytest.mark.parametrize("shape", [(9, 4099), (3, 2, 4103)])
+def test_every_element_of_a_kernel_is_right(shape: tuple[int, ...]):
+    """As it is emitted: a load or store of whole blocks leaves the edges to their own statements."""
+    x = torch.randn(*shape, generator=torch.Generator().manual_seed(3)).half()
+    kernel = nl.compile(backward(nl.from_torch(lambda x: torch.logsumexp(x.float(), -1), x)), target="h200")
+    assert "x_row + (" in kernel.triton.text
+    assert kernel.relative_error() < 1e-3
 
 
 def test_tensors_whose_rows_begin_elsewhere_stay():
