@@ -16,7 +16,7 @@ from neptune_lab.loop_schedule.templates import choose_template
 from neptune_lab.loop_schedule.templates.long_rows import long_rows
 from neptune_lab.loop_schedule.templates.nest_config import balanced_splits, default_config, nest_configs
 from neptune_lab.loop_schedule.templates.nest_shape import has_uneven_work, is_vector_product
-from neptune_lab.operators import attention, gemm_chain, norms, performer, rows
+from neptune_lab.operators import attention, backward, gemm_chain, norms, performer, rows
 
 
 def launches(kernel: nl.Kernel) -> list[tuple[tuple[int, ...], int | None]]:
@@ -124,6 +124,16 @@ def test_few_very_long_rows_are_split_once_over_the_gpu():
     op = norms.rms_norm_quantize(32, 1 << 17, dtype="float16")
     assert choose_template(op.program)[0] == "split_k_update"
     assert launches(nl.compile(op)) == [((4, 32), 32), ((32, 32), None)]
+
+
+@pytest.mark.parametrize(("rows", "columns", "held"), [(2048, 32768, False), (2048, 20000, True), (100, 32768, True)])
+def test_gradients_of_many_long_norms_are_not_held_in_one_tile(rows: int, columns: int, held: bool):
+    """A program would hold a row of the input, one of the result's gradient, and the scale, and spill registers."""
+    x, scale = torch.empty(rows, columns, dtype=torch.bfloat16), torch.empty(columns, dtype=torch.bfloat16)
+    op = nl.from_torch(lambda x, scale: torch.nn.functional.rms_norm(x, (columns,), scale, 1e-6), x, scale)
+    kernel = nl.compile(backward(op), target="h200", validate="none")
+    along_rows = kernel.htile_text.partition("kernel ")[2].partition("kernel ")[0]
+    assert ("for j0 in range(2)" in along_rows) != held
 
 
 def test_many_very_long_rows_roll():

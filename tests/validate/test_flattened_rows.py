@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,8 @@ def sums(high: int, low: int, width: int, more: int = 0, again: bool = False) ->
     `again`: also the sum of all rows of a tensor of two, at the same digits."""
     x = te.placeholder((high, low + more, width), "float32", name="x")
     t = te.placeholder((high, low), "float32", name="t")
-    c, d = te.reduce_axis((0, width), name="c"), te.reduce_axis((0, high * low), name="d")
+    c: Any = te.reduce_axis((0, width), name="c")
+    d: Any = te.reduce_axis((0, high * low), name="d")
     s = te.compute((high * low,), lambda r: te.sum(x[r // low, r % low, c], axis=c), name="s")
     if not again:
         return custom("sums", [x], [s])
@@ -38,7 +40,9 @@ def test_flattened_rows_are_run_at_small_sizes(again: bool):
     sch = schedule(sums(8, 1024, 700, again=again), block_kv=64)
     planned = sizes.plan(sch)
     assert max(n for b in planned.definition.buffers for n in b.shape[:2]) <= 12
-    assert nl.compile(sch).validated.stages == ("Triton",)
+    validated = nl.compile(sch).validated
+    assert validated is not None
+    assert validated.stages == ("Triton",)
     if not again:  # tiles of flattened rows have no small form of their own: their steps are applied at small sizes
         assert resize.resized_schedule(sch, planned).program == replay.small_schedule(sch, planned).program
 
@@ -75,5 +79,6 @@ def test_a_loss_of_long_flattened_rows_is_run_at_small_sizes(reduction: str):
     passes = training(op)
     for each in (passes.forward, passes.backward):
         validated = nl.compile(each).validated
+        assert validated is not None
         assert validated.stages == ("Triton",)
         assert max(int(n) for n in re.findall(r"\d+", validated.sizes)) <= 64
