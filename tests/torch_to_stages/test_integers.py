@@ -59,3 +59,9 @@ def test_limits_of_stages_are_known_in_later_ones(factor: int):
     kept: list[Buffer] = [b for b in program.buffers if b.dtype == "int64"]
     assert (len(kept) > 1) == (factor == 2**29)
     assert not exceeds_int32(program)
+
+
+def test_numbers_out_of_range_are_no_mistake_of_the_compiler():
+    function = lambda x: x.int().float().sum(-1)  # noqa: E731
+    kernel = nl.compile(nl.from_torch(function, FLOATS * 3))
+    torch.testing.assert_close(kernel(FLOATS * 3), function(FLOATS * 3))

@@ -94,8 +94,11 @@ class _Machine:
         if dtype in AS_FLOAT32:
             return round_to(np.asarray(value, np.float32), dtype)
         array = np.asarray(value)
-        if array.dtype.kind == "f" and "int" in dtype:  # what NaN is as a whole number is not stated: two that differ
-            array = np.where(np.isfinite(array), array, 3.0 if self.wide else 5.0)
+        if array.dtype.kind == "f" and "int" in dtype:
+            # What NaN and numbers out of range are as whole numbers is not stated: two that are far apart.
+            limits = np.iinfo(dtype)
+            held = (array > limits.min - 1.0) & (array < limits.max + 1.0)
+            array = np.where(held, array, 3.0 if self.wide else float(limits.max // 4))
         return array.astype(dtype)
 
     def stage(self, block: Block) -> None:
