@@ -14,6 +14,7 @@ from neptune_lab.pipeline import validate as package
 from neptune_lab.pipeline.validate import (
     compare,
 )
+from neptune_lab.pipeline.validate.reference import evaluate
 
 
 def deviation_of(rows: int, cols: int, value: str) -> Operator:
@@ -56,6 +57,22 @@ def test_a_sum_that_its_order_makes_overflow_is_not_compared():
     assert wanted["o"].rounding()["o"].decides.tolist() == [True, False]
     assert compare.difference(wanted, {"o": np.array([np.nan, 11.0])}, removes=False) is None
     assert compare.difference(wanted, {"o": np.array([1.0, np.nan])}, removes=False) is not None
+
+
+@pytest.mark.parametrize(("left", "right", "unclear"), [(1e18, 1e17, True), (1e17, 1e18, True), (1e18, 1e10, False)])
+def test_a_sum_of_products_is_unclear_near_the_largest_float_alone(left: float, right: float, unclear: bool):
+    """64 terms, whose sum is 6.4e36 or 6.4e29: by the sizes of both factors, finite ones beside infinite ones too."""
+    x, y = te.placeholder((2, 64), "float32", name="x"), te.placeholder((2, 64), "float32", name="y")
+    j = te.reduce_axis((0, 64), name="j")
+    o = te.compute((2,), lambda i: te.sum(x[i, j] * y[i, j], axis=j), name="o")
+    inputs = {"x": np.full((2, 64), left, np.float32), "y": np.full((2, 64), right, np.float32)}
+    inputs["x"][0, 0] = np.inf
+    found = [
+        evaluate(custom("products", [x, y], [o]).program, inputs, wide=True, rounding=np.random.default_rng(n))["o"]
+        for n in range(20)
+    ]
+    assert all(row[0] == np.inf for row in found)
+    assert any(np.isnan(row[1]) for row in found) == unclear
 
 
 def test_an_overflow_in_a_vector_repair_may_be_nan_and_no_other_one():
