@@ -12,7 +12,9 @@ from typing import assert_never
 
 from neptune_lab.errors import EmitError
 from neptune_lab.htile import nodes as ir
+from neptune_lab.htile.bounds import interval
 from neptune_lab.htile.shapes import identity_of
+from neptune_lab.htile.tile_bounds import tile_interval
 from neptune_lab.htile.walk import tile_dims
 from neptune_lab.htile_to_triton.addresses import INT32_MAX, inside, is_wide, subscript, times_step, vector
 from neptune_lab.htile_to_triton.context import ADD, ATOM, COMPARE, MUL, Context, sizes_of
@@ -146,7 +148,9 @@ def _place(ctx: Context, name: str, index: ir.TileExpr, size: ir.IndexExpr) -> t
         part = next(part for part in index.index if isinstance(part, ir.Slice))
         ends = not ctx.padding.is_padded(part.extent) and not ctx.passes(part.start, part.extent, size)
         return text, ctx.interval(part.start).lo >= 0, ends
-    return text, False, False
+    found = [(tile_interval(index, env, ctx.padding.extent), interval(size, env).lo) for env in ctx.envs]
+    low = all(bounds is not None and bounds.lo >= 0 for bounds, _ in found)
+    return text, low, all(bounds is not None and bounds.hi < least for bounds, least in found)
 
 
 def _scalar(ctx: Context, value: ir.IndexExpr) -> ExpressionText:

@@ -24,7 +24,14 @@ kernel rows  grid (i: 3)
     out[i, 0:{tile}, 0:{width}] = where({condition}, gather(x, {row}, iota[NewAxis, {start}:{start}+{width}]), {other})
 """
 CONDITIONS = ("iota[0:{tile}, NewAxis] < n[i]", "n[i] > 1", "iota[NewAxis, 0:{width}] != n[i]")
-ROWS = ("iota[{first}:{first}+{tile}, NewAxis]", "at[0:{tile}, NewAxis]", "index({first})")
+ROWS = (
+    "iota[{first}:{first}+{tile}, NewAxis]",
+    "at[0:{tile}, NewAxis]",
+    "index({first})",
+    "iota[{first}:{first}+{tile}, NewAxis] - iota[NewAxis, 0:{width}] + 2",
+    "3 - iota[0:{tile}, NewAxis] * 2 + iota[NewAxis, i:i+{width}]",
+    "at[0:{tile}, NewAxis] + iota[NewAxis, 0:{width}]",
+)
 
 
 def program(**chosen: object) -> Program:
@@ -35,7 +42,7 @@ def program(**chosen: object) -> Program:
     return made
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.integers(1, 9),
     columns=st.integers(1, 9),
@@ -79,3 +86,12 @@ def test_only_indices_that_may_leave_the_tensor_are_compared():
     assert "< 7" in text_of(rows=7)
     assert "< 8" in text_of(row=ROWS[1])
     assert "< 7" in text_of(columns=7, width=7, tile=8)  # the tile is padded to 8
+
+
+def test_a_diagonal_that_stays_inside_the_tensor_is_not_compared():
+    diagonal = "iota[7:15, NewAxis] - iota[NewAxis, 0:8]"
+    assert "< 15" not in text_of(row=diagonal, rows=15)
+    assert ">= 0" not in text_of(row=diagonal, rows=15)
+    assert text_of(row=diagonal, rows=14).count("< 14") == 1
+    assert text_of(row="iota[6:14, NewAxis] - iota[NewAxis, 0:8]", rows=15).count(">= 0") == 1
+    assert ">= 0" in text_of(row="at[0:8, NewAxis] - iota[NewAxis, 0:8]", rows=15)

@@ -1,0 +1,75 @@
+"""No element of a tile of positions lies outside the interval that is found for it."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neptune_lab.htile.bounds import Interval
+from neptune_lab.htile.nodes import Arith, Elementwise, Gather, Int, Iota, Literal, Name, NewAxis, Scalar, Slice, TileExpr
+from neptune_lab.htile.tile_bounds import tile_interval
+
+OPERATIONS = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
+ROWS, COLUMNS = 5, 3
+small = st.integers(-9, 9)
+
+
+def tiles() -> st.SearchStrategy[TileExpr]:
+    """Tiles of int32 from two positions, the program i and constants."""
+    starts = st.builds(lambda factor, more: Arith("+", Arith("*", Name("i"), Int(factor)), Int(more)), small, small)
+    rows = starts.map(lambda start: Iota((Slice(start, ROWS, "r"), NewAxis())))
+    columns = starts.map(lambda start: Iota((NewAxis(), Slice(start, COLUMNS, "c"))))
+    leaves = rows | columns | starts.map(Scalar) | small.map(lambda value: Literal(value, "int32"))
+    return st.recursive(
+        leaves,
+        lambda inner: st.builds(
+            lambda op, a, b: Elementwise(op, (a, b), "int32"), st.sampled_from([*OPERATIONS]), inner, inner
+        ),
+        max_leaves=5,
+    )
+
+
+def values(expr: TileExpr, i: int, lanes: int) -> np.ndarray:
+    """The elements of a tile in program i; a position has `lanes` elements more."""
+    match expr:
+        case Literal(value=value):
+            return np.array(int(value))
+        case Scalar(value=Arith(a=Arith(b=Int(factor)), b=Int(more))):
+            return np.array(i * factor + more)
+        case Iota(index=index):
+            (part,) = (part for part in index if isinstance(part, Slice))
+            assert isinstance(part.start, Arith)
+            start = int(values(Scalar(part.start), i, lanes))
+            own = start + np.arange(part.extent + lanes)
+            return own[:, None] if isinstance(index[1], NewAxis) else own[None, :]
+        case Elementwise(op=op, args=(a, b)):
+            return OPERATIONS[op](values(a, i, lanes), values(b, i, lanes))
+        case _:
+            raise AssertionError(expr)
+
+
+@given(tile=tiles(), programs=st.integers(1, 4), lanes=st.integers(0, 3))
+def test_no_element_is_outside(tile: TileExpr, programs: int, lanes: int):
+    found = tile_interval(tile, {"i": Interval(0, programs - 1)}, lambda extent: extent + lanes)
+    assert found is not None
+    every = [values(tile, i, lanes) for i in range(programs)]
+    assert found.lo <= min(v.min() for v in every)
+    assert found.hi >= max(v.max() for v in every)
+
+
+def test_the_ends_of_a_diagonal_are_exact():
+    rows = Iota((Slice(Arith("*", Name("i"), Int(4)), 4, "r"), NewAxis()))
+    columns = Iota((NewAxis(), Slice(Int(0), 8, "c")))
+    diagonal = Elementwise("sub", (rows, columns), "int32")
+    assert tile_interval(diagonal, {"i": Interval(0, 1)}) == Interval(-7, 7)
+    assert tile_interval(diagonal, {"i": Interval(0, 1)}, lambda extent: 16) == Interval(-15, 19)
+
+
+def test_what_depends_on_values_or_may_leave_int32_is_not_known():
+    table = Gather("x", (Iota((Slice(Int(0), 4, "r"),)),))
+    assert tile_interval(Elementwise("add", (table, Literal(1, "int32")), "int32"), {}) is None
+    large = Literal(2**30, "int32")
+    assert tile_interval(Elementwise("mul", (large, Literal(2, "int32")), "int32"), {}) is None
+    assert tile_interval(Elementwise("sub", (large, large), "int32"), {}) == Interval(0, 0)
+    assert tile_interval(Elementwise("max", (large, large), "int32"), {}) is None
