@@ -277,6 +277,32 @@ def folds_columns(program: Program, nest: NestPlan) -> bool:
     return row in last and column not in last
 
 
+def reads_diagonals(program: Program, nest: NestPlan) -> bool:
+    """Whether a nest folds diagonals of matrices, such as the gradient of a bias of relative positions: one index of a
+    read depends on both the row axis and the reduce axis.
+
+    Args:
+        program: the definition, before any step.
+        nest: from `plan`.
+    """
+    both = {nest.row_axis, nest.reduce_axis}
+    first = tree.find_block(program, nest.first)[1]
+    reads = loads(first.body.value)
+    return any(both <= variables(index) for read in reads if read.buffer != first.writes for index in read.indices)
+
+
+def reads_per_pair(program: Program, nest: NestPlan) -> bool:
+    """Whether a map of the nest reads an element per pair of row and column that no tile of a tensor holds, such as a
+    bias of relative positions: each is loaded through a pointer of its own.
+
+    Args:
+        program: the definition, before any step.
+        nest: from `plan`.
+    """
+    reads = [read for name in nest.maps for read in loads(tree.find_block(program, name)[1].body.value)]
+    return any(len(variables(index)) > 1 for read in reads for index in read.indices)
+
+
 def element_bytes(program: Program, nest: NestPlan) -> int:
     """Bytes of an element of the widest input that the nest reads.
 
@@ -360,6 +386,8 @@ __all__ = [
     "multiplies_twice",
     "others",
     "products",
+    "reads_diagonals",
+    "reads_per_pair",
     "rows_of",
     "tile_elements",
     "writes_rows",

@@ -47,7 +47,7 @@ from neptune_lab.loop_schedule.templates.fusing import (
     own_loops,
     second_pass_in_order,
 )
-from neptune_lab.loop_schedule.templates.nest_config import nest_configs, splits_of
+from neptune_lab.loop_schedule.templates.nest_config import config_after, nest_configs, splits_of
 from neptune_lab.loop_schedule.templates.nest_shape import NestConfig
 
 # The most elements that every program of a nest folds again instead of reading the result of another kernel.
@@ -60,6 +60,7 @@ class TemplateState:
 
     Args:
         start: the program that the template was given.
+        given: the config that the template was given.
         nests: all nests, in order. If a nest cannot be fused as a whole, the rest of it is inserted as new nests.
         configs: the config of each nest.
         rolling_loops: the rolling loops, as "block.loop".
@@ -70,6 +71,7 @@ class TemplateState:
     """
 
     start: Program
+    given: TileConfig
     nests: tuple[NestPlan, ...]
     configs: tuple[NestConfig, ...]
     rolling_loops: list[str] = field(default_factory=list)
@@ -79,9 +81,10 @@ class TemplateState:
 
     def insert(self, n: int, nests: tuple[NestPlan, ...]) -> None:
         """Inserts `nests` after number `n`, with its config."""
-        self.nests = (*self.nests[: n + 1], *nests, *self.nests[n + 1 :])
         rest = replace(self.configs[n], block_out=None)
-        self.configs = (*self.configs[: n + 1], *(rest for _ in nests), *self.configs[n + 1 :])
+        configs = [config_after(self.start, nest, self.nests[n], rest, self.given) for nest in nests]
+        self.nests = (*self.nests[: n + 1], *nests, *self.nests[n + 1 :])
+        self.configs = (*self.configs[: n + 1], *configs, *self.configs[n + 1 :])
 
     def replan(self, n: int, sch: Schedule) -> None:
         """Plans nest number `n` again if another nest took one of its blocks; the result may be none or several."""
@@ -89,8 +92,9 @@ class TemplateState:
         if taken & {nest.first, *nest.maps, *nest.independent_maps, *nest.auxiliary_reductions, *nest.reductions}:
             left = {nest.first, *nest.reductions} - taken
             nests = plan(sch.base, left, placed=taken)
+            configs = [config_after(self.start, one, nest, config, self.given) for one in nests]
             self.nests = (*self.nests[:n], *nests, *self.nests[n + 1 :])
-            self.configs = (*self.configs[:n], *(config for _ in nests), *self.configs[n + 1 :])
+            self.configs = (*self.configs[:n], *configs, *self.configs[n + 1 :])
             if not nests and n < len(self.nests):
                 self.replan(n, sch)
 
@@ -110,7 +114,7 @@ def schedule_nests(sch: Schedule, config: TileConfig, *, split: bool) -> None:
     check_plan(sch, nests)
     for nest in nests:
         _check_parallel(sch, nest)  # before the first step, since most unsupported definitions are refused here
-    state = TemplateState(sch.program, nests, nest_configs(sch.program, nests, config))
+    state = TemplateState(sch.program, config, nests, nest_configs(sch.program, nests, config))
     n = 0
     while n < len(state.nests):
         state.replan(n, sch)
