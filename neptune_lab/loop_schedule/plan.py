@@ -180,9 +180,14 @@ def _read_one_product(
     above: Mapping[str, set[str]],
     reduce_axes: Mapping[str, Dimension],
 ) -> bool:
-    """Whether both parts are products that need the same matrix product along their reduce axis, such as the gradients
-    of keys and values, which both need the scores: a nest of each would compute it again."""
-    if not all(is_product(b) for b in (*one, *other)):
+    """Whether both parts need one matrix product along their reduce axis, which a nest of each would compute again:
+    the gradients of keys and values, which both need the scores; or that of queries and a sum of each row of scores.
+
+    Formal statement: all are products; or those of `one` are, and `other` has no parallel axis that `one` lacks.
+    """
+    if not all(is_product(b) for b in one):
+        return False
+    if not all(is_product(b) for b in other) and not _kept(dims, other) <= _kept(dims, one):
         return False
     axis = reduce_axes[one[0].name]
     needed = [set.union(*(above[b.name] for b in part)) for part in (one, other)]

@@ -7,7 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neptune_lab.htile.bounds import Interval
-from neptune_lab.htile.nodes import Arith, Elementwise, Gather, Int, Iota, Literal, Name, NewAxis, Scalar, Slice, TileExpr
+from neptune_lab.htile.nodes import (
+    Arith,
+    Elementwise,
+    Gather,
+    Int,
+    Iota,
+    Literal,
+    Name,
+    NewAxis,
+    Scalar,
+    Slice,
+    TileExpr,
+)
 from neptune_lab.htile.tile_bounds import tile_interval
 
 OPERATIONS = {"add": np.add, "sub": np.subtract, "mul": np.multiply}

@@ -13,6 +13,7 @@ from neptune_lab.operators.reverse_mode.cotangents import Reverse
 from neptune_lab.operators.reverse_mode.digits import along_digits
 from neptune_lab.operators.reverse_mode.keep import Value, kept_by_default, values
 from neptune_lab.operators.reverse_mode.origins import Origin
+from neptune_lab.operators.reverse_mode.partial_sums import with_partial_sums
 from neptune_lab.operators.reverse_mode.parts import divided
 from neptune_lab.operators.reverse_mode.stabilisers import without_gradient
 from neptune_lab.operators.reverse_mode.stages import Stage, in_order, needed, program_of, renamed, stages_of
@@ -128,10 +129,13 @@ def assemble(
     own = [b for b in (*inputs, *given) if b.name in used or b.name not in kept]
     wanted = along_digits(wanted, results)
     first = program_of(f"{name}_backward", own, wanted, results)
-    division = divided(first, wanted, results, grouped)
+    wanted, partial = with_partial_sums(first, wanted, results)
+    first = program_of(f"{name}_backward", own, wanted, results)
+    division = divided(first, wanted, results, grouped, partial)
     backward = program_of(f"{name}_backward", own, [stage for part in division.parts for stage in part], results)
     names = tuple(tuple(stage.name for stage in part) for part in division.parts)
     origins = {stage.name: Origin("again", stage.name) for stage in stages} | reverse.origins
+    origins |= {part: origins[whole] for part, whole in partial.items()}
     for copy, copied in division.copies.items():
         origins[copy] = replace(origins[copied], copy_of=copied if any(copied in part for part in names) else "")
     derivation = Differentiation(whole, stages, frozenset(read), kept, origins, _stands_for(found, stages, defined))

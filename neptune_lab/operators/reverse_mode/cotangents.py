@@ -296,10 +296,12 @@ class Reverse:
         if not is_permutation(read.indices, target, extents):
             rules = (*rules, "transposed read")
             # First the sum over iterations that read the same element; then what element that is.
-            used = list(dict.fromkeys(name for index in read.indices for name in sorted(variables(index))))
-            kept = tuple((name, extents[name]) for name in used)
+            used = set().union(*(variables(index) for index in read.indices))
+            kept = tuple(axis for axis in axes if axis[0] in used)
             folded = tuple(axis for axis in axes if axis[0] not in used)
-            if folded:
+            if all(extent == 1 for _, extent in folded):
+                term, axes = substitute(term, {axis: Const(0) for axis, _ in folded}), kept
+            else:
                 name = self._fresh(f"d_{read.buffer}_of_{stage.name}")
                 summed = Stage(name, kept, folded, "sum", term, self.dtype)
                 self.made.append(summed)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from neptune_lab.loop_ir.dimensions import Dimension, Dimensions, dimensions
 from neptune_lab.loop_ir.names import unique
@@ -19,6 +20,7 @@ from neptune_lab.loop_ir.products import is_product
 from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.operators.reverse_mode.groups import with_groups_summed
 from neptune_lab.operators.reverse_mode.stages import Stage, in_order, needed, renamed
+from neptune_lab.operators.reverse_mode.stored import read_rounded
 from neptune_lab.operators.reverse_mode.tile_order import left_factors, reordered
 
 # Up to so many products per element, computing them again takes less time than storing and loading the sum in float32:
@@ -42,7 +44,13 @@ class Division:
     copies: Mapping[str, str]
 
 
-def divided(program: Program, stages: Sequence[Stage], results: Sequence[str], grouped: bool | None = None) -> Division:
+def divided(
+    program: Program,
+    stages: Sequence[Stage],
+    results: Sequence[str],
+    grouped: bool | None = None,
+    partial: Collection[str] = (),
+) -> Division:
     """Divides the stages into parts.
 
     Args:
@@ -50,6 +58,7 @@ def divided(program: Program, stages: Sequence[Stage], results: Sequence[str], g
         stages: its stages.
         results: names of stages.
         grouped: as for `with_groups_summed`.
+        partial: names of sums that a later part adds up (`partial_sums`).
 
     Returns:
         The parts, in which copies have names with a number.
@@ -60,26 +69,25 @@ def divided(program: Program, stages: Sequence[Stage], results: Sequence[str], g
 
     def folded_last(name: str) -> frozenset[Dimension]:
         """The dimensions of the last sum that makes a result, sums of its partial results aside."""
-        while by_name[name].reducer is None or isinstance(by_name[name].term, Load):
+        while by_name[name].reducer is None or _adds_sums(by_name[name], by_name):
             made = [read for read in by_name[name].reads if read in by_name]
             if len(made) != 1:
                 return frozenset()
             (name,) = made
-        own = dims.all_of(by_block[name], "reduce")
-        return frozenset(d for d, axis in own.items() if by_name[name].extents[axis] > 1)
+        return _folded(by_name[name], by_block, dims)
 
     groups: dict[frozenset[Dimension], list[str]] = {}
     for name in results:
         groups.setdefault(folded_last(name), []).append(name)
     spatial = {stage.name: dims.all_of(by_block[stage.name], "spatial").keys() for stage in stages}
-    groups = _with_pairs(groups, spatial, by_name)
+    groups = _with_diagonals(_with_pairs(groups, spatial, by_name), spatial, by_name)
     of_group = [needed(stages, names) for names in groups.values()]
     early = {name for fold, group in zip(groups, of_group, strict=True) for name in _early(group, fold, spatial)}
     early -= {*results}
-    if len(groups) == 1 and not early:
+    if len(groups) == 1 and not early and {*results} == {*_in_one_nest(results, stages, by_block, dims, spatial)}:
         orders = left_factors(stages, results, next(iter(groups)), dims, by_block)
         whole = with_groups_summed([reordered(stage, orders) for stage in stages], results, grouped)
-        return Division((whole,), {})
+        return Division(_in_steps(whole, partial), {})
     folds = [fold for fold in groups if fold]
     repeated = {
         stage.name
@@ -107,8 +115,10 @@ def divided(program: Program, stages: Sequence[Stage], results: Sequence[str], g
         chosen = _in_one_nest(groups[fold], own, by_block, dims, spatial)
         own = in_order([renamed(reordered(stage, orders), names) for stage in own])
         whole = with_groups_summed(own, results, grouped)
-        nest = needed(whole, chosen)
-        parts += [nest, tuple(stage for stage in whole if stage not in nest)]
+        nest = needed(whole, [names.get(one, one) for one in chosen])
+        rest = read_rounded([stage for stage in whole if stage not in nest], nest, results)
+        sums = {names.get(one, one) for one in partial}
+        parts += [*_in_steps(nest, sums), *_in_steps(rest, sums)]
     return Division(tuple(part for part in parts if part), copies)
 
 
@@ -132,6 +142,32 @@ def _with_pairs(
             others = [other for other in groups if other and other != fold and other <= {*spatial[name]}]
             terms = stages[name].size * max((_products(stages[r]) for r in _sums(stages, name)), default=1)
             if len(others) > 1 and terms <= MOST_STORED:
+                made[fold].remove(name)
+                made[others[0]].append(name)
+    return {fold: names for fold, names in made.items() if names}
+
+
+def _with_diagonals(
+    groups: Mapping[frozenset[Dimension], Sequence[str]],
+    spatial: Mapping[str, Collection[Dimension]],
+    stages: Mapping[str, Stage],
+) -> dict[frozenset[Dimension], list[str]]:
+    """The groups, with each sum along diagonals of pairs in the group of a nest that stores them row by row.
+
+    The gradient of `bias[h, q - kv + S]` is a sum over queries, at each of which neighbouring diagonals are
+    neighbouring keys. The nest of the queries stores the keys of a query side by side, that of the keys its queries.
+
+    Formal statement: such a sum reads pairs at an index that is no variable, and folds one dimension of them; the other
+    group's sums fold another dimension of them.
+    """
+    made = {fold: list(names) for fold, names in groups.items()}
+    for fold, names in groups.items():
+        for name in names:
+            last = stages[_sums(stages, name)[-1]]
+            pairs = [read for read in loads(last.term) if read.buffer in stages and not _is_plain(read)]
+            own = {d for read in pairs for d in spatial[read.buffer]}
+            others = [other for other in groups if other and other != fold and other <= own]
+            if fold and fold <= own and others:
                 made[fold].remove(name)
                 made[others[0]].append(name)
     return {fold: names for fold, names in made.items() if names}
@@ -173,23 +209,56 @@ def _in_one_nest(
         spatial: the dimensions of each stage.
 
     Returns:
-        Some of them; all if each is left.
+        Some of them, and the partial sums of the others that the nest computes; all if each is left.
     """
     names = {stage.name for stage in own}
+    by_name = {stage.name: stage for stage in own}
     found: list[str] = []
+    partial: list[str] = []
     for name in group:
         others = {d for other in group if other != name for d in spatial[other]} - {*spatial[name]}
         sums = [s for s in needed(own, [name]) if s.reducer is not None and not is_product(blocks[s.name])]
-        folded = {
-            d
-            for stage in sums
-            for d, axis in dims.all_of(blocks[stage.name], "reduce").items()
-            if stage.extents[axis] > 1
-        }
-        reads = [read for stage in sums for read in loads(stage.term) if read.buffer in names]
-        if not folded & others and all(isinstance(index, Var | Const) for read in reads for index in read.indices):
+        folded = {s.name: dims.all_of(blocks[s.name], "reduce").keys() for s in sums}
+        apart = {s.name for s in sums if others & folded[s.name] or not _reads_plainly(s, names)}
+        if not apart:
             found.append(name)
-    return found or list(group)
+        # What a sum that is left reads and nothing else, such as sums of rows.
+        partial += [s.name for s in sums if s.name not in apart and any(by_name[a].term == s.element for a in apart)]
+    return [*found, *partial] if found else list(group)
+
+
+def _in_steps(stages: Sequence[Stage], partial: Collection[str]) -> tuple[tuple[Stage, ...], ...]:
+    """The stages in parts: what adds up partial sums begins a part of its own, since one program of a nest of both
+    would have a tile of all that either folds; so does a sum along diagonals, which reads what other programs store."""
+    names = {stage.name for stage in stages}
+
+    def begins(stage: Stage) -> bool:
+        adds = isinstance(stage.term, Load) and stage.term.buffer in partial
+        return adds or (stage.reducer is not None and not _reads_plainly(stage, names))
+
+    starts = [n for n, stage in enumerate(stages) if n and begins(stage)]
+    return tuple(tuple(stages[a:b]) for a, b in pairwise([0, *starts, len(stages)]))
+
+
+def _adds_sums(stage: Stage, stages: Mapping[str, Stage]) -> bool:
+    """Whether a stage adds up partial sums."""
+    return isinstance(stage.term, Load) and stage.term.buffer in stages and stages[stage.term.buffer].reducer == "sum"
+
+
+def _folded(stage: Stage, blocks: Mapping[str, Block], dims: Dimensions) -> frozenset[Dimension]:
+    """The dimensions that a sum folds, those of one element aside."""
+    own = dims.all_of(blocks[stage.name], "reduce")
+    return frozenset(d for d, axis in own.items() if stage.extents[axis] > 1)
+
+
+def _reads_plainly(stage: Stage, names: Collection[str]) -> bool:
+    """Whether a stage reads those of these names at variables only."""
+    return all(_is_plain(read) for read in loads(stage.term) if read.buffer in names)
+
+
+def _is_plain(read: Load) -> bool:
+    """Whether a read has no index but variables and constants."""
+    return all(isinstance(index, Var | Const) for index in read.indices)
 
 
 def _early(

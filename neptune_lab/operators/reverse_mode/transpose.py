@@ -123,7 +123,9 @@ def _invert(
                 made.conditions.append(_less(value, extents[name]))
             return
     total = as_sum(expr)
-    chosen = None if total is None else next((v for v in unknown if abs(total.factor(v)) == 1), None)
+    # The reader's last axis, so that neighbours of the target come from neighbours in the reader's memory.
+    last_first = [name for name in reversed([*extents]) if name in unknown]
+    chosen = None if total is None else next((v for v in last_first if abs(total.factor(v)) == 1), None)
     for name in unknown:
         if name != chosen:
             _free(made, name, extents[name])
