@@ -7,7 +7,7 @@ rows computed there, what is left is a sum of one number per row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -59,8 +59,8 @@ def with_partial_sums(
         own = folds(stage) if stage in last else {}
         rows = _rows_of_products(stage, stages, by_block, dims) if len(own) > 1 and _is_plain(stage) else frozenset()
         # Along what a nest folds anyway; a nest of its own goes along the last rows of its products.
-        wanted = [fold for fold in others if fold and fold < own.keys() and fold <= rows]
-        wanted += [{d} for d in reversed(own) if d in rows]
+        kept: list[Collection[Dimension]] = [fold for fold in others if fold and fold < own.keys() and fold <= rows]
+        wanted = [*kept, *({d} for d in reversed(own) if d in rows)]
         if wanted:
             steps = [*_in_steps(stage, [axis for d, axis in own.items() if d in wanted[0]], taken)]
             partial |= dict.fromkeys((step.name for step in steps[:-1]), stage.name)

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from neptune_lab.loop_ir.dimensions import Dimension, Dimensions, dimensions
 from neptune_lab.loop_ir.names import unique
-from neptune_lab.loop_ir.nodes import Block, Const, Load, Program, Var, loads
+from neptune_lab.loop_ir.nodes import Block, Const, Load, Previous, Program, Var, loads
 from neptune_lab.loop_ir.products import is_product
 from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.operators.reverse_mode.groups import with_groups_summed
@@ -256,7 +256,7 @@ def _reads_plainly(stage: Stage, names: Collection[str]) -> bool:
     return all(_is_plain(read) for read in loads(stage.term) if read.buffer in names)
 
 
-def _is_plain(read: Load) -> bool:
+def _is_plain(read: Load | Previous) -> bool:
     """Whether a read has no index but variables and constants."""
     return all(isinstance(index, Var | Const) for index in read.indices)
 
