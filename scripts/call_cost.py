@@ -35,7 +35,8 @@ from neptune_lab.runtime import direct
 
 # Calls before an answer is checked: more than a family of calls has lengths of its own.
 CHECKED = 20
-LENGTHS = 400
+# Lengths of rows that have a new one at each call: none comes twice.
+LENGTHS = 600
 # Calls of torch's function after each row.
 BESIDE = 40
 
@@ -279,6 +280,8 @@ def main() -> None:
     names = chosen.rows.split(";") if chosen.rows else [*ROWS]
     if unknown := set(names) - ROWS.keys():
         parser.error(f"no rows {sorted(unknown)}; there are {', '.join(map(repr, ROWS))}")
+    if max(chosen.warm, CHECKED + 1) + chosen.rounds * chosen.turns > LENGTHS:
+        parser.error(f"there are {LENGTHS} lengths; lower --warm, --rounds or --turns")
     begin = time.perf_counter()
     if chosen.workers:
         prepare(names, chosen.workers, 1)

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.autograd import forward_ad
 
+from neptune_lab.pytorch.alike import alike
 from neptune_lab.pytorch.arguments import Extras, captured_inputs
 from neptune_lab.pytorch.compiled import Compiled
 from neptune_lab.pytorch.length_layouts import Layout, Layouts, fixed_layout, layouts_of, moving_layout
@@ -65,7 +66,7 @@ class _Recorded:
     direct: Callable[..., Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _ForLengths:
     """A kernel for all lengths, and the calls that it serves.
 
@@ -73,6 +74,9 @@ class _ForLengths:
         q, kv: the least and the largest length of q, and of k and v.
         together: whether both are one length.
         extents: of the mods' tensors: a number; "q" or "kv" for that length.
+        kind: the flags of its calls (`_kind`).
+        last: the shapes and strides of the last call.
+        alike: whether tensors are as those of a call, but for the length; None: it is not known.
     """
 
     known: _Known
@@ -80,6 +84,9 @@ class _ForLengths:
     kv: tuple[int, int]
     together: bool
     extents: tuple[tuple[int | str, ...], ...]
+    kind: tuple[bool, bool, bool]
+    last: Any = None
+    alike: Callable[..., bool] | None = None
 
     def serves(self, q: int, kv: int, tensors: list[torch.Tensor]) -> bool:
         """Whether the kernel takes these lengths and tensors."""
@@ -108,14 +115,19 @@ class _Group:
 
 # By dtypes, devices, options and the states of the mods.
 _groups: dict[Any, _Group] = {}
+# By options and the states of mods that read no tensors: the group of the last call of a kernel for all lengths, and
+# what served it; a stream of such calls is told by one look at each tensor.
+_streams: dict[Any, tuple[_Group, _ForLengths]] = {}
 # The options of most calls, as `_options` gives them.
 _USUAL = False, None, False, None, ()
+_FOR_LENGTHS = False, None, False, True, ()
 _DENSE: Layouts = (None, None, None)
 
 
 def forget() -> None:
     """Forgets all calls."""
     _groups.clear()
+    _streams.clear()
 
 
 def launched(
@@ -138,12 +150,21 @@ def launched(
     tensors: list[torch.Tensor] = []
     of_score = "" if score_mod is None else state_of(score_mod, tensors)
     of_mask = "" if mask_mod is None else state_of(mask_mod, tensors)
-    if enable_gqa is lse is False and scale is dynamic is None and not more:
-        options = _USUAL
+    if enable_gqa is lse is False and scale is None and not more and (dynamic is None or dynamic is True):
+        options = _USUAL if dynamic is None else _FOR_LENGTHS
     else:
         options = _options(enable_gqa, scale, lse, dynamic, more)
     if options is None or of_score is None or of_mask is None:
         return None
+    stream = None if tensors else _streams.get((options, of_score, of_mask))
+    if stream is not None:
+        group, found = stream
+        # (a group with kernels of one length uses these first; `alike` is false for tensors that record gradients)
+        if not group.known and found.alike is not None and found.alike(q, k, v):
+            m, n = q.size(2), k.size(2)
+            same = v.size(2) == n and found.kind == _kind(m, n) and found.serves(m, n, tensors)
+            if same and q.is_contiguous() and k.is_contiguous() and v.is_contiguous():
+                return _launch(found.known, q, k, v, tensors, n)
     group = _groups.get((q.dtype, k.dtype, v.dtype, _devices(q, k, v), options, of_score, of_mask))
     if group is None:
         return None
@@ -179,9 +200,24 @@ def launched(
         else:
             return None
         known = found.known
-        _add(group.known, key, known)
+        if not (tensors or known.captured or group.known) and strides is None:
+            if found.alike is None:
+                found.alike = alike((q, k, v))
+            if found.alike is not None:
+                _add(_streams, (options, of_score, of_mask), (group, found))
+        if found.alike is None or group.known:
+            if key == found.last:  # (new lengths would only fill the table)
+                _add(group.known, key, known)
+            found.last = key
+    return _launch(known, q, k, v, tensors, of_k[2])
+
+
+def _launch(
+    known: _Known, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tensors: list[torch.Tensor], keys: int
+) -> Any:
+    """The output of a known kernel; `keys`: the number of keys."""
     if known.family is not None:
-        known.family.keys = of_k[2]
+        known.family.keys = keys
     launch = known.direct
     if launch is None:
         kernel = known.compiled.kernel
@@ -211,7 +247,12 @@ def _family(q: Any, k: Any, v: Any, layouts: Layouts) -> Any:
     """What calls of a group have in common that one kernel for all lengths may serve."""
     (batch, heads, m, width), (kv_batch, kv_heads, n, k_width), (v_batch, v_heads, v_n, v_width) = q, k, v
     sizes = batch, heads, width, kv_batch, kv_heads, k_width, v_batch, v_heads, v_width, v_n == n
-    return sizes, layouts, m == 1, m == n, m >= LONG or n >= LONG
+    return sizes, layouts, _kind(m, n)
+
+
+def _kind(m: int, n: int) -> tuple[bool, bool, bool]:
+    """What tells the lengths of one kernel for all lengths from those of others."""
+    return m == 1, m == n, m >= LONG or n >= LONG
 
 
 # q, k, v, score_mod, mask_mod, enable_gqa, scale and the options.
@@ -298,7 +339,7 @@ def keep(call: Call, compiled: Compiled, read: tuple[Any, ...], family: Family |
         given = zip((q, k, v), compiled.kernel.spec.inputs[:3], strict=True)
         layouts = tuple(_layout_of(tensor, spec) for tensor, spec in given)
     key = _family(q.shape, k.shape, v.shape, layouts)
-    _add(_group_of(noted.kinds).for_lengths, key, _lengths_of(known, noted.tensors))
+    _add(_group_of(noted.kinds).for_lengths, key, _lengths_of(known, noted.tensors, _kind(q.shape[2], k.shape[2])))
 
 
 def _layout_of(tensor: torch.Tensor, spec: TensorSpec) -> Layout:
@@ -307,7 +348,7 @@ def _layout_of(tensor: torch.Tensor, spec: TensorSpec) -> Layout:
     return (moving_layout if moves else fixed_layout)(tensor.shape, tensor.stride())
 
 
-def _lengths_of(known: _Known, tensors: list[torch.Tensor]) -> _ForLengths:
+def _lengths_of(known: _Known, tensors: list[torch.Tensor], kind: tuple[bool, bool, bool]) -> _ForLengths:
     """The lengths that a kernel takes."""
     spec = known.compiled.kernel.spec
     ranges = {name: (least, most) for name, least, most in spec.ranges}
@@ -324,11 +365,13 @@ def _lengths_of(known: _Known, tensors: list[torch.Tensor]) -> _ForLengths:
             shape = zip(tensors[index].shape, own, strict=True)
             extents[index] = tuple(extent if not n else "kv" if n == of_kv else "q" for extent, n in shape)
     together = bool(of_q) and of_q == of_kv
-    return _ForLengths(known, range_of(0, of_q), range_of(1, of_kv), together, tuple(extents))
+    return _ForLengths(known, range_of(0, of_q), range_of(1, of_kv), together, tuple(extents), kind)
 
 
 def _group_of(kinds: Any) -> _Group:
     if kinds not in _groups:
+        if len(_groups) >= _MOST:
+            _streams.clear()
         _add(_groups, kinds, _Group())
     return _groups[kinds]
 

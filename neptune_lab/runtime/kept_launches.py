@@ -15,9 +15,16 @@ becomes, where `heads` is another number that follows from n,
         _l0 = [16, n, 128]
         _l1 = [_e0, 128, 1]
         _all = (n // 64, 1, 1, _s, _encode(_p_q, 3, 2, 6, _block, _l0, _l1, 0), 16, n, 128, _e0, 128, 1, n, heads)
-        if len(_table) >= 512: _table.clear()
-        _table[_key] = _all
+        _mark = hash(_key) & 4095
+        if _seen[_mark]:
+            if len(_table) >= 512:
+                _table.clear()
+                _seen[:] = _none
+            _table[_key] = _all
+        _seen[_mark] = 1
     _launch(*_all)
+
+A launch is kept when it comes for the second time: a stream of new lengths would only fill memory.
 
 Dtypes, devices, numbers of dimensions and the order of strides are the launcher's own: it takes no other tensors.
 """
@@ -31,6 +38,8 @@ from typing import Any
 
 # Launches of a kernel that are kept; a full table is emptied.
 MOST = 512
+# Marks of launches that came once, by the last bits of their keys' hashes: two may share one.
+MARKS = 4096
 # What a descriptor for the copy engine is encoded from, beside its address, shape and strides.
 _ENCODED = frozenset({"swizzle", "elem_size", "elem_type", "block_size", "fp4_padded"})
 
@@ -118,15 +127,20 @@ class KeptLaunch:
         key = ", ".join(sorted(read & own))
         table: dict[Any, Any] = {}
         self.names |= {f"{prefix}table": table, f"{prefix}kept": table.get}
+        self.names |= {f"{prefix}seen": bytearray(MARKS), f"{prefix}none": bytes(MARKS)}
         return [
             f"{prefix}key = ({key},)",
             f"{prefix}all = {prefix}kept({prefix}key)",
             f"if {prefix}all is None:",
             *(f"    {line}" for line in (*needed, *self._before)),
             f"    {prefix}all = ({arguments},)",
-            f"    if len({prefix}table) >= {MOST}:",
-            f"        {prefix}table.clear()",
-            f"    {prefix}table[{prefix}key] = {prefix}all",
+            f"    {prefix}mark = hash({prefix}key) & {MARKS - 1}",
+            f"    if {prefix}seen[{prefix}mark]:",
+            f"        if len({prefix}table) >= {MOST}:",
+            f"            {prefix}table.clear()",
+            f"            {prefix}seen[:] = {prefix}none",
+            f"        {prefix}table[{prefix}key] = {prefix}all",
+            f"    {prefix}seen[{prefix}mark] = 1",
             f"{launch}(*{prefix}all)",
         ]
 

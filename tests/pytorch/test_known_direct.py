@@ -14,7 +14,10 @@ import torch
 import torch.nn.functional as F
 
 import neptune_lab as nl
+from neptune_lab.errors import LaunchError
 from neptune_lab.pytorch import flex_attention, known_calls
+from neptune_lab.pytorch.alike import alike
+from neptune_lab.pytorch.arguments import Extras
 from neptune_lab.runtime import LoadedKernel
 
 N = 24
@@ -72,6 +75,8 @@ def test_lengths_and_layouts_of_one_kernel(straight):
         assert all(one is other for one, other in zip(straight[-1], given, strict=True))
         (group,) = known_calls._groups.values()
         (found,) = group.for_lengths.values()
+        assert found.alike is not None
+        assert list(known_calls._streams.values()) == [(group, found)]
         assert found.known.family is not None
         assert found.known.family.keys == n
     assert len(straight) == 5
@@ -79,6 +84,17 @@ def test_lengths_and_layouts_of_one_kernel(straight):
     out = nl.attention(*strided, mask_mod=causal, dynamic=True)  # not what was known of length 21
     assert torch.allclose(out, wanted(*strided), atol=1e-5)
     assert len(straight) == 5
+    recording = [t.requires_grad_() for t in drawn(21)]
+    assert nl.attention(*recording, mask_mod=causal, dynamic=True).requires_grad
+    with torch.no_grad():
+        assert not nl.attention(*recording, mask_mod=causal, dynamic=True).requires_grad
+    assert nl.attention(*recording, mask_mod=causal, dynamic=True).requires_grad
+    given = drawn(9)[0], *drawn(21)[1:]  # another kernel, for two lengths
+    out = nl.attention(*given, mask_mod=causal, dynamic=True)
+    mask = torch.arange(9)[:, None] >= torch.arange(21)
+    assert torch.allclose(out, F.scaled_dot_product_attention(*given, attn_mask=mask), atol=1e-5)
+    with pytest.raises(LaunchError, match="v has 2 heads and length 8"):
+        nl.attention(drawn(7)[0], drawn(7)[1], drawn(8)[2], mask_mod=causal, dynamic=True)
 
 
 @pytest.mark.parametrize("strided", [False, True])
@@ -155,3 +171,86 @@ def test_devices_are_told_apart():
     every = [placed(a, b, c) for a in names for b in names for c in names]
     keys = [known_calls._devices(q, k, v) for q, k, v in every]
     assert len(set(keys)) == len(names) ** 3
+
+
+def with_other(name: str) -> torch.Tensor:
+    t = drawn(7)[0]
+    made = {
+        "dtype": lambda: t.half(),
+        "heads": lambda: t[:, :1],
+        "width": lambda: t[..., :8],
+        "dimensions": lambda: t[0],
+        "strides": lambda: t.transpose(1, 2).contiguous().transpose(1, 2),
+        "device": lambda: t.to("meta"),
+        "gradients": lambda: t.requires_grad_(),
+        "sign": lambda: torch._neg_view(t),
+        "class": lambda: torch.nn.Parameter(t, requires_grad=False),
+        "layout": lambda: t.to_sparse(),
+    }
+    return made[name]()
+
+
+OTHERS = ["dtype", "heads", "width", "dimensions", "strides", "device", "gradients", "sign", "class", "layout"]
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("name", OTHERS)
+def test_tensors_that_differ_in_more_than_their_length_are_not_alike(name: str, place: int):
+    tells = alike(drawn(5))
+    assert tells is not None
+    given = drawn(7)
+    assert tells(*given)
+    given[place] = with_other(name)
+    assert not tells(*given)
+
+
+def test_tensors_that_record_gradients_have_nothing_alike():
+    """Also where nothing is recorded now: the next call with them may record."""
+    q, k, v = drawn()
+    with torch.no_grad():
+        assert alike((q, k.requires_grad_(), v)) is None
+    tells = alike((q, k.detach(), v))
+    assert tells is not None
+    with torch.inference_mode():
+        assert not tells(*drawn())  # (it goes the longer way)
+
+
+def kernel_of(name: str, seen: list[Any], ranges: tuple[Any, ...] = ()) -> Any:
+    """A kernel, as far as known calls read it."""
+    sizes = ("", "", "n", "") if ranges else None
+    tensor = SimpleNamespace(shape=(1, 2, N, 16), sizes=sizes, steps=None, strides=None)
+    spec = SimpleNamespace(ranges=ranges, inputs=[tensor] * 3)
+    launch = lambda *tensors: seen.append((name, tensors)) or name  # noqa: E731
+    return SimpleNamespace(kernel=SimpleNamespace(spec=spec, launch=launch, direct_on=lambda _: None), captured=())
+
+
+def call(q: Any, k: Any, v: Any, dynamic: bool | None = True) -> Any:
+    return known_calls.launched(q, k, v, None, causal, False, None, False, dynamic)
+
+
+def mixed(*lengths: int) -> list[torch.Tensor]:
+    return [torch.zeros(1, 2, n, 16) for n in lengths]
+
+
+def test_streams_stay_with_the_lengths_of_their_kernel():
+    seen: list[Any] = []
+    family: Any = SimpleNamespace(keys=0)
+    of_all = kernel_of("all", seen, (("n", 1, 1500),))
+    given = None, causal, False, None, Extras(dynamic=True)
+    known_calls.keep((*drawn(), *given), of_all, (), family)
+    for n in (30, 31, 7):
+        q, k, v = drawn(n)
+        assert call(q, k, v) == "all"
+        assert seen[-1][1][0] is q
+        assert family.keys == n
+    assert len(known_calls._streams) == 1
+    for lengths in ((7, 8, 8), (8, 7, 7), (7, 7, 8), (1, 1, 1), (1024, 1024, 1024), (1501, 1501, 1501)):
+        assert call(*mixed(*lengths)) is None, lengths
+        assert call(*drawn(9)) == "all"
+    assert call(*drawn(30), dynamic=None) is None
+    assert known_calls.launched(*drawn(30), None, None, False, None, False, True) is None
+    assert known_calls.launched(*drawn(30), None, causal, False, 0.5, False, True) is None
+    known_calls.keep((*drawn(9), *given), kernel_of("own", seen), (), None)
+    assert [call(*drawn(n)) for n in (9, 10, 10, 10, 9)] == ["own", "all", "all", "all", "own"]
+    known_calls.forget()
+    assert call(*drawn(9)) is None

@@ -174,14 +174,14 @@ def test_what_is_known_is_not_encoded_again(gpu, monkeypatch):
     memory = [torch.zeros(4 * 6 * 4), torch.zeros(4, 6, 8, dtype=torch.float16)]
     turns = iter(memory * 9)
     launch.__globals__["_nl_made"] = lambda *_: next(turns)
-    for _ in range(3):
+    for _ in range(4):
         launch(q, k)
-    assert (len(gpu.encoded), gpu.together) == (4, [6])
-    assert gpu.seen[0::2] == [gpu.seen[0]] * 3
+    assert (len(gpu.encoded), gpu.together) == (8, [6, 6])  # (what came once is not kept)
+    assert gpu.seen[0::2] == [gpu.seen[0]] * 4
     memory[1] = torch.zeros(4, 6, 8, dtype=torch.float16)
     turns = iter(memory * 9)
     launch(q, k)  # another address of the result
-    assert (len(gpu.encoded), gpu.together) == (8, [6, 6])
+    assert (len(gpu.encoded), gpu.together) == (12, [6, 6, 6])
     gpu.stream = 5
     launch(q, k)
     assert gpu.seen[-1][3] == gpu.seen[-2][3] == 5
@@ -192,10 +192,18 @@ def test_a_full_table_is_emptied(gpu, monkeypatch):
     launch = launcher(gpu)
     tables = [launch.__globals__[f"_nl_{n}_table"] for n in (0, 1)]
     given = [drawn(n, 1) for n in range(1, 12)]
+    memory = [torch.zeros(4 * 99), torch.zeros(4, 99, 8, dtype=torch.float16)]
+    launch.__globals__["_nl_made"] = lambda shape, strides, dtype: memory[len(shape) > 1]
+    sizes = []
     for q, k in given:
-        out = launch(q, k)
-        assert gpu.seen[-2] == wanted(q, k, out, gpu.seen[-2], 77)
-        assert 1 <= max(map(len, tables)) <= 3
+        for _ in range(3):
+            launch(q, k)
+            assert gpu.seen[-2] == wanted(q, k, memory[1], gpu.seen[-2], 77)
+        sizes.append(max(map(len, tables)))
+    assert sizes[:5] == [1, 2, 3, 1, 2]
+    assert max(sizes) == 3
+    marks = launch.__globals__["_nl_0_seen"]
+    assert 1 <= sum(marks) <= 4
 
 
 @pytest.mark.parametrize("case", ["fp4", "parts", "NaN"])

@@ -1,0 +1,40 @@
+"""Guards of tensors that are alike but for a length, in one call of C: those that torch.compile has for its graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+_LENGTH = 2
+
+
+def alike(tensors: Sequence[torch.Tensor]) -> Callable[..., bool] | None:
+    """A function that tells whether other tensors are as these.
+
+    It compares class, dtype, device, what torch dispatches by (sparse, negated or conjugated memory, transforms, modes,
+    inference mode), requires_grad, the number of dimensions, each size but that of the length, and the strides of the
+    last two dimensions.
+
+    Returns:
+        None if torch has no such guards, or if one of the tensors records gradients, in any mode.
+
+    >>> tells = alike([torch.zeros(1, 2, 8, 16)])
+    >>> tells(torch.ones(1, 2, 5, 16)), tells(torch.ones(1, 3, 8, 16)), tells(torch.ones(1, 2, 8, 16, dtype=torch.half))
+    (True, False, False)
+    """
+    if any(tensor.requires_grad or tensor.ndim != _LENGTH + 2 for tensor in tensors):
+        return None
+    sizes: list[list[int | None]] = [[*t.shape[:_LENGTH], None, t.shape[-1]] for t in tensors]
+    strides: list[list[int | None]] = [[None, None, *t.stride()[_LENGTH:]] for t in tensors]
+    try:
+        guards: Any = torch._C._dynamo.guards.TensorGuards  # pyright: ignore[reportAttributeAccessIssue]
+        made = guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+        tells: Callable[..., bool] = made.check
+        return tells if tells(*tensors) is True else None
+    except (AttributeError, RuntimeError, TypeError):  # another version of torch
+        return None
+
+
+__all__ = ["alike"]
