@@ -1,13 +1,14 @@
 """Times the training of row operators on a GPU: ours, torch eager, torch.compile and Liger.
 
     python scripts/row_backward_speed.py [--sizes 4096x4096,8192x8192,16384x1024] [--vocabulary 4096x32000,2048x128256]
-        [--only ours,eager,compile,liger] [--what softmax,rms_norm,layer_norm,cross_entropy] [--dtype bfloat16]
-        [--seconds 300] [--out FILE]
+        [--only ours,eager,compile,liger] [--dtype bfloat16] [--seconds 300] [--out FILE]
+        [--what softmax,rms_norm,layer_norm,cross_entropy,log_softmax,log_sum_exp,l2_norm,mean_cross_entropy]
 
-A size is rows x columns. Each function is written in plain PyTorch, which is what `nl.from_torch` and torch.compile
-take. "step" is the forward and the backward pass, "backward" the latter alone, both in microseconds from replayed CUDA
-graphs, so that no time of the host is in them. Liger's cross entropy computes its gradient in the forward pass: compare
-steps. Gradients are checked against float64 on the first rows; a contestant that is wrong is not timed. What does not
+A size is rows x columns; rows may be numbered by several dimensions, such as 4x1024x50257. Each function is written in
+plain PyTorch, which is what `nl.from_torch` and torch.compile take. "step" is the forward and the backward pass,
+"backward" the latter alone, both in microseconds from replayed CUDA graphs, so that no time of the host is in them.
+Liger's cross entropy computes its gradient in the forward pass: compare steps.
+Gradients are checked against float64 on the first rows; a contestant that is wrong is not timed. What does not
 start within --seconds is left out, and listed. With TRITON_INTERPRET=1 it runs on the CPU, slowly and without times.
 """
 
@@ -69,21 +70,48 @@ def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(logits, labels, reduction="none")
 
 
-FUNCTIONS: dict[str, Function] = {f.__name__: f for f in (softmax, rms_norm, layer_norm, cross_entropy)}
+def log_softmax(x: torch.Tensor) -> torch.Tensor:
+    """Of rows."""
+    return torch.log_softmax(x, -1)
 
 
-def tensors_of(what: str, rows: int, columns: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+def log_sum_exp(x: torch.Tensor) -> torch.Tensor:
+    """Of each row."""
+    return torch.logsumexp(x, -1)
+
+
+def l2_norm(x: torch.Tensor) -> torch.Tensor:
+    """Rows over their L2 norms."""
+    return F.normalize(x, dim=-1)
+
+
+def mean_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The mean of all rows."""
+    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
+
+
+FUNCTIONS: dict[str, Function] = {
+    f.__name__: f
+    for f in (softmax, rms_norm, layer_norm, cross_entropy, log_softmax, log_sum_exp, l2_norm, mean_cross_entropy)
+}
+LOSSES = ("cross_entropy", "mean_cross_entropy")
+# What Liger has.
+LIGERS = ("softmax", "rms_norm", "layer_norm", *LOSSES)
+
+
+def tensors_of(what: str, shape: Sequence[int], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
     """The arguments of a function."""
-    x = torch.randn(rows, columns, device=DEVICE, dtype=dtype).requires_grad_()
+    *rows, columns = shape
+    x = torch.randn(*shape, device=DEVICE, dtype=dtype).requires_grad_()
     vectors = [torch.randn(columns, device=DEVICE, dtype=dtype).requires_grad_() for _ in range(2)]
-    labels = torch.randint(0, columns, (rows,), device=DEVICE)
-    return {"softmax": (x,), "rms_norm": (x, vectors[0]), "layer_norm": (x, *vectors), "cross_entropy": (x, labels)}[
-        what
-    ]
+    labels = torch.randint(0, columns, rows, device=DEVICE)
+    if what in LOSSES:
+        return x, labels
+    return {"rms_norm": (x, vectors[0]), "layer_norm": (x, *vectors)}.get(what, (x,))
 
 
 def liger(what: str) -> Function:
-    """Liger's function of that name."""
+    """Liger's function of that name, one of `LIGERS`."""
     from liger_kernel.ops.cross_entropy import LigerCrossEntropyFunction  # pyright: ignore[reportMissingImports]
     from liger_kernel.ops.layer_norm import LigerLayerNormFunction  # pyright: ignore[reportMissingImports]
     from liger_kernel.ops.rms_norm import LigerRMSNormFunction  # pyright: ignore[reportMissingImports]
@@ -91,7 +119,9 @@ def liger(what: str) -> Function:
 
     def losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         # It writes the gradient over the logits, so that each call needs a copy to start with.
-        found = LigerCrossEntropyFunction.apply(logits.clone(), labels, None, -100, 0.0, 0.0, "none")
+        rows = logits.clone().reshape(-1, logits.shape[-1])
+        reduction = "none" if what == "cross_entropy" else "mean"
+        found = LigerCrossEntropyFunction.apply(rows, labels.reshape(-1), None, -100, 0.0, 0.0, reduction)
         return found[0] if isinstance(found, tuple) else found
 
     return {
@@ -99,6 +129,7 @@ def liger(what: str) -> Function:
         "rms_norm": lambda x, w: LigerRMSNormFunction.apply(x, w, 1e-6, 0.0, "llama", False),
         "layer_norm": lambda x, w, b: LigerLayerNormFunction.apply(x, w, b, 1e-5),
         "cross_entropy": losses,
+        "mean_cross_entropy": losses,
     }[what]
 
 
@@ -109,7 +140,8 @@ def contestants(what: str, tensors: Sequence[torch.Tensor]) -> Iterator[tuple[st
     yield "eager", lambda: function
     if DEVICE == "cuda":
         yield "compile", lambda: torch.compile(function, dynamic=False)
-        yield "liger", lambda: liger(what)
+        if what in LIGERS:
+            yield "liger", lambda: liger(what)
 
 
 def gradients(out: Any, tensors: Sequence[torch.Tensor], given: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -122,7 +154,7 @@ def gradients(out: Any, tensors: Sequence[torch.Tensor], given: torch.Tensor) ->
 def error_of(what: str, found: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor], given: torch.Tensor) -> float:
     """The largest error relative to float64: of the first rows of x, and of whole vectors."""
     whole = [t.detach().double() if t.is_floating_point() else t for t in tensors]
-    if len(tensors) == 1 or not tensors[1].requires_grad:
+    if what != "mean_cross_entropy" and (len(tensors) == 1 or not tensors[1].requires_grad):
         whole = [t[:CHECKED] for t in whole]
         given, found = given[:CHECKED], [found[0][:CHECKED]]
     recorded = [t.requires_grad_() for t in whole if t.is_floating_point()]
@@ -132,7 +164,8 @@ def error_of(what: str, found: Sequence[torch.Tensor], tensors: Sequence[torch.T
 
 def measured(what: str, size: str, name: str, make: Callable[[], Function], tensors: Any) -> Measured:
     """The contestant, checked, then timed."""
-    given = torch.randn(tensors[0].shape if what != "cross_entropy" else tensors[0].shape[:1], device=DEVICE)
+    shape = {"mean_cross_entropy": (), "cross_entropy": tensors[0].shape[:-1], "log_sum_exp": tensors[0].shape[:-1]}
+    given = torch.randn(shape.get(what, tensors[0].shape), device=DEVICE)
     stream = torch.cuda.Stream() if DEVICE == "cuda" else None
     try:
         with torch.cuda.stream(stream):
@@ -171,9 +204,9 @@ def main() -> None:
     """Measures, prints a table, and writes it with --out."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", default="4096x4096,8192x8192,16384x1024")
-    parser.add_argument("--vocabulary", default="4096x32000,2048x128256", help="sizes of cross_entropy")
+    parser.add_argument("--vocabulary", default="4096x32000,2048x128256", help="sizes of losses")
     parser.add_argument("--only", default="ours,eager,compile,liger")
-    parser.add_argument("--what", default=",".join(FUNCTIONS))
+    parser.add_argument("--what", default="softmax,rms_norm,layer_norm,cross_entropy")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--out", type=Path)
@@ -181,9 +214,8 @@ def main() -> None:
     torch.manual_seed(0)
     end, rows = time.monotonic() + given.seconds, []
     for what in given.what.split(","):
-        for size in (given.vocabulary if what == "cross_entropy" else given.sizes).split(","):
-            r, c = (int(n) for n in size.split("x"))
-            tensors = tensors_of(what, r, c, getattr(torch, given.dtype))
+        for size in (given.vocabulary if what in LOSSES else given.sizes).split(","):
+            tensors = tensors_of(what, [int(n) for n in size.split("x")], getattr(torch, given.dtype))
             for name, make in contestants(what, tensors):
                 if name not in given.only.split(","):
                     continue
