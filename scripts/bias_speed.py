@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch._functorch.config
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from triton.testing import do_bench
 
@@ -60,6 +61,8 @@ def wanted(kind: str, causal: bool, given: list[torch.Tensor], d_out: torch.Tens
 
 def flex(mod: Callable[..., Any], length: int, causal: bool, given: list[torch.Tensor]) -> Callable[[], torch.Tensor]:
     """A call of compiled FlexAttention, with the first options that it starts with."""
+    # The backward pass is timed alone, on one graph that is kept, which donated buffers forbid.
+    torch._functorch.config.donated_buffer = False
     blocks = create_block_mask(lambda b, h, i, j: i >= j, None, None, length, length) if causal else None
     for options in OPTIONS:
         torch._dynamo.reset()
