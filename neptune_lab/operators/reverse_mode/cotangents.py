@@ -296,8 +296,9 @@ class Reverse:
         if not is_permutation(read.indices, target, extents):
             rules = (*rules, "transposed read")
             # First the sum over iterations that read the same element; then what element that is.
-            used = set().union(*(variables(index) for index in read.indices))
-            kept = tuple(axis for axis in axes if axis[0] in used)
+            # Its axes follow the indices: a nest that is the transpose of the reader's stores its sums as it has them.
+            used = list(dict.fromkeys(name for index in read.indices for name in sorted(variables(index))))
+            kept = tuple((name, extents[name]) for name in used)
             folded = tuple(axis for axis in axes if axis[0] not in used)
             if all(extent == 1 for _, extent in folded):
                 term, axes = substitute(term, {axis: Const(0) for axis, _ in folded}), kept
