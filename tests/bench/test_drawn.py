@@ -258,6 +258,19 @@ def test_the_summarys_numbers(tmp_path):
     assert "| rows, mean, best of eager and torch.compile | 1.2 | - | open: nothing was compared |" in text
 
 
+def test_rows_are_compared_with_pytorch_and_with_packages_apart():
+    row = next(p for p in draw(0, 60) if p.kind == "rows")
+    entries = (
+        ContestantResult(OURS, "ours", "ok", 10.0),
+        ContestantResult("torch.compile", "compiler", "ok", 16.0),
+        ContestantResult("PyTorch eager", "library", "ok", 17.0),
+        ContestantResult("quack-kernels", "library", "ok", 8.0),
+    )
+    text = summary.to_markdown(DrawnRun(0, False, "made-up GPU", True, {}, (DrawnResult(row, entries, "all"),)))
+    assert "| rows, worst, best of eager and torch.compile | 0.9 | 1.60 | reached |" in text
+    assert "| rows, mean, quack and liger | 1 | 0.80 | missed |" in text
+
+
 @pytest.mark.parametrize(("tiny", "gpu", "why"), [(True, True, "tiny sizes"), (False, False, "no GPU")])
 def test_a_run_without_times_that_count_says_what_was_checked(tiny, gpu, why):
     right = ContestantResult(OURS, "ours", "ok", 1.0, error=2.5e-4)

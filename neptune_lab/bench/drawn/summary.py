@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import geometric_mean, median
 
 from neptune_lab.bench.drawn.results import DrawnResult, DrawnRun
@@ -125,7 +125,7 @@ def first_calls(results: Iterable[DrawnResult]) -> list[float]:
 
 def _targets(run: DrawnRun, attention: Sequence[DrawnResult], rows: Sequence[DrawnResult]) -> list[list[str]]:
     every, compilers = figures(attention, "compiler", "library"), figures(attention, "compiler")
-    row = figures(rows, "compiler", "library")
+    row = figures(map(_without_packages, rows), "compiler", "library")
     first = first_calls(attention)
     wanted = [
         ("attention, mean, best of everything", 1.0, every and every.capped, attention),
@@ -169,6 +169,11 @@ def copy_rates(run: DrawnRun, rows: Iterable[DrawnResult]) -> list[tuple[float, 
         if large and us and result.ours.status == "ok" and run.copy_gbps:
             found.append((problem.moved / (us * 1e3) / run.copy_gbps, problem.name))
     return found
+
+
+def _without_packages(result: DrawnResult) -> DrawnResult:
+    """The problem with PyTorch as its only peer, compiled and eager."""
+    return replace(result, entries=tuple(e for e in result.entries if e.name not in PACKAGES))
 
 
 def _of_packages(rows: Iterable[DrawnResult]) -> list[float]:
