@@ -12,7 +12,7 @@ from functools import lru_cache
 from math import prod
 
 from neptune_lab.htile.affine import affine
-from neptune_lab.htile.nodes import Access, Arith, IndexExpr, Int, Kernel, Slice, Tensor
+from neptune_lab.htile.nodes import Access, Arith, IndexExpr, Int, Kernel, Name, Slice, Tensor
 from neptune_lab.htile.walk import reads, region, simplify, stores
 
 # Bytes that a GPU loads at once.
@@ -24,6 +24,14 @@ def steps_of(tensor: Tensor) -> tuple[int, ...]:
     if tensor.strides is not None:
         return tensor.strides
     return tuple(prod(tensor.shape[n + 1 :]) for n in range(len(tensor.shape)))
+
+
+def is_tile(index: object, var: str, tile: int) -> bool:
+    """Whether an index is a slice of `tile` elements that begins at `var * tile`."""
+    if not isinstance(index, Slice) or index.extent != tile:
+        return False
+    start = affine(simplify(index.start))
+    return start.terms == ((Name(var), tile),) and start.constant == 0
 
 
 def head_of(access: Access, steps: Sequence[int], block: int) -> IndexExpr | None:
@@ -103,4 +111,4 @@ def _places(kernel: Kernel) -> frozenset[tuple[str, tuple[object, ...], IndexExp
     )
 
 
-__all__ = ["AT_ONCE", "behind_the_head", "end_of", "has_its_end", "head_of", "steps_of"]
+__all__ = ["AT_ONCE", "behind_the_head", "end_of", "has_its_end", "head_of", "is_tile", "steps_of"]

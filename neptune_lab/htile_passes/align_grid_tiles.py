@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from neptune_lab.htile import nodes as ir
-from neptune_lab.htile.affine import affine
-from neptune_lab.htile.aligned import AT_ONCE, end_of, head_of, steps_of
+from neptune_lab.htile.aligned import AT_ONCE, end_of, head_of, is_tile, steps_of
 from neptune_lab.htile.walk import expressions, names_of_index, reads, rewrite, simplify, tile_dims, with_body
 from neptune_lab.htile_passes.rewrite import map_kernels, tile_pass
 from neptune_lab.strict.dtypes import itemsize
@@ -56,14 +55,7 @@ class _Rows:
 
     def is_tile(self, index: ir.Index) -> bool:
         """Whether an index is the tile of a program."""
-        return _is_tile(index, self.axis, self.tile)
-
-
-def _is_tile(index: ir.Index, axis: str, tile: int) -> bool:
-    if not isinstance(index, ir.Slice) or index.extent != tile:
-        return False
-    start = affine(simplify(index.start))
-    return start.terms == ((ir.Name(axis), tile),) and start.constant == 0
+        return is_tile(index, self.axis, self.tile)
 
 
 def _aligned(program: ir.Program, kernel: ir.Kernel) -> ir.Kernel:
@@ -93,7 +85,7 @@ def _rows_of(axis: ir.GridAxis, program: ir.Program, kernel: ir.Kernel) -> _Rows
     if len(own) < len(kernel.body) or len(slices) != 1:
         return None
     (tile,) = slices
-    rows = [e for e in every if any(_is_tile(i, axis.var, tile) for i in _index(e))]
+    rows = [e for e in every if any(is_tile(i, axis.var, tile) for i in _index(e))]
     inputs = [e for e in rows if isinstance(e, ir.Access)]
     extents = {program.tensor(a.tensor).shape[-1] for a in inputs}
     if len(extents) != 1 or any(program.tensor(a.tensor).space == "chip" for a in inputs):
@@ -111,9 +103,9 @@ def _rows_of(axis: ir.GridAxis, program: ir.Program, kernel: ir.Kernel) -> _Rows
         return None
     if any(isinstance(e, ir.Reduce | ir.Dot | ir.Gather | ir.Permute) for e in every):
         return None
-    if any(axis.var in names_of_index(i) and not _is_tile(i, axis.var, tile) for e in every for i in _index(e)):
+    if any(axis.var in names_of_index(i) and not is_tile(i, axis.var, tile) for e in every for i in _index(e)):
         return None
-    if any(len(tile_dims(_index(e))) != 1 or not _is_tile(_index(e)[-1], axis.var, tile) for e in rows):
+    if any(len(tile_dims(_index(e))) != 1 or not is_tile(_index(e)[-1], axis.var, tile) for e in rows):
         return None
     tensors = [program.tensor(a.tensor) for a in inputs]
     if any(len(a.index) < 2 or steps_of(t)[-1] != 1 for a, t in zip(inputs, tensors, strict=True)):

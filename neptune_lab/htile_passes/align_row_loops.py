@@ -8,8 +8,7 @@ from math import prod
 from typing import Any, TypeGuard
 
 from neptune_lab.htile import nodes as ir
-from neptune_lab.htile.affine import affine
-from neptune_lab.htile.aligned import AT_ONCE, end_of, head_of, steps_of
+from neptune_lab.htile.aligned import AT_ONCE, end_of, head_of, is_tile, steps_of
 from neptune_lab.htile.shapes import dtype_of, identity_literal, identity_of
 from neptune_lab.htile.substitute import substitute
 from neptune_lab.htile.walk import (
@@ -97,14 +96,7 @@ class _Rows:
 
     def is_tile(self, index: object) -> bool:
         """Whether an index is the tile of an iteration."""
-        return _is_tile(index, self.loop, self.tile)
-
-
-def _is_tile(index: object, loop: str, tile: int) -> bool:
-    if not isinstance(index, ir.Slice) or index.extent != tile:
-        return False
-    start = affine(simplify(index.start))
-    return start.terms == ((ir.Name(loop), tile),) and start.constant == 0
+        return is_tile(index, self.loop, self.tile)
 
 
 def _rows_of(loop: ir.For, program: ir.Program, kernel: ir.Kernel) -> _Rows | None:
@@ -119,11 +111,11 @@ def _rows_of(loop: ir.For, program: ir.Program, kernel: ir.Kernel) -> _Rows | No
         return None
     (tile,) = tiles
     if tile & (tile - 1) or not all(
-        _is_tile(i, loop.var, tile) for i in places if isinstance(i, ir.Slice) and loop.var in names_of_index(i)
+        is_tile(i, loop.var, tile) for i in places if isinstance(i, ir.Slice) and loop.var in names_of_index(i)
     ):
         return None
     read = [a for s in own for a in (s.target, *reads(s))]
-    rows = [a for a in read if any(_is_tile(i, loop.var, tile) for i in a.index)]
+    rows = [a for a in read if any(is_tile(i, loop.var, tile) for i in a.index)]
     inputs = [a for a in rows if program.tensor(a.tensor).space != "chip"]
     extents = {program.tensor(a.tensor).shape[-1] for a in inputs}
     if len(extents) != 1 or any(s.mask is not None for s in own):
@@ -135,7 +127,7 @@ def _rows_of(loop: ir.For, program: ir.Program, kernel: ir.Kernel) -> _Rows | No
     # Formal statement: a row's elements are read by their own position in the tile of an iteration alone, each row is
     # one of its tensor's last dimension, all rows have one head, and what else an iteration reads of its own number is
     # how many elements it and those before it visit.
-    if any(not _is_tile(a.index[-1], loop.var, tile) or len(tile_dims(a.index)) > 1 for a in rows):
+    if any(not is_tile(a.index[-1], loop.var, tile) or len(tile_dims(a.index)) > 1 for a in rows):
         return None
     if any(loop.var in names_of_index(i) for a in inputs for i in a.index[:-1]):
         return None

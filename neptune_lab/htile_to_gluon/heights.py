@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import replace
 
-from neptune_lab.errors import TileError
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.bounds import Env, grid_env, interval
 from neptune_lab.htile.shapes import shape_of
-from neptune_lab.htile.sizes import at_samples
-from neptune_lab.htile.verify import verify
 from neptune_lab.htile.walk import expressions, map_stores, rewrite_store, stores, tile_dims, with_body
+from neptune_lab.htile_to_gluon.enlarge import indices_of, with_kernel
 from neptune_lab.htile_to_gluon.rows import ROWS
 
 
@@ -31,27 +29,14 @@ def heightened(program: ir.Program, kernel: ir.Kernel) -> tuple[ir.Program, ir.K
     if rows is None or not _is_legal(program, kernel, rows):
         return program, kernel
     high = with_body(kernel, map_stores(kernel.body, lambda store: _store(store, rows)))
-    made = ir.Program(
-        program.name,
-        program.tensors,
-        program.inputs,
-        program.outputs,
-        tuple(high if k is kernel else k for k in program.kernels),
-        program.sizes,
-    )
-    try:
-        for one in at_samples(made):
-            verify(one)
-    except TileError:
-        return program, kernel
-    return made, high
+    return with_kernel(program, kernel, high) or (program, kernel)
 
 
 def _rows(kernel: ir.Kernel) -> int | None:
     """The number of rows of the kernel's tiles, if that of no consumers, and no tile has as many columns."""
     first: list[int] = []
     others: set[int] = set()
-    for index in _indices(kernel):
+    for index in indices_of(kernel):
         extents = [d.extent if isinstance(d, ir.Slice) else 1 for d in tile_dims(index)]
         others.update(extents[1:])
     for store in stores(kernel.body):
@@ -59,14 +44,6 @@ def _rows(kernel: ir.Kernel) -> int | None:
     if len(set(first)) != 1 or first[0] in others or first[0] % ROWS == 0:
         return None
     return first[0]
-
-
-def _indices(kernel: ir.Kernel) -> Iterator[tuple[ir.Index, ...]]:
-    for store in stores(kernel.body):
-        yield store.target.index
-        for expr in expressions(store):
-            if isinstance(expr, ir.Access | ir.Iota):
-                yield expr.index
 
 
 def _is_legal(program: ir.Program, kernel: ir.Kernel, rows: int) -> bool:
@@ -106,22 +83,14 @@ def _keeps_rows(program: ir.Program, expr: ir.TileExpr, rows: int) -> bool:
 
 def _store(store: ir.Store, rows: int) -> ir.Store:
     def visit(expr: ir.TileExpr) -> ir.TileExpr:
-        match expr:
-            case ir.Access(tensor=tensor, index=index):
-                return ir.Access(tensor, _index(index, rows))
-            case ir.Iota(index=index):
-                return ir.Iota(tuple(i for i in _index(index, rows) if isinstance(i, ir.Slice | ir.NewAxis)))
-            case _:
-                return expr
+        return replace(expr, index=_index(expr.index, rows)) if isinstance(expr, ir.Access | ir.Iota) else expr
 
-    made = rewrite_store(store, visit)
-    target = ir.Access(store.target.tensor, _index(store.target.index, rows))
-    return ir.Store(made.node_id, target, made.value, made.origin, made.mask)
+    return replace(rewrite_store(store, visit), target=replace(store.target, index=_index(store.target.index, rows)))
 
 
 def _index(index: tuple[ir.Index, ...], rows: int) -> tuple[ir.Index, ...]:
     high = -(-rows // ROWS) * ROWS
-    return tuple(ir.Slice(i.start, high, i.axis) if isinstance(i, ir.Slice) and i.extent == rows else i for i in index)
+    return tuple(replace(i, extent=high) if isinstance(i, ir.Slice) and i.extent == rows else i for i in index)
 
 
 __all__ = ["heightened"]

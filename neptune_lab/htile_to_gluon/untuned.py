@@ -14,7 +14,7 @@ from neptune_lab.htile_to_gluon.match import bound_points, match_structure
 from neptune_lab.htile_to_gluon.options import GluonOptions
 from neptune_lab.htile_to_gluon.registers import fits
 from neptune_lab.htile_to_gluon.shared_memory import plan_shared_memory
-from neptune_lab.htile_to_gluon.structure import UnsupportedKernel
+from neptune_lab.htile_to_gluon.structure import Structure, UnsupportedKernel
 from neptune_lab.htile_to_gluon.widths import enlarged
 from neptune_lab.htile_to_triton.descriptors import BYTES, leaves_rows
 from neptune_lab.htile_to_triton.module import rounds_to_eights
@@ -30,13 +30,18 @@ def fits_registers(program: Program) -> bool:
     return all(_fits(program, kernel) for kernel in program.kernels)
 
 
-def _fits(program: Program, kernel: Kernel) -> bool:
+def _matched(program: Program, kernel: Kernel) -> tuple[Program, Structure] | None:
+    """The program with enlarged tiles, and the kernel's structure in it; None if it cannot be written in Gluon."""
     program, kernel = enlarged(program, kernel)
     try:
-        structure = match_structure(program, kernel)
+        return program, match_structure(program, kernel)
     except UnsupportedKernel:
-        return True
-    return fits(program, structure)
+        return None
+
+
+def _fits(program: Program, kernel: Kernel) -> bool:
+    matched = _matched(program, kernel)
+    return matched is None or fits(*matched)
 
 
 def suits_persistence(program: Program) -> bool:
@@ -54,11 +59,10 @@ def suits_persistence(program: Program) -> bool:
 
 def _has_room_for_outputs(program: Program, kernel: Kernel) -> bool:
     """Whether shared memory holds what a persistent program loads ahead, and beside it the tiles that it stores."""
-    program, kernel = enlarged(program, kernel)
-    try:
-        structure = match_structure(program, kernel)
-    except UnsupportedKernel:
+    matched = _matched(program, kernel)
+    if matched is None:
         return True
+    program, structure = matched
     shared = plan_shared_memory(program, structure, UniqueNames(()), GluonOptions(persistent=True), 1)
     stored = (s.target for s in structure.after if program.tensor(s.target.tensor).space != "chip")
     tiles = sum(prod(shape_of(a, program)) * BYTES.get(dtype_of(a, program), 0) for a in stored)
@@ -77,11 +81,8 @@ def moves_no_weights(program: Program) -> bool:
 
 
 def _has_keys_in_halves(program: Program, kernel: Kernel) -> bool:
-    program, kernel = enlarged(program, kernel)
-    try:
-        return keys_in_halves(program, match_structure(program, kernel)) is not None
-    except UnsupportedKernel:
-        return False
+    matched = _matched(program, kernel)
+    return matched is not None and keys_in_halves(*matched) is not None
 
 
 def suits_tie(program: Program) -> bool:
@@ -90,12 +91,11 @@ def suits_tie(program: Program) -> bool:
 
 
 def _leaves_matrix(program: Program, kernel: Kernel) -> bool:
-    program, kernel = enlarged(program, kernel)
-    try:
-        parts = match_structure(program, kernel).parts
-    except UnsupportedKernel:
+    matched = _matched(program, kernel)
+    if matched is None:
         return False
-    loaded = (product.b for part in parts for product in (*part.leading, *part.trailing))
+    program, structure = matched
+    loaded = (product.b for part in structure.parts for product in (*part.leading, *part.trailing))
     return any(leaves_rows(program.tensor(b.tensor), shape_of(b, program)[0]) for b in loaded)
 
 

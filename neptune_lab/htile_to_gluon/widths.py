@@ -7,14 +7,11 @@ a matrix is 0, so the tiles themselves get more columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
-from neptune_lab.errors import TileError
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import shape_of
-from neptune_lab.htile.sizes import at_samples
-from neptune_lab.htile.verify import verify
 from neptune_lab.htile.walk import (
     expressions,
     map_stores,
@@ -23,6 +20,7 @@ from neptune_lab.htile.walk import (
     tile_dims,
     with_body,
 )
+from neptune_lab.htile_to_gluon.enlarge import indices_of, with_kernel
 from neptune_lab.htile_to_gluon.heights import heightened
 from neptune_lab.power_of_two import power_of_two
 
@@ -52,33 +50,18 @@ def widened(program: ir.Program, kernel: ir.Kernel) -> tuple[ir.Program, ir.Kern
     body = map_stores(kernel.body, lambda store: _store(store, widths))
     wide = with_body(kernel, body)
     tensors = tuple(_tile(t, widths) if t.space == "chip" else t for t in program.tensors)
-    kernels = tuple(wide if k is kernel else k for k in program.kernels)
-    made = replace(program, tensors=tensors, kernels=kernels)
-    try:
-        for one in at_samples(made):
-            verify(one)
-    except TileError:  # columns of one tile are rows of another
-        return program, kernel
-    return made, wide
+    return with_kernel(replace(program, tensors=tensors), kernel, wide) or (program, kernel)
 
 
 def _widths(kernel: ir.Kernel) -> frozenset[int]:
     """The numbers of columns that are no powers of two, of which no tile has as many rows."""
     columns: set[int] = set()
     others: set[int] = set()
-    for index in _indices(kernel):
+    for index in indices_of(kernel):
         extents = [d.extent if isinstance(d, ir.Slice) else 1 for d in tile_dims(index)]
         others.update(extents if len(extents) == 1 else extents[:-1])
         columns.update(extents[-1:] if len(extents) > 1 else ())
     return frozenset(n for n in columns - others if n != power_of_two(n))
-
-
-def _indices(kernel: ir.Kernel) -> Iterator[tuple[ir.Index, ...]]:
-    for store in stores(kernel.body):
-        yield store.target.index
-        for expr in expressions(store):
-            if isinstance(expr, ir.Access | ir.Iota):
-                yield expr.index
 
 
 def _is_legal(program: ir.Program, kernel: ir.Kernel, widths: frozenset[int]) -> bool:

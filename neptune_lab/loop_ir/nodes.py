@@ -339,6 +339,11 @@ def loads(expr: Expr) -> list[Load | Previous]:
     return list(_loads(expr))
 
 
+def is_plain(read: Load | Previous) -> bool:
+    """Whether each index of a read is a variable or a constant."""
+    return all(isinstance(index, Var | Const) for index in read.indices)
+
+
 @lru_cache(maxsize=16384)
 def _variables(expr: Expr) -> frozenset[str]:
     return frozenset(node.name for node in walk(expr) if isinstance(node, Var))

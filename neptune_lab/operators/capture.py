@@ -173,12 +173,12 @@ class Captures:
         Returns:
             The reads as text, each once: those with an index that is neither a loop variable nor a constant.
         """
-        from neptune_lab.loop_ir.nodes import Const, Var, loads
+        from neptune_lab.loop_ir.nodes import is_plain, loads
         from neptune_lab.loop_ir.render import expression
         from neptune_lab.loop_ir.tree import blocks
 
         reads = [r for block in blocks(program) for r in loads(block.body.value) if r.buffer in self.arrays]
-        computed = [r for r in reads if not all(isinstance(index, Var | Const) for index in r.indices)]
+        computed = [r for r in reads if not is_plain(r)]
         return list(dict.fromkeys(map(expression, computed)))
 
     def within(self, program: Program) -> Program:

@@ -13,7 +13,7 @@ from math import prod
 
 from neptune_lab.loop_ir.dimensions import Dimension, Dimensions, dimensions
 from neptune_lab.loop_ir.names import unique
-from neptune_lab.loop_ir.nodes import Block, Const, Load, Program, Var, loads
+from neptune_lab.loop_ir.nodes import Block, Load, Program, Var, is_plain, loads
 from neptune_lab.loop_ir.products import axes_of, factors_of, is_product
 from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.operators.reverse_mode.stages import Axis, Stage, needed
@@ -57,7 +57,11 @@ def with_partial_sums(
     partial: dict[str, str] = {}
     for stage in stages:
         own = folds(stage) if stage in last else {}
-        rows = _rows_of_products(stage, stages, by_block, dims) if len(own) > 1 and _is_plain(stage) else frozenset()
+        rows = (
+            _rows_of_products(stage, stages, by_block, dims)
+            if len(own) > 1 and all(map(is_plain, loads(stage.term)))
+            else frozenset()
+        )
         # Along what a nest folds anyway; a nest of its own goes along the last rows of its products.
         kept: list[Collection[Dimension]] = [fold for fold in others if fold and fold < own.keys() and fold <= rows]
         wanted = [*kept, *({d} for d in reversed(own) if d in rows)]
@@ -78,11 +82,6 @@ def _last_sum(name: str, stages: dict[str, Stage]) -> Stage | None:
             return None
         (name,) = read
     return stages[name] if stages[name].reducer == "sum" else None
-
-
-def _is_plain(stage: Stage) -> bool:
-    """Whether a sum reads every tensor along axes by themselves."""
-    return all(isinstance(index, Var | Const) for read in loads(stage.term) for index in read.indices)
 
 
 def _rows_of_products(

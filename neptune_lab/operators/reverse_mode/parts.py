@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from neptune_lab.loop_ir.dimensions import Dimension, Dimensions, dimensions
 from neptune_lab.loop_ir.names import unique
-from neptune_lab.loop_ir.nodes import Block, Const, Load, Previous, Program, Var, loads
+from neptune_lab.loop_ir.nodes import Block, Load, Program, is_plain, loads
 from neptune_lab.loop_ir.products import is_product
 from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.operators.reverse_mode.groups import with_groups_summed
@@ -164,7 +164,7 @@ def _with_diagonals(
     for fold, names in groups.items():
         for name in names:
             last = stages[_sums(stages, name)[-1]]
-            pairs = [read for read in loads(last.term) if read.buffer in stages and not _is_plain(read)]
+            pairs = [read for read in loads(last.term) if read.buffer in stages and not is_plain(read)]
             own = {d for read in pairs for d in spatial[read.buffer]}
             others = [other for other in groups if other and other != fold and other <= own]
             if fold and fold <= own and others:
@@ -253,12 +253,7 @@ def _folded(stage: Stage, blocks: Mapping[str, Block], dims: Dimensions) -> froz
 
 def _reads_plainly(stage: Stage, names: Collection[str]) -> bool:
     """Whether a stage reads those of these names at variables only."""
-    return all(_is_plain(read) for read in loads(stage.term) if read.buffer in names)
-
-
-def _is_plain(read: Load | Previous) -> bool:
-    """Whether a read has no index but variables and constants."""
-    return all(isinstance(index, Var | Const) for index in read.indices)
+    return all(is_plain(read) for read in loads(stage.term) if read.buffer in names)
 
 
 def _early(
