@@ -176,11 +176,16 @@ class Pointer:
         return Pointer(self.flat, self.offset + offset)
 
 
-class Pending:
-    """A product that is not waited for."""
+# How many products each group of warps has issued.
+_issued = threading.local()
 
-    def __init__(self, a: Any, b: Memory, c: Tile, use_acc: bool) -> None:
+
+class Pending:
+    """A product that is not waited for; `c` may be another one, whose sum it continues."""
+
+    def __init__(self, a: Any, b: Memory, c: Tile | Pending, use_acc: bool) -> None:
         self.a, self.b, self.c, self.use_acc = a, b, c, use_acc
+        self.number = _issued.count = getattr(_issued, "count", 0) + 1
         group = current()
         self.end = START if group is None else group.fly("product")
 
@@ -188,13 +193,16 @@ class Pending:
         """The product, of what its operands hold now."""
         a = self.a.array if isinstance(self.a, Memory) else self.a
         product = a.astype(np.float32) @ self.b.array.astype(np.float32)
-        assert self.c.shape == product.shape
-        return tile(product + self.c if self.use_acc else product)
+        c = self.c.result() if isinstance(self.c, Pending) else self.c
+        assert c.shape == product.shape
+        return tile(product + c if self.use_acc else product)
 
 
 def wait_for_products(running: int, deps: list[Any]) -> Any:
-    """The values of `deps`, once their products have ended."""
+    """The values of `deps`, once all products have ended but the `running` that were issued last."""
     group = current()
+    ended = getattr(_issued, "count", 0) - running
+    assert all(dep.number <= ended for dep in deps if isinstance(dep, Pending)), "a product is read that may still run"
     if group is not None:
         group.until(max((dep.end for dep in deps if isinstance(dep, Pending)), default=START))
     done = [dep.result() if isinstance(dep, Pending) else dep for dep in deps]

@@ -27,6 +27,7 @@ from neptune_lab.htile_to_gluon.rows import CONSUMER, ROWS, part, part_of_store
 from neptune_lab.htile_to_gluon.shared_body import Body, Mask, bodies
 from neptune_lab.htile_to_gluon.shared_memory import RingBuffer, SharedMemory, by_ring, left_access
 from neptune_lab.htile_to_gluon.structure import LoopPart, Product
+from neptune_lab.htile_to_gluon.summed_columns import WHOLE, Part, summed_parts
 from neptune_lab.htile_to_gluon.tile_schedule import (
     canonicalize,
     for_each_tile,
@@ -212,7 +213,7 @@ class Consumer:
             # (After the last tile, they run on stale operands, unused: products under an `if` would be serialised.)
             next_tile(self.ctx)
             self._start_leading(this, f", pred=tile < {tiles_text(self.ctx)}")
-        self._finish_trailing(this, tie=False, running=len(self.prefetched))
+        self._finish_trailing(this, tie=False, running=self._issues(this) if self.prefetched else 0)
 
     # -- products -------------------------------------------------------------------------------------------
 
@@ -222,9 +223,15 @@ class Consumer:
             self._at(product.store)
             resident = self.shared.resident_tile(left_access(self.structure, product))
             zeros = self.zeros[ctx.shape(product.store.target)[1]]
-            left = resident.tile(self._slot())
-            product_of = call("warpgroup_mma", left, _right(ring, product), zeros, "use_acc=False", "is_async=True")
-            ctx.line(seq(f"{self._pending(product)} = ", product_of))
+            left, to = resident.tile(self._slot()), (zeros, "use_acc=False")
+            for summed in summed_parts(ctx.program, self.structure, product):
+                operands = summed.of(left, 1), _right(ring, product, summed)
+                ctx.line(seq(f"{self._pending(product)} = ", call("warpgroup_mma", *operands, *to, "is_async=True")))
+                to = (self._pending(product),)
+
+    def _issues(self, this: LoopPart) -> int:
+        """How many products `_issue_leading` issues."""
+        return sum(len(summed_parts(self.ctx.program, self.structure, product)) for product in this.leading)
 
     def _finish_leading(self, this: LoopPart, running: int) -> None:
         self._wait_for_leading(this, running)
@@ -391,8 +398,11 @@ class Consumer:
         ctx.line(call(ctx.helper("_copy_out"), made.parameter, at, f"{buffer}.index({self.me})"))
 
 
-def _right(ring: RingBuffer, product: Product) -> str:
-    return ring.tile + (".permute((1, 0))" if product.transposed else "")
+def _right(ring: RingBuffer, product: Product, summed: Part = WHOLE) -> str:
+    """The right operand of a product, or the part of it that is summed."""
+    if product.transposed:
+        return summed.of(ring.tile, 1) + ".permute((1, 0))"
+    return summed.of(ring.tile, 0)
 
 
 def _carried(parts: tuple[LoopPart, ...], after: tuple[Store, ...]) -> frozenset[str]:

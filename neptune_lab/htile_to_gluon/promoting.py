@@ -137,7 +137,7 @@ class PromotingConsumer(Consumer):
             self._issue_leading(this)
         if self.ping_pong:
             ctx.line(f"{ctx.helper('_arrive')}({FIRST_BARRIER + 1} - {self.me})")
-        self._finish_trailing(this, tie=False, running=len(this.leading) if follows and self.together else 0)
+        self._finish_trailing(this, tie=False, running=self._issues(this) if follows and self.together else 0)
         for product in this.trailing:
             self._promote(product)
         for stmt in this.after:

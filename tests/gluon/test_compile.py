@@ -39,6 +39,7 @@ KERNELS = {
     "lse": (lambda: attention.causal(**{**BIG, "head_dim": 64}, dtype="bfloat16", return_lse=True), {"block_q": 64}),
     "e4m3": (eights, {}),
     "e4m3, capped": (lambda: eights(score_mod=capped, return_lse=True), {"persistent": True}),
+    "keys of 192": (lambda: attention.causal(**{**BIG, "head_dim": 192}, v_head_dim=128), {"block_kv": 64}),
     "wide": (lambda: attention.causal(**{**BIG, "head_dim": 256}), {"block_kv": 64}),
 }
 # ptxas takes 14 s of CPU for the others, which `make nightly` compiles.
@@ -117,3 +118,10 @@ def test_a_causal_kernel_multiplies_and_copies_as_written(compiled):
     assert facts["products"] == 2 * 4 * 8
     assert facts["copies in"] == 2 * (2 + 2 + 2)
     assert facts["shared"] < 227 * 1024
+
+
+@pytest.mark.nightly
+def test_columns_of_zeros_are_not_multiplied(compiled_by_night):
+    """Two products of scores of 192 columns and two of values of 64 keys, of 16 each, per consumer."""
+    facts = compiled_by_night["keys of 192"]
+    assert facts["products"] == 2 * 2 * (192 // 16 + 64 // 16)
