@@ -361,9 +361,10 @@ class Consumer:
         if tensor.dtype not in HALVES:
             return None
         rows, columns = ([s.extent for s in target.index if isinstance(s, Slice)] + [1, 1])[:2]
-        if not self.stages_matrices and leaves_matrix(tensor, (rows, columns)):
+        together = self.rows if rows == ROWS else rows
+        if not self.stages_matrices and leaves_matrix(tensor, (together, columns)):
             return None
-        return host_descriptor(self.ctx, target)
+        return host_descriptor(self.ctx, target, together)
 
     def _copy_out(
         self,

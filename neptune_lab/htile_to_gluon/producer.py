@@ -153,7 +153,8 @@ def _load_resident_tiles(ctx: GluonContext, shared: SharedMemory) -> None:
 
 
 def _load_resident_tile(ctx: GluonContext, shared: SharedMemory, resident: ResidentTile, consumer: str) -> None:
-    rows, at = _place(ctx, part_of_access(resident.access, ctx.structure.rows))
+    together = ctx.structure.rows
+    rows, at = _place(ctx, part_of_access(resident.access, together), together=together)
     slot = shared.resident_slot(consumer)
     if shared.persistent:
         ctx.line(f"mbarrier.wait({resident.spent}.index({slot}), ({shared.resident_parity}) ^ 1)")
@@ -163,9 +164,12 @@ def _load_resident_tile(ctx: GluonContext, shared: SharedMemory, resident: Resid
     ctx.line(call(ctx.helper("_copy_in"), rows, place, *buffers))
 
 
-def _place(ctx: GluonContext, access: Access, *, in_halves: bool = False) -> tuple[str, tuple[str, ...]]:
-    """A tile's descriptor, and its row and column there, after the matrix if there are several."""
-    found = host_descriptor(ctx, access)
+def _place(
+    ctx: GluonContext, access: Access, *, in_halves: bool = False, together: int | None = None
+) -> tuple[str, tuple[str, ...]]:
+    """A tile's descriptor, and its row and column there, after the matrix if there are several; `together` as in
+    `host_descriptor`."""
+    found = host_descriptor(ctx, access, together)
     if found is None:
         raise UnsupportedKernel(
             f"the copy engine cannot load tiles of {access.tensor}: it loads tiles of contiguous rows that stay inside "

@@ -174,7 +174,7 @@ def plan_shared_memory(
             (ROWS, shape_of(access, program)[1]),
             dtype_of(access, program),
             *(names.fresh(f"{access.tensor}_{what}") for what in ("tile", "ready", "spent")),
-            of_matrix=leaves_matrix(program.tensor(access.tensor), (ROWS, shape_of(access, program)[1])),
+            of_matrix=leaves_matrix(program.tensor(access.tensor), (structure.rows, shape_of(access, program)[1])),
         )
 
     def rings(products: list[tuple[Product, ...]], in_halves: bool = False) -> tuple[RingBuffer, ...]:

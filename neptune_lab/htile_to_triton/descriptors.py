@@ -96,11 +96,17 @@ def _on_host(ctx: Context, access: Access, tile: _Rows) -> tuple[str, str] | Non
     return None if placed is None else (placed[0].parameter, f"[{', '.join(placed[1])}]")
 
 
-def host_descriptor(ctx: Context, access: Access) -> tuple[HostDescriptor, tuple[str, ...]] | None:
+def host_descriptor(
+    ctx: Context, access: Access, together: int | None = None
+) -> tuple[HostDescriptor, tuple[str, ...]] | None:
     """A descriptor that the launcher makes, and the tile's position in it: row and column, or matrix, row and column
-    if tiles do not divide the rows; None if pointers must be used."""
+    if tiles do not divide the rows; None if pointers must be used.
+
+    Args:
+        together: rows of a larger tile of which this is a part; what counts is then whether that divides the rows.
+    """
     tile = _rows(ctx, access)
-    return None if tile is None else _placed(ctx, access, tile, several=True)
+    return None if tile is None else _placed(ctx, access, tile, several=True, together=together)
 
 
 def leaves_matrix(tensor: Tensor, block: tuple[int, ...]) -> bool:
@@ -119,7 +125,7 @@ def _leaves_columns(tensor: Tensor, columns: int) -> bool:
 
 
 def _placed(
-    ctx: Context, access: Access, tile: _Rows, *, several: bool
+    ctx: Context, access: Access, tile: _Rows, *, several: bool, together: int | None = None
 ) -> tuple[HostDescriptor, tuple[str, ...]] | None:
     """A descriptor of the whole tensor as one matrix, of which each tile must stay inside its own rows: past them are
     those of the next index. With `several`, one of a matrix for each index, if tiles do not divide the rows.
@@ -133,7 +139,7 @@ def _placed(
         return None
     if tensor.sizes is not None:
         return _placed_by_sizes(ctx, access, tile) if several else None
-    several = several and leaves_matrix(tensor, (tile.rows.extent, tile.columns.extent))
+    several = several and leaves_matrix(tensor, (together or tile.rows.extent, tile.columns.extent))
     past_columns = several and _leaves_columns(tensor, tile.columns.extent)
     for part, size, inside in (
         (tile.rows, tensor.shape[-2], not several),

@@ -149,12 +149,26 @@ def test_keys_are_in_halves_only_if_tiles_start_at_four_rows(start: int):
         {"block_kv": 256, "persistent": True, "ping_pong": False},
         {"block_q": 64},
         {"block_q": 192, "block_kv": 64},
+        {"block_q": 192, "block_kv": 128, "persistent": True},
     ],
     ids=str,
 )
 def test_options(options: dict[str, Any]):
     length = 384 if options.get("block_q") == 192 else 2 * max(128, options.get("block_kv", 0))
     check(eights(causal, heads=4, q_len=length, kv_len=length), **options)
+
+
+@pytest.mark.one_in(6)
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("length", [64, 128, 256, 320, 336, 448])
+@pytest.mark.parametrize("block_q", [128, 192])
+def test_rows_that_programs_do_not_divide(block_q: int, length: int, persistent: bool):
+    """Whole consumers of a head's last program are past its end: the rows there, the next head's, stay as they are."""
+    operator = eights(causal, batch=2, q_len=length, kv_len=448, return_lse=True)
+    kernel = compiled(operator, block_q=block_q, block_kv=64, persistent=persistent)
+    inputs = {**operator.random_inputs(1), "q_scale": np.float32([[1.0, -0.5]])}
+    for got, want in zip(run(kernel, inputs), wanted(operator, inputs), strict=True):
+        assert error(got, want) < TOLERANCE
 
 
 @pytest.mark.one_in(2)

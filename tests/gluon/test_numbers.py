@@ -65,6 +65,9 @@ OF_ODD_LENGTHS = {
     "alibi": lambda: attention.alibi(**ODD),
     "lse": lambda: attention.causal(**ODD, return_lse=True),
     "gqa": lambda: attention.gqa(**{**ODD, "heads": 4}, kv_heads=2),
+    # The second consumer of each head's last program has no rows.
+    "rows of one consumer": lambda: attention.causal(**{**ODD, "seq": 192}),
+    "rows of one consumer, lse": lambda: attention.causal(2, 2, q_len=64, kv_len=256, head_dim=64, return_lse=True),
 }
 
 
