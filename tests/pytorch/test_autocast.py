@@ -7,6 +7,7 @@ import torch
 from attention_reference import causal
 
 import neptune_lab as nl
+from neptune_lab.errors import LaunchError
 
 
 def tensors(*dtypes: torch.dtype) -> list[torch.Tensor]:
@@ -65,3 +66,10 @@ def test_the_gradient_has_the_dtype_of_the_tensor_and_the_cache_of_pages_that_of
     assert q.grad is not None
     assert q.grad.dtype == torch.float32
     assert paged.dtype == torch.bfloat16
+
+
+def test_a_query_on_a_device_without_autocast_is_refused():
+    q, k, v = tensors(*[torch.float32] * 3)
+    for call in (nl.attention, nl.scaled_dot_product_attention):
+        with torch.autocast("cpu", torch.bfloat16), pytest.raises(LaunchError, match="meta"):
+            call(q.to("meta"), k, v)

@@ -50,9 +50,14 @@ MODELS: dict[str, Callable[[], Any]] = {
 def pair(name: str) -> tuple[Any, Any]:
     """The model with eager attention and with this package's, of the same weights."""
     torch.manual_seed(0)
-    eager = MODELS[name]().eval().to(DEVICE)
-    eager.set_attn_implementation("eager")
-    ours = type(eager)(eager.config.__class__.from_dict(eager.config.to_dict())).eval().to(DEVICE)
-    ours.load_state_dict(eager.state_dict())
-    ours.set_attn_implementation("neptune_lab")
+    made = MODELS[name]()
+    eager, ours = (_with_attention(made, kind).eval().to(DEVICE) for kind in ("eager", "neptune_lab"))
     return eager, ours
+
+
+def _with_attention(model: Any, kind: str) -> Any:
+    """The model made again.  (`set_attn_implementation` of transformers 5.17 does not reach the stacks of T5.)"""
+    config = model.config.__class__.from_dict(model.config.to_dict())
+    made = type(model)._from_config(config, attn_implementation=kind)
+    made.load_state_dict(model.state_dict())
+    return made
