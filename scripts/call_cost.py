@@ -219,18 +219,24 @@ last_launch = [0.0]
 
 def note_launches() -> None:
     """Makes direct launchers note the time behind each launch, which takes a tenth of a microsecond."""
-    of_triton = direct._launch_function
+    of_triton, in_c = direct._launch_function, direct.native_launch
 
-    def noting(run: Any) -> Any:
-        own, *others = of_triton(run)
-
+    def noted(own: Any) -> Any:
         def launch(*arguments: Any) -> None:
             own(*arguments)
             last_launch[0] = time.perf_counter()
 
-        return launch, *others
+        return launch
 
-    direct._launch_function = noting
+    def noting(run: Any) -> Any:
+        own, *others = of_triton(run)
+        return noted(own), *others
+
+    def noting_in_c(*arguments: Any) -> Any:
+        found = in_c(*arguments)
+        return None if found is None else (noted(found[0]), found[1])
+
+    direct._launch_function, direct.native_launch = noting, noting_in_c
 
 
 def spent(row: Row, turns: int) -> tuple[float, float]:

@@ -8,8 +8,7 @@ long way: a subclass, a transform, a mod whose state cannot be seen.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -18,10 +17,12 @@ from torch.autograd import forward_ad
 from neptune_lab.pytorch.alike import alike
 from neptune_lab.pytorch.arguments import Extras, captured_inputs
 from neptune_lab.pytorch.compiled import Compiled
+from neptune_lab.pytorch.known_tables import ForLengths, Group, Known, Recorded, Stream
 from neptune_lab.pytorch.length_layouts import Layout, Layouts, fixed_layout, layouts_of, moving_layout
 from neptune_lab.pytorch.lengths import LONG, Family
 from neptune_lab.pytorch.mod_state import state_of
 from neptune_lab.runtime.differentiable import Differentiable
+from neptune_lab.runtime.direct import unnegated
 from neptune_lab.tensor_spec import TensorSpec
 
 # Entries of each table; a full one is emptied, since calls fill it again.
@@ -32,92 +33,10 @@ _transform: Any = torch._C._functorch.peek_interpreter_stack  # pyright: ignore[
 _recording = torch.is_grad_enabled
 _tracing = torch._C._get_tracing_state
 
-
-@dataclass(slots=True)
-class _Known:
-    """A kernel and what it takes besides q, k and v.
-
-    Args:
-        captured: for each captured tensor its index among the tensors of the mods' states, and the dtype that the
-            kernel takes.
-        family: of a kernel for all lengths: the calls that it serves, which notes the lengths.
-        direct: the kernel's launcher for the device of these calls that calls Triton's launch function itself; None
-            while there is none.
-    """
-
-    compiled: Compiled
-    captured: tuple[tuple[int, torch.dtype], ...]
-    family: Family | None = None
-    direct: Callable[..., Any] | None = None
-
-
-@dataclass(slots=True)
-class _Recorded:
-    """A kernel with gradients; `captured` as in `_Known`.
-
-    Args:
-        as_they_are: whether the forward kernel takes such tensors without copies, and no others.
-        direct: `Differentiable.direct_on` of the device of these calls; None while there is none.
-    """
-
-    kernel: Differentiable
-    captured: tuple[tuple[int, torch.dtype], ...]
-    as_they_are: bool
-    direct: Callable[..., Any] | None = None
-
-
-@dataclass(slots=True)
-class _ForLengths:
-    """A kernel for all lengths, and the calls that it serves.
-
-    Args:
-        q, kv: the least and the largest length of q, and of k and v.
-        together: whether both are one length.
-        extents: of the mods' tensors: a number; "q" or "kv" for that length.
-        kind: the flags of its calls (`_kind`).
-        last: the shapes and strides of the last call.
-        alike: whether tensors are as those of a call, but for the length; None: it is not known.
-    """
-
-    known: _Known
-    q: tuple[int, int]
-    kv: tuple[int, int]
-    together: bool
-    extents: tuple[tuple[int | str, ...], ...]
-    kind: tuple[bool, bool, bool]
-    last: Any = None
-    alike: Callable[..., bool] | None = None
-
-    def serves(self, q: int, kv: int, tensors: list[torch.Tensor]) -> bool:
-        """Whether the kernel takes these lengths and tensors."""
-        if self.together and q != kv:
-            return False
-        (least_q, most_q), (least_kv, most_kv) = self.q, self.kv
-        if not (least_q <= q <= most_q and least_kv <= kv <= most_kv):
-            return False
-        if not tensors:
-            return True
-        for tensor, extents in zip(tensors, self.extents, strict=True):
-            for extent, expected in zip(tensor.shape, extents, strict=True):
-                if extent != (q if expected == "q" else kv if expected == "kv" else expected):
-                    return False
-        return True
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Calls that differ in shapes and strides only, which are the keys of its tables."""
-
-    known: dict[Any, _Known] = field(default_factory=dict)
-    for_lengths: dict[Any, _ForLengths] = field(default_factory=dict)
-    recorded: dict[Any, _Recorded] = field(default_factory=dict)
-
-
 # By dtypes, devices, options and the states of the mods.
-_groups: dict[Any, _Group] = {}
-# By options and the states of mods that read no tensors: the group of the last call of a kernel for all lengths, and
-# what served it; a stream of such calls is told by one look at each tensor.
-_streams: dict[Any, tuple[_Group, _ForLengths]] = {}
+_groups: dict[Any, Group] = {}
+# By options and the states of mods that read no tensors: calls like the last one.
+_streams: dict[Any, Stream] = {}
 # The options of most calls, as `_options` gives them.
 _USUAL = False, None, False, None, ()
 _FOR_LENGTHS = False, None, False, True, ()
@@ -158,13 +77,17 @@ def launched(
         return None
     stream = None if tensors else _streams.get((options, of_score, of_mask))
     if stream is not None:
-        group, found = stream
-        # (a group with kernels of one length uses these first; `alike` is false for tensors that record gradients)
-        if not group.known and found.alike is not None and found.alike(q, k, v):
-            m, n = q.size(2), k.size(2)
-            same = v.size(2) == n and found.kind == _kind(m, n) and found.serves(m, n, tensors)
+        found = stream.lengths
+        if found is None:
+            if stream.tells(q, k, v):
+                return _launch_unnegated(stream.known, q, k, v, stream.keys)
+            _streams.pop((options, of_score, of_mask), None)
+        # (a group with kernels of one length uses these first)
+        elif not stream.group.known and stream.tells(q, k, v):
+            m, n = q.shape[2], k.shape[2]
+            same = v.shape[2] == n and found.kind == _kind(m, n) and found.serves(m, n, tensors)
             if same and q.is_contiguous() and k.is_contiguous() and v.is_contiguous():
-                return _launch(found.known, q, k, v, tensors, n)
+                return _launch_unnegated(stream.known, q, k, v, n)
     group = _groups.get((q.dtype, k.dtype, v.dtype, _devices(q, k, v), options, of_score, of_mask))
     if group is None:
         return None
@@ -204,16 +127,22 @@ def launched(
             if found.alike is None:
                 found.alike = alike((q, k, v))
             if found.alike is not None:
-                _add(_streams, (options, of_score, of_mask), (group, found))
+                _add(_streams, (options, of_score, of_mask), Stream(group, known, found.alike, found))
         if found.alike is None or group.known:
             if key == found.last:  # (new lengths would only fill the table)
                 _add(group.known, key, known)
             found.last = key
+    elif not (tensors or known.captured):
+        if key == group.last:  # (a look at each tensor takes time, for nothing if each call is of another shape)
+            tells = alike((q, k, v), exact=True)
+            if tells is not None:
+                _add(_streams, (options, of_score, of_mask), Stream(group, known, tells, None, of_k[2]))
+        group.last = key
     return _launch(known, q, k, v, tensors, of_k[2])
 
 
 def _launch(
-    known: _Known, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tensors: list[torch.Tensor], keys: int
+    known: Known, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tensors: list[torch.Tensor], keys: int
 ) -> Any:
     """The output of a known kernel; `keys`: the number of keys."""
     if known.family is not None:
@@ -224,9 +153,21 @@ def _launch(
         launch = known.direct = kernel.direct_on(q.device)
         if launch is None:
             launch = kernel.launch
+        else:
+            known.unnegated = unnegated(launch)
     if not known.captured:
         return launch(q, k, v)
     return launch(q, k, v, *captured_inputs(known.captured, tensors, q.device))
+
+
+def _launch_unnegated(known: Known, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: int) -> Any:
+    """`_launch` of tensors whose memory holds no negated values, and of a kernel that captures nothing."""
+    launch = known.unnegated
+    if launch is None:
+        return _launch(known, q, k, v, [], keys)
+    if known.family is not None:
+        known.family.keys = keys
+    return launch(q, k, v)
 
 
 def _devices(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
@@ -261,7 +202,7 @@ Call: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any, Any, bool
 
 @dataclass(frozen=True, slots=True)
 class _Noted:
-    """A call that was checked: the keys of its group and in it, and `captured` as in `_Known`."""
+    """A call that was checked: the keys of its group and in it, and `captured` as in `Known`."""
 
     tensors: list[torch.Tensor]
     captured: tuple[tuple[int, torch.dtype], ...]
@@ -315,7 +256,7 @@ def keep_recorded(
         return
     with torch.no_grad():
         as_they_are = not captured and kernel.forward.fits(call[:3])
-    _add(_group_of(noted.kinds).recorded, noted.key, _Recorded(kernel, noted.captured, as_they_are))
+    _add(_group_of(noted.kinds).recorded, noted.key, Recorded(kernel, noted.captured, as_they_are))
 
 
 def keep(call: Call, compiled: Compiled, read: tuple[Any, ...], family: Family | None) -> None:
@@ -330,9 +271,9 @@ def keep(call: Call, compiled: Compiled, read: tuple[Any, ...], family: Family |
     if noted is None:
         return
     if family is None or not compiled.kernel.spec.ranges:
-        _add(_group_of(noted.kinds).known, noted.key, _Known(compiled, noted.captured))
+        _add(_group_of(noted.kinds).known, noted.key, Known(compiled, noted.captured))
         return
-    known = _Known(compiled, noted.captured, family)
+    known = Known(compiled, noted.captured, family)
     q, k, v, *_ = call
     layouts: Any = _DENSE
     if noted.strides is not None:
@@ -348,7 +289,7 @@ def _layout_of(tensor: torch.Tensor, spec: TensorSpec) -> Layout:
     return (moving_layout if moves else fixed_layout)(tensor.shape, tensor.stride())
 
 
-def _lengths_of(known: _Known, tensors: list[torch.Tensor], kind: tuple[bool, bool, bool]) -> _ForLengths:
+def _lengths_of(known: Known, tensors: list[torch.Tensor], kind: tuple[bool, bool, bool]) -> ForLengths:
     """The lengths that a kernel takes."""
     spec = known.compiled.kernel.spec
     ranges = {name: (least, most) for name, least, most in spec.ranges}
@@ -365,14 +306,14 @@ def _lengths_of(known: _Known, tensors: list[torch.Tensor], kind: tuple[bool, bo
             shape = zip(tensors[index].shape, own, strict=True)
             extents[index] = tuple(extent if not n else "kv" if n == of_kv else "q" for extent, n in shape)
     together = bool(of_q) and of_q == of_kv
-    return _ForLengths(known, range_of(0, of_q), range_of(1, of_kv), together, tuple(extents), kind)
+    return ForLengths(known, range_of(0, of_q), range_of(1, of_kv), together, tuple(extents), kind)
 
 
-def _group_of(kinds: Any) -> _Group:
+def _group_of(kinds: Any) -> Group:
     if kinds not in _groups:
         if len(_groups) >= _MOST:
             _streams.clear()
-        _add(_groups, kinds, _Group())
+        _add(_groups, kinds, Group())
     return _groups[kinds]
 
 

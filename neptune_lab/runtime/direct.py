@@ -1,4 +1,4 @@
-"""Launchers that call a compiled kernel's launch function themselves, in as little of the host's time as possible.
+"""Launchers that launch compiled kernels themselves, in as little of the host's time as possible.
 
 The launcher of a generated module makes tensors and launches kernels:
 
@@ -11,7 +11,8 @@ The launcher of a generated module makes tensors and launches kernels:
 
 Once its kernels are compiled (`precompiled`), `direct` writes it anew: shapes, dtypes and the device are constants; the
 tensors that it does not return are parts of one allocation; pointers are read once, tested for alignment, and passed as
-numbers, which Triton's launch function takes without asking the driver about each; launches with descriptors are kept.
+numbers.  A function in C launches (`native_launch`); where there is none, Triton's launch function, which takes numbers
+without asking the driver about each, and the arguments of launches with descriptors are kept (`kept_launches`).
 
     def attention(q, k, v):
         _q, _k, _v = q.data_ptr(), k.data_ptr(), v.data_ptr()
@@ -21,8 +22,8 @@ numbers, which Triton's launch function takes without asking the driver about ea
         _out = out.data_ptr()
         if <a negated tensor, another device, a profiler's hook, an unaligned pointer>: return _slow(q, k, v)
         _stream = _get_stream(_index)
-        _launch_0(8, 1, 4, _stream, ..., _q, _k, _v, _sums)
-        _launch_1(1, 4, 1, _stream, ..., _out, _sums)
+        _launch_0(8, 1, 4, _stream, _q, _k, _v, _sums)
+        _launch_1(1, 4, 1, _stream, _out, _sums)
         return out
 
 What that saves of a whole call is in docs/using/pytorch.md (scripts/call_cost.py).
@@ -40,13 +41,18 @@ from typing import Any
 
 from neptune_lab.runtime.kept_launches import KeptLaunch, names_in
 from neptune_lab.runtime.launch_memory import Allocation, Memory, Unknown, allocation_of
+from neptune_lab.runtime.native_launch import Argument, native_launch
 
 # Names that only the written launcher has.
 _PREFIX = "_nl_"
+# The place of the test for negated values in a launcher's text.
+_TESTS = "<negated>"
 # The function of a module that gives the counters of programs that arrive (`htile_to_triton.helpers.COUNTERS`).
 _COUNTERS = "_counters"
 # The function of a module that says how many heads run at the same time (`htile_to_gluon.helpers.HEADS_TOGETHER`).
 _TOGETHER = "_heads_together"
+# The attribute of a launcher that is the same launcher without a test for negated values.
+_UNNEGATED = "unnegated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +80,20 @@ def direct(
         written = _Rewrite(function, module, kernels, device, slow)
     except Unknown:
         return None
-    names: dict[str, Any] = dict(written.names)
-    exec(compile(written.text, f"<direct launcher of {entry}>", "exec"), names)
-    made = names[entry]
+    made, other = (_function(text, entry, written.names) for text in written.texts)
+    made.__dict__[_UNNEGATED] = other
+    return made
+
+
+def unnegated(launcher: Callable[..., Any]) -> Callable[..., Any]:
+    """A launcher of `direct`, for tensors of which it is known that their memory holds no negated values."""
+    return getattr(launcher, _UNNEGATED, launcher)
+
+
+def _function(text: str, entry: str, names: Mapping[str, Any]) -> FunctionType:
+    own = dict(names)
+    exec(compile(text, f"<direct launcher of {entry}>", "exec"), own)
+    made = own[entry]
     assert isinstance(made, FunctionType)
     return made
 
@@ -93,7 +110,7 @@ class _Rewrite:
     names: dict[str, Any] = field(default_factory=dict)
     inside: dict[str, Any] = field(default_factory=dict)  # dtypes of the tensors that are parts of one allocation
     derived: dict[str, str] = field(default_factory=dict)  # numbers that follow from sizes, and their texts
-    text: str = ""
+    texts: tuple[str, ...] = ()  # of the launcher, and without a test for negated values
 
     def __post_init__(self) -> None:
         import torch
@@ -113,12 +130,14 @@ class _Rewrite:
             f"{_PREFIX}stream": active.get_current_stream,
             f"{_PREFIX}knobs": knobs.runtime,
         }
-        self.text = "\n".join(self._lines(arguments)) + "\n"
+        lines = self._lines(arguments)
+        negated = " or ".join(f"{name}.is_neg()" for name in arguments)
+        self.texts = tuple("\n".join(lines).replace(_TESTS, test) + "\n" for test in (f"{negated} or ", ""))
         self._take_names()
 
     def _take_names(self) -> None:
         """Adds what the written launcher reads of the module, such as a function that the grid calls."""
-        nodes = [node for node in ast.walk(ast.parse(self.text)) if isinstance(node, ast.Name)]
+        nodes = [node for node in ast.walk(ast.parse(self.texts[0])) if isinstance(node, ast.Name)]
         own = {node.id for node in nodes if isinstance(node.ctx, ast.Store)}
         own |= {argument.arg for argument in self.function.args.args}
         for name in {node.id for node in nodes} - own - self.names.keys():
@@ -136,7 +155,6 @@ class _Rewrite:
         self.inside = {name: made.dtype for name, made in inside.items()}
         given = ", ".join(arguments)
         slow = f"return {_PREFIX}slow({given})"
-        negated = " or ".join(f"{name}.is_neg()" for name in arguments)
         memory = Memory(_PREFIX, self.device)
         made = memory.together(inside)
         for name in outputs:
@@ -146,7 +164,7 @@ class _Rewrite:
         sizes += self._at_once([*sizes, *before, *made, *(lines[0] for lines in launched if len(lines) == 1)])
         return [
             f"def {self.function.name}({given}):",
-            f"    if {negated} or {_PREFIX}current() != {_PREFIX}index or {self._hooked()}:",
+            f"    if {_TESTS}{_PREFIX}current() != {_PREFIX}index or {self._hooked()}:",
             f"        {slow}",
             *(f"    {_PREFIX}p_{name} = {name}.data_ptr()" for name in arguments),
             f"    if ({' | '.join(f'{_PREFIX}p_{name}' for name in arguments)}) & 15:",
@@ -232,6 +250,11 @@ class _Rewrite:
         over = ", ".join([*map(self._extent, grid), *["1"] * (3 - len(grid))])
         own, form, metas = _launch_function(run)
         prefix = f"{_PREFIX}{number}_"
+        if form != "run":
+            found = native_launch(kernel, run, metas, self.device.index, [*map(self._passed, call.args)])
+            if found is not None:
+                self.names[f"{prefix}launch"], given = found
+                return [f"{prefix}launch({', '.join([over, f'{_PREFIX}s', *given])})"]
         kept = KeptLaunch(prefix, metas)
         self.names |= {f"{prefix}launch": own, f"{prefix}function": function, f"{prefix}packed": packed}
         arguments = ", ".join([self._argument(kept, argument) for argument in call.args])
@@ -271,6 +294,15 @@ class _Rewrite:
             return ast.literal_eval(option)
         except ValueError:
             raise Unknown from None
+
+    def _passed(self, argument: ast.expr) -> Argument:
+        """An argument of a launch: an address, a size, or a descriptor."""
+        match argument:
+            case ast.Name(id=name):
+                return Argument(name if name in self._sizes else f"{_PREFIX}p_{name}")
+            case ast.Call(func=ast.Name(id=maker), args=[ast.Name(id=tensor), *rest], keywords=[]):
+                return Argument(f"{_PREFIX}p_{tensor}", getattr(self.module, maker), rest)
+        raise Unknown
 
     def _argument(self, kept: KeptLaunch, argument: ast.expr) -> str:
         """An argument of a launch: an address, a size, or a descriptor."""

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType, FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from neptune_lab.runtime import native_launch
 from neptune_lab.runtime.load import LoadedKernel, load
 from neptune_lab.runtime.spec import KernelSpec
 
@@ -70,7 +71,12 @@ def begun(spec: KernelSpec, device: torch.device) -> Callable[[], None]:
 
 def _threads(spec: KernelSpec, device: torch.device) -> list[threading.Thread]:
     """A thread for each kernel that can be compiled before its launch, started."""
-    return _begun(load(spec), device) if device.type == "cuda" and not spec.ranges else []
+    if device.type != "cuda":
+        return []
+    kernel = load(spec)
+    if not kernel.interpreter:
+        native_launch.begin()
+    return [] if spec.ranges else _begun(kernel, device)
 
 
 def _begun(kernel: LoadedKernel, device: torch.device) -> list[threading.Thread]:

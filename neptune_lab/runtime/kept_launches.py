@@ -84,7 +84,7 @@ class KeptLaunch:
         number, self.descriptors = self.descriptors, self.descriptors + 1
         meta = None if self.metas is None else self.metas[number]
         match parts:
-            case [ast.List(shape), ast.List(strides), _, *layout] if len(layout) <= 1 and _fills_with_zeros(maker):
+            case [ast.List(shape), ast.List(strides), _, *layout] if len(layout) <= 1 and fills_with_zeros(maker):
                 encode = encoding(meta)
             case _:
                 shape, strides, encode = [], [], None
@@ -150,7 +150,7 @@ def names_in(text: str) -> set[str]:
     return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
 
 
-def _fills_with_zeros(maker: Any) -> bool:
+def fills_with_zeros(maker: Any) -> bool:
     """Whether a descriptor reads zeros past the end of its tensor, and rounds nothing, unless it is told to."""
     return getattr(maker, "padding", "zero") == "zero" and not getattr(maker, "round_f32_to_tf32", False)
 
@@ -189,4 +189,4 @@ def encoding(meta: Any) -> tuple[Any, int, int, int, Any] | None:
     return encode, int(meta["swizzle"]), int(meta["elem_size"]), int(kind), meta["block_size"]
 
 
-__all__ = ["MOST", "KeptLaunch", "encoding", "names_in"]
+__all__ = ["MOST", "KeptLaunch", "encoding", "fills_with_zeros", "names_in"]

@@ -76,7 +76,8 @@ def test_lengths_and_layouts_of_one_kernel(straight):
         (group,) = known_calls._groups.values()
         (found,) = group.for_lengths.values()
         assert found.alike is not None
-        assert list(known_calls._streams.values()) == [(group, found)]
+        (stream,) = known_calls._streams.values()
+        assert (stream.group, stream.known, stream.lengths, stream.tells) == (group, found.known, found, found.alike)
         assert found.known.family is not None
         assert found.known.family.keys == n
     assert len(straight) == 5
@@ -193,15 +194,27 @@ def with_other(name: str) -> torch.Tensor:
 OTHERS = ["dtype", "heads", "width", "dimensions", "strides", "device", "gradients", "sign", "class", "layout"]
 
 
+@pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("place", [0, 1, 2])
 @pytest.mark.parametrize("name", OTHERS)
-def test_tensors_that_differ_in_more_than_their_length_are_not_alike(name: str, place: int):
-    tells = alike(drawn(5))
+def test_tensors_that_differ_in_more_than_their_length_are_not_alike(name: str, place: int, exact: bool):
+    tells = alike(drawn(7 if exact else 5), exact)
     assert tells is not None
     given = drawn(7)
     assert tells(*given)
     given[place] = with_other(name)
     assert not tells(*given)
+
+
+def test_exactly_alike_tensors_have_all_sizes_and_strides():
+    packed = torch.zeros(2, 7, 3 * 4, 16)
+    q, k, v = (t.transpose(1, 2) for t in packed.chunk(3, 2))
+    tells = alike((q, k, v), exact=True)
+    assert tells is not None
+    assert tells(*(t.transpose(1, 2) for t in torch.ones(2, 7, 12, 16).chunk(3, 2)))
+    for other in (q.contiguous(), q[:, :, :6], q[:1], packed[:, :, :8].transpose(1, 2)[:, ::2]):
+        assert not tells(other, k, v)
+    assert not tells(q, k, k)  # (it goes the longer way)
 
 
 def test_tensors_that_record_gradients_have_nothing_alike():
@@ -254,3 +267,58 @@ def test_streams_stay_with_the_lengths_of_their_kernel():
     assert [call(*drawn(n)) for n in (9, 10, 10, 10, 9)] == ["own", "all", "all", "all", "own"]
     known_calls.forget()
     assert call(*drawn(9)) is None
+
+
+def test_calls_of_one_shape_are_told_by_a_look_at_each_tensor(monkeypatch: pytest.MonkeyPatch):
+    """From the third one on, and until one is of another shape."""
+    seen: list[Any] = []
+    given = None, causal, False, None, Extras(dynamic=True)
+    for n in (30, 31):
+        known_calls.keep((*drawn(n), *given), kernel_of(str(n), seen), (), None)
+
+    def told() -> list[int]:
+        return [stream.keys for stream in known_calls._streams.values()]
+
+    for expected in ([], [30], [30]):
+        assert call(*drawn(30)) == "30"
+        assert told() == expected
+    monkeypatch.setattr(known_calls, "_groups", {})  # (nothing else finds a call)
+    assert call(*drawn(30)) == "30"
+    assert [call(*mixed(*lengths)) for lengths in ((31, 30, 30), (30, 31, 31), (30, 30, 31))] == [None] * 3
+    monkeypatch.undo()
+    for n in (31, 30, 31, 30):  # not for calls whose shapes take turns
+        assert call(*drawn(n)) == str(n)
+        assert told() == []
+    assert call(*drawn(30)) == "30"
+    assert told() == [30]
+    other = drawn(30)
+    other[1] = torch._neg_view(other[1])
+    assert call(*other) == "30"  # by the launcher that copies it
+    assert told() == []
+    assert seen[-1][1][1] is other[1]
+
+
+@pytest.mark.parametrize("lengths", [(30, 30, 30), (30, 31, 32)])
+def test_a_launcher_without_a_test_for_signs_gets_tensors_that_are_told(lengths: tuple[int, ...]):
+    """By one look at each; all others get the launcher with the test."""
+    seen: list[Any] = []
+
+    def launcher(q: Any, k: Any, v: Any) -> str:
+        seen.append("tests")
+        return "out"
+
+    launcher.unnegated = lambda q, k, v: seen.append("told") or "out"
+    same = len(set(lengths)) == 1
+    kernel = kernel_of("one", seen, () if same else (("n", 1, 1500),))
+    kernel.kernel.direct_on = lambda _: launcher
+    family: Any = None if same else SimpleNamespace(keys=0)
+    known_calls.keep((*drawn(), *[None, causal, False, None, Extras(dynamic=True)]), kernel, (), family)
+    if same:
+        known_calls.keep((*drawn(30), *[None, causal, False, None, Extras(dynamic=True)]), kernel, (), None)
+    for n in lengths:
+        assert call(*drawn(n)) == "out"
+    assert seen == (["tests", "tests", "told"] if same else ["tests", "told", "told"])
+    negated = drawn(lengths[-1])
+    negated[2] = torch._neg_view(negated[2])
+    assert call(*negated) == "out"
+    assert seen[-1] == "tests"

@@ -15,7 +15,7 @@ import torch
 import triton
 
 from neptune_lab.runtime import direct as own
-from neptune_lab.runtime.direct import Compiled, direct
+from neptune_lab.runtime.direct import Compiled, direct, unnegated
 
 TWO = """
 import torch
@@ -156,6 +156,10 @@ def test_what_the_kernels_were_not_compiled_for_goes_the_slow_way(world):
     q, k = torch.zeros(9, dtype=torch.float16), torch.zeros(1, 6, dtype=torch.float16)
     assert launch(q[1:], k) == "slow"  # not aligned
     assert launch(q, torch._neg_view(k)) == "slow"
+    assert unnegated(launch)(q, torch._neg_view(k)) != "slow"  # its caller knows that there is none
+    assert unnegated(launch)(q[1:], k) == "slow"
+    world.seen.clear()
+    world.slow.pop()
     world.index = 1  # another device is current
     assert launch(q, k) == "slow"
     world.index = None
