@@ -20,7 +20,7 @@ from neptune_lab.htile_to_triton.expressions import emit, whole_tile
 from neptune_lab.htile_to_triton.folds import rejected_reductions
 from neptune_lab.htile_to_triton.last_program import Joined
 from neptune_lab.htile_to_triton.lists import entry_of_list
-from neptune_lab.htile_to_triton.memory import Condition, barrier, load, load_once, store
+from neptune_lab.htile_to_triton.memory import Condition, barrier, is_loaded, load, load_once, store
 from neptune_lab.htile_to_triton.options import EmitOptions
 from neptune_lab.htile_to_triton.program_order import at_place, heads_together, place_of
 from neptune_lab.htile_to_triton.scope import Draft, Scope, UniqueNames
@@ -256,11 +256,15 @@ def _store_tile(ctx: Context, stmt: Store, name: str, dtype: str) -> None:
 
 
 def _direct_load(ctx: Context, expr: TileExpr, order: tuple[int, ...] | None = None) -> ExpressionText | None:
-    """A value that is one load, perhaps permuted or cast, without a name of its own; None for any other value."""
+    """A value that is one load, perhaps permuted or cast, without a name of its own; None for any other value, and for
+    a tile that an earlier line has loaded: a store between both would keep Triton from loading once."""
     match expr:
         case Access(tensor=name) if ctx.program.tensor(name).space != "chip":
+            order = order or tuple(range(len(ctx.shape(expr))))
+            if is_loaded(ctx, expr, order):
+                return None
             barrier(ctx, expr)
-            return ExpressionText(load(ctx, expr, order or tuple(range(len(ctx.shape(expr))))))
+            return ExpressionText(load(ctx, expr, order))
         case Permute(arg=arg, order=own):
             return _direct_load(ctx, arg, own if order is None else tuple(own[n] for n in order))
         case Cast(arg=arg, dtype=dtype):

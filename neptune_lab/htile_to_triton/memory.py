@@ -122,6 +122,13 @@ def load_once(ctx: Context, access: Access, order: tuple[int, ...]) -> str:
     return loaded[0]
 
 
+def is_loaded(ctx: Context, access: Access, order: tuple[int, ...]) -> bool:
+    """Whether a line before this one, which `load_once` finds, holds a global access."""
+    kept = [isinstance(dim, Slice) for dim in tile_dims(access.index)]
+    own = tuple(sum(kept[:dim]) for dim in order if kept[dim])
+    return access.tensor not in ctx.written and ctx.scope.lookup(("load", *tile_of(access), own)) is not None
+
+
 def barrier(ctx: Context, access: Access) -> None:
     """Before a read of a tensor that this kernel stores to: waits for the other threads of the program instance."""
     if access.tensor in ctx.written:

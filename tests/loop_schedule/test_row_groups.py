@@ -42,6 +42,13 @@ def test_a_norm_s_backward_pass_reads_its_rows_once(n, width):
     assert kernel.relative_error() < 1e-6
 
 
+def test_a_program_with_one_row_at_a_time_reads_it_once():
+    """The sum of the shift's gradient is one load, between whose statement and the others' the rows are stored."""
+    config = nl.SplitKConfig(block_q=1, splits=4)
+    text = nl.compile(_from_torch(_layer_norm, 64, 32), config=config, validate="none").spec.text
+    assert text.count("tl.load(d_out_base") == 1
+
+
 def _rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.rms_norm(x, x.shape[-1:], weight)
 

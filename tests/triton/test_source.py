@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -221,3 +222,43 @@ def test_casts_are_written_once():
     value = Cast(op("mul", Cast(at("x", row), F32), lit(2.0)), F16)
     text = emit(one_kernel(tensors, Store("s", at("y", row), value, "y"), grid=(GridAxis("i0", 2),))).text
     assert "tl.store(y_ptr + i, (x.to(tl.float32) * 2.0).to(tl.float16))" in text
+
+
+@pytest.mark.parametrize("permuted", [False, True])
+def test_a_tile_that_was_read_is_not_loaded_again(permuted, run_triton):
+    """A statement that is one load takes the tile of an earlier one, unless it has the elements in another order."""
+    rows, columns = Slice(Int(0), 4, "r"), Slice(Int(0), 8, "c")
+    matrix = at("x", rows, columns)
+    again = at("t", columns, rows) if permuted else at("t", rows, columns)
+    shape = (8, 4) if permuted else (4, 8)
+    tensors = (
+        Tensor("x", (4, 8), F16, "input"),
+        Tensor("y", (4, 8), F32, "output"),
+        Tensor("z", shape, F32, "output"),
+        Tensor("t", shape, F32, "chip"),
+    )
+    program = one_kernel(
+        tensors,
+        Store("s1", at("y", rows, columns), op("mul", Cast(matrix, F32), lit(2.0)), "y"),
+        Store("s2", again, Cast(Permute(matrix, (1, 0)) if permuted else matrix, F32), "t"),
+        Store("s3", replace(again, tensor="z"), op("add", again, lit(1.0)), "z"),
+    )
+    assert emit(program).text.count("tl.load(x_ptr") == (2 if permuted else 1)
+    x = np.arange(32, dtype=np.float16).reshape(4, 8)
+    y, z = run_triton(program, {"x": x}).values()
+    np.testing.assert_array_equal(y, 2 * x)
+    np.testing.assert_array_equal(z, (x.T if permuted else x) + 1)
+
+
+def test_a_tile_that_is_written_meanwhile_is_loaded_again(run_triton):
+    tensors = (vector("x"), vector("y", "output"), vector("z", "output"), vector("t", "chip"))
+    body = (
+        Store("s1", at("y", I), at("x", I), "y"),
+        Store("s2", at("z", I), op("add", at("y", I), lit(1.0)), "z"),
+        Store("s3", at("y", I), op("mul", at("x", I), lit(3.0)), "y"),
+        Store("s4", at("t", I), at("y", I), "t"),
+        Store("s5", at("z", I), op("add", at("z", I), at("t", I)), "z"),
+    )
+    x = np.arange(16.0)
+    found = run_triton(one_kernel(tensors, *body), {"x": x})
+    np.testing.assert_array_equal(found["z"], x + 1 + 3 * x)
