@@ -50,14 +50,17 @@ def cut_long_rows(program: ir.Program) -> ir.Program:
         y[i, 0:512] = x[i, 0:512] - s[i]                                                              (and so on)
 
     A tile has a power of two of elements, so 2500 of them would be computed as 4096.  All pieces stay in registers from
-    their load to their store, and each reduction is one of a piece.  Only of kernels without products, whose loops are
-    exceptions (`squares_without_scale`).
+    their load to their store, and each reduction is one of a piece.  A row that is computed and held on chip, such as
+    the weights of a softmax, becomes a tile per piece.  Only of kernels without products, whose loops are exceptions
+    (`squares_without_scale`).
     """
     cutter = _Cutter(program)
     kernels = tuple(cutter.kernel(kernel) for kernel in program.kernels)
     if not cutter.tensors:
         return program
-    return replace(program, kernels=kernels, tensors=(*program.tensors, *cutter.tensors))
+    whole = {row for row, _, _ in cutter.held}
+    kept = tuple(tensor for tensor in program.tensors if tensor.name not in whole)
+    return replace(program, kernels=kernels, tensors=(*kept, *cutter.tensors))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,8 @@ class _Cutter:
         self.program = program
         self.names = {tensor.name for tensor in program.tensors}
         self.tensors: list[ir.Tensor] = []
+        # The pieces of rows that a kernel computes and holds, by their row and place.
+        self.held: dict[tuple[str, ir.IndexExpr, int], str] = {}
 
     def kernel(self, kernel: ir.Kernel) -> ir.Kernel:
         pieces = self.pieces(kernel)
@@ -216,12 +221,12 @@ class _Cutter:
                 return False
             if self.reduces(expr, pieces) and not self.may_reduce(expr, pieces):
                 return False
-        accessed = [store.target, *reads(store)]
-        return not any(
-            self.program.tensor(a.tensor).space == "chip" or sum(map(pieces.is_row, a.index)) > 1
-            for a in accessed
-            if any(map(pieces.is_row, a.index))
-        )
+        accessed = [a for a in (store.target, *reads(store)) if any(map(pieces.is_row, a.index))]
+        return not any(sum(map(pieces.is_row, a.index)) > 1 or not self.ends_with_row(a, pieces) for a in accessed)
+
+    def ends_with_row(self, access: ir.Access, pieces: Pieces) -> bool:
+        """Whether the row is the last dimension of a tile on chip, which a tile for each piece replaces."""
+        return self.program.tensor(access.tensor).space != "chip" or pieces.is_row(access.index[-1])
 
     def may_reduce(self, expr: ir.TileExpr, pieces: Pieces) -> bool:
         assert isinstance(expr, ir.Reduce)
@@ -246,13 +251,35 @@ class _Cutter:
                 lanes = next(i for i in store.target.index if isinstance(i, ir.Slice) and pieces.is_row(i))
                 own = ir.Iota((replace(lanes, start=ir.Int(0), extent=pieces.block),))
                 mask = ir.Elementwise("lt", (own, ir.Scalar(pieces.of_edge(0))), "bool")
-            yield replace(
-                store,
-                node_id=f"{store.node_id}/{n}",
-                target=replace(store.target, index=pieces.cut(store.target.index, *place)),
-                value=pieces.tile(value, *place),
-                mask=mask,
-            )
+            target = replace(store.target, index=pieces.cut(store.target.index, *place))
+            piece = self.piece(value, pieces, *place)
+            if self.program.tensor(store.target.tensor).space == "chip":
+                target, mask = self.hold(target, *place), None
+            yield replace(store, node_id=f"{store.node_id}/{n}", target=target, value=piece, mask=mask)
+
+    def hold(self, target: ir.Access, start: ir.IndexExpr, extent: int) -> ir.Access:
+        """The tile on chip that holds the piece of a row from `start` on."""
+        row = self.program.tensor(target.tensor)
+        name = fresh_name(f"{target.tensor}_piece", self.names, "_")
+        self.names.add(name)
+        self.tensors.append(ir.Tensor(name, (*row.shape[:-1], extent), row.dtype, "chip"))
+        self.held[target.tensor, start, extent] = name
+        return self.own(target, start, extent)
+
+    def own(self, access: ir.Access, start: ir.IndexExpr, extent: int) -> ir.Access:
+        """An access to a piece of a row, of the tile that holds it if there is one."""
+        name = self.held.get((access.tensor, start, extent))
+        last = access.index[-1] if access.index else None
+        if name is None or not isinstance(last, ir.Slice):
+            return access
+        return replace(access, tensor=name, index=(*access.index[:-1], replace(last, start=ir.Int(0))))
+
+    def piece(self, value: ir.TileExpr, pieces: Pieces, start: ir.IndexExpr, extent: int) -> ir.TileExpr:
+        """`value` of the elements from `start` on."""
+        return rewrite_tile(
+            pieces.tile(value, start, extent),
+            lambda x: self.own(x, start, extent) if isinstance(x, ir.Access) else x,
+        )
 
     def part(self, node: ir.Reduce, store: ir.Store, pieces: Pieces) -> tuple[list[ir.Store], ir.TileExpr]:
         """The statements that combine the pieces of what is reduced, and the reduction of what they leave."""
@@ -281,7 +308,7 @@ class _Cutter:
         part = ir.Access(name, tuple(ir.Slice(ir.Int(0), extent, f"p{n}") for n, extent in enumerate(shape)))
 
         def at(start: ir.IndexExpr, left: ir.IndexExpr | None) -> ir.TileExpr:
-            value = row.tile(node.arg, start, size)
+            value = self.piece(node.arg, row, start, size)
             if left is None:
                 return value
             lanes = ir.Slice(ir.Int(0), size, axis)
