@@ -21,6 +21,7 @@ program p(x, w) -> y
   output  y  float32[i: 4, j: 1100]
   chip    s  float32[i: 4]
   chip    t  float32[i: 4, j: 1100]
+  chip    u  float32[j: 1100, i: 4]
 """
 
 
@@ -80,6 +81,9 @@ kernel p  grid (i: 4)  num_warps=4
     [
         pytest.param(("y[i, 0:1100] = x[i, 0:1100]",), id="nothing is reduced"),
         pytest.param((NORM[0], "y[i, 0:1100] = x[i, 1:1101] / s[i]"), id="another slice"),
+        pytest.param(
+            ("u[0:1100, i] = x[i, 0:1100]", NORM[0], "y[i, 0:1100] = u[0:1100, i] / s[i]"), id="a column that is held"
+        ),
         pytest.param((NORM[0], "y[i, 0:1100] = gather(x, i, iota[0:1100]) / s[i]"), id="element by element"),
         pytest.param(("s[i] = 1.0", "for j0 in range(2):", f"    {NORM[0]}", NORM[1]), id="a loop"),
     ],
