@@ -15,12 +15,15 @@ from neptune_lab.loop_schedule.templates.nest_shape import (
     has_product,
     has_uneven_work,
     is_vector_product,
+    matrices_read,
     rows_of,
     tile_elements,
 )
 from neptune_lab.power_of_two import power_of_two
 
-# Elements of a tile without a product per lane of a warp: if many programs share a multiprocessor, and if few do.
+# Elements of a tile without a product per lane of a warp: if many programs share a multiprocessor, and if few do or
+# each reads several rows, which take as many registers. On an H200 the gradient of a softmax of 4096 x 4096 takes 24.4
+# us with one row in 4 warps, and 26.9 us with two; a layer_norm's of 2048 x 16384 128 us with 16 warps, 140 us with 8.
 MANY_PROGRAMS, FEW_PROGRAMS = 64, 32
 # Programs per multiprocessor from which on there are many.
 CROWDED = 4
@@ -39,8 +42,8 @@ def with_hints(program: Program, nest: NestPlan, config: NestConfig, multiproces
     - Products of single rows (decoding): 2 warps and 3 stages. Of few rows with unequal work: 2 stages.
     - 128 rows of a product: 8 warps (a group of four warps multiplies 64 rows), unless a row accumulates at most 64
       elements; 8 too for large tiles of a product without rows.
-    - Tiles without a product: 64 elements per lane if every multiprocessor has four programs, else 32, in 4 warps at
-      least.
+    - Tiles without a product: 64 elements per lane if every multiprocessor has four programs that hold one row each, 32
+      in 2 warps at least if they hold several (gradients of rows), else 32 in 4 warps at least.
 
     Args:
         program: the definition, before any step.
@@ -73,7 +76,11 @@ def _warps(program: Program, nest: NestPlan, config: NestConfig, multiprocessors
         wide = config.block_kv > COLUMNS or accumulated(program, nest) > COLUMNS
         return 8 if wide and rows_of(program, nest, config) >= 2 * ROWS else None
     if parallelism(program, nest, config.block_q) >= CROWDED * multiprocessors and config.one_tile:
-        return warps_for(size, MANY_PROGRAMS, 1)
+        return (
+            warps_for(size, MANY_PROGRAMS, 1)
+            if matrices_read(program, nest, beside=True) < 2
+            else warps_for(size, FEW_PROGRAMS, 2)
+        )
     return warps_for(size, FEW_PROGRAMS, 4) if size > ROWS * COLUMNS else None
 
 

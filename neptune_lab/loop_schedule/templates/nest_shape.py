@@ -319,14 +319,20 @@ def element_bytes(program: Program, nest: NestPlan) -> int:
     return max((np.dtype(dtype).itemsize for dtype in read - INTEGERS), default=4)
 
 
-def matrices_read(program: Program, nest: NestPlan) -> int:
+def matrices_read(program: Program, nest: NestPlan, *, beside: bool = False) -> int:
     """How many inputs with rows and columns the nest reads.
 
     Args:
         program: the definition, before any step.
         nest: from `plan`.
+        beside: count those of other blocks with the same columns too, such as a map of the nest's results.
     """
-    every = (part for block in _own(program, nest) for part in walk(block.body.value) if isinstance(part, Load))
+    blocks = _own(program, nest)
+    if beside:
+        dims = dimensions(program)
+        column = dims.of(tree.find_block(program, nest.first)[1], nest.reduce_axis)
+        blocks = [b for b in tree.blocks(program) if column in {*dims.all_of(b, "spatial"), *dims.all_of(b, "reduce")}]
+    every = (part for block in blocks for part in walk(block.body.value) if isinstance(part, Load))
     return len({part.buffer for part in every if part.buffer in program.params and len(part.indices) > 1})
 
 
