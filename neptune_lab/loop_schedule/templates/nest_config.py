@@ -57,8 +57,9 @@ SHARED_ROWS = 2048
 UNEVEN_PROGRAMS, FEWEST_TILES = 16, 4
 # Programs of a sum of columns that a multiprocessor runs at a time: few registers, and memory to wait for.
 RESIDENT_SUMS = 8
-# The fewest neighbouring columns or diagonals of a program, and the elements of a diagonal in a tile: on an H200, sums along diagonals
-# of 128 matrices of 1024 x 1024 take 272 us with tiles of 64 x 16, 314 us with 64 x 32 and 1014 us with 64 x 64.
+# The fewest neighbouring columns or diagonals of a program, and the elements of a diagonal in a tile: on an H200, sums
+# along diagonals of 128 matrices of 1024 x 1024 take 272 us with tiles of 64 x 16, 314 us with 64 x 32, 1014 us with
+# 64 x 64.
 FEWEST_NEIGHBOURS, DIAGONAL_COLUMNS = 16, 16
 # Bytes of a tile of keys that few rows are multiplied with.
 KEYS_TILE = 16 << 10
