@@ -16,7 +16,7 @@ from neptune_lab.loop_schedule.templates import choose_template
 from neptune_lab.loop_schedule.templates.long_rows import long_rows
 from neptune_lab.loop_schedule.templates.nest_config import balanced_splits, default_config, nest_configs
 from neptune_lab.loop_schedule.templates.nest_shape import has_uneven_work, is_vector_product
-from neptune_lab.operators import attention, backward, gemm_chain, norms, performer, rows
+from neptune_lab.operators import attention, backward, gemm_chain, norms, performer, rows, training
 
 
 def launches(kernel: nl.Kernel) -> list[tuple[tuple[int, ...], int | None]]:
@@ -342,6 +342,35 @@ def test_an_outer_product_is_not_a_product_of_vectors():
 def test_rows_of_all_lengths(make, rows: int, cols: int, dtype: str, launch: tuple[int, int | None]):
     kernel = nl.compile(make(rows=rows, cols=cols, dtype=dtype), validate="none")
     assert launches(kernel) == [((launch[0],), launch[1])]
+
+
+@pytest.mark.parametrize(
+    ("cols", "dtype", "launch"),
+    [
+        (500, "float16", (6000, 2)),
+        (1000, "float16", (12000, 2)),
+        (3001, "bfloat16", (12000, 4)),
+        (4096, "float32", (12000, 4)),
+        (8192, "bfloat16", (12000, 8)),
+        (27504, "float16", (12000, 32)),
+    ],
+)
+def test_gradients_of_rows_hold_one_of_each_input(cols: int, dtype: str, launch: tuple[int, int | None]):
+    """Two inputs take twice the registers, also where the second one is read by a map of the sum (log-softmax)."""
+
+    def log_softmax(x: torch.Tensor) -> torch.Tensor:
+        return torch.log_softmax(x, -1)
+
+    x = torch.empty(12000, cols, dtype=getattr(torch, dtype), device="meta")
+    made = [training(rows.softmax(12000, cols, dtype)), training(nl.from_torch(log_softmax, x))]
+    for passes in made:
+        assert launches(nl.compile(passes.backward, validate="none")) == [((launch[0],), launch[1])]
+
+
+@pytest.mark.parametrize(("count", "width", "programs"), [(308, 1294, 81), (158, 3743, 234), (512, 16384, 256)])
+def test_sums_of_few_columns_have_narrow_tiles(count: int, width: int, programs: int):
+    norm = backward(norms.layer_norm(count, width), wrt=["gamma", "beta"])
+    assert launches(nl.compile(norm, validate="none"))[-1][0] == (programs,)
 
 
 @pytest.mark.parametrize("make", [rows.softmax, rows.log_sum_exp])

@@ -136,6 +136,34 @@ def test_other_definitions_are_refused(op):
         row_groups(nl.Schedule(op), nl.SplitKConfig())
 
 
+def _long(function, dtype: torch.dtype, n: int = 13, width: int = 9001) -> Operator:
+    given = [(n, width), (n, width)] if function is _gated else [(n, width)]
+    given += [(width,)] * (2 if function is _layer_norm else 1)
+    return backward(nl.from_torch(function, *(torch.randn(s, dtype=dtype) for s in given)))
+
+
+@pytest.mark.nightly
+def test_longer_rows_with_one_sum_are_read_once():
+    kernel = nl.compile(_long(_rms_norm, torch.float16), config=nl.TileConfig(multiprocessors=3))
+    assert [k.num_warps for k in kernel.triton.kernels] == [16, None]
+    assert kernel.relative_error() < 1e-3
+
+
+def test_longer_rows_with_one_sum_have_one_pass():
+    made = row_groups(nl.Schedule(_long(_rms_norm, torch.float16)), nl.SplitKConfig(multiprocessors=3))
+    assert any("3 programs have 5 tiles of 1 row each" in remark for remark in made.remarks)
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype"),
+    [(_rms_norm, torch.float32), (_layer_norm, torch.float16), (_gated, torch.float16)],
+    ids=["wide elements", "two sums", "three rows"],
+)
+def test_longer_rows_that_spill_registers_are_refused(function, dtype: torch.dtype):
+    with pytest.raises(ScheduleError, match="rows of 9001 elements do not fit a tile, whose rows have at most 8192"):
+        row_groups(nl.Schedule(_long(function, dtype)), nl.SplitKConfig(multiprocessors=3))
+
+
 def test_few_rows_and_long_rows_are_refused():
     with pytest.raises(ScheduleError, match="20 rows are too few for 132 groups"):
         row_groups(nl.Schedule(_norm(20, 8)), nl.SplitKConfig())
