@@ -10,6 +10,10 @@ from neptune_lab.loop_schedule.templates.one_stage import schedule_stage
 
 # The most operations of an element: a longer chain keeps some of its maps in memory.
 LONGEST_TERM = 400
+# The most elements of a tile: on an H200 the gradient of a log-sum-exp of 8192 x 4096 takes 33.5 us with them, as long
+# as memory takes, 34.6 us with 4096 and 34.3 us with 1024; of 5000 x 3001, whose rows then begin at multiples of 16
+# bytes, 15.6, 22.8 and 17.1 us.
+ELEMENTS = 2048
 
 
 def schedule_maps(sch: Schedule) -> Schedule:
@@ -34,7 +38,7 @@ def schedule_maps(sch: Schedule) -> Schedule:
         if all(_length_with(own, reader) <= LONGEST_TERM for reader in readers_of(sch.program, own.writes)):
             sch.inline(block.name)
     for block in tree.blocks(sch.program):
-        schedule_stage(sch, block.name)
+        schedule_stage(sch, block.name, ELEMENTS)
     return sch
 
 

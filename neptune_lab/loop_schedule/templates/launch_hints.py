@@ -21,10 +21,13 @@ from neptune_lab.loop_schedule.templates.nest_shape import (
 )
 from neptune_lab.power_of_two import power_of_two
 
-# Elements of a tile without a product per lane of a warp: if many programs share a multiprocessor, and if few do or
-# each reads several rows, which take as many registers. On an H200 the gradient of a softmax of 4096 x 4096 takes 24.4
-# us with one row in 4 warps, and 26.9 us with two; a layer_norm's of 2048 x 16384 128 us with 16 warps, 140 us with 8.
+# Elements of a tile without a product per lane of a warp: if many programs share a multiprocessor, and if few do.
 MANY_PROGRAMS, FEW_PROGRAMS = 64, 32
+# The most if many programs each read several rows, which take as many registers: 32, or up to 45 since warps are a power
+# of two. On an H200 the gradient of a softmax of 4096 x 4096 takes 24.5 us with one row in 4 warps, and 27.2 us with
+# two; a layer_norm's of 2048 x 16384 127 us with 16 warps, 140 us with 8; a log-softmax's of 4096 x 11000 64.5 us with
+# 8, 67.9 us with 16, and of 1596 x 27504 67.8 us with 32 and 70.8 us with 16.
+SEVERAL_ROWS = 45
 # Programs per multiprocessor from which on there are many.
 CROWDED = 4
 # Pipeline stages of products of few rows whose programs have unequal work: of programs with fewer stages, more share a
@@ -42,7 +45,7 @@ def with_hints(program: Program, nest: NestPlan, config: NestConfig, multiproces
     - Products of single rows (decoding): 2 warps and 3 stages. Of few rows with unequal work: 2 stages.
     - 128 rows of a product: 8 warps (a group of four warps multiplies 64 rows), unless a row accumulates at most 64
       elements; 8 too for large tiles of a product without rows.
-    - Tiles without a product: 64 elements per lane if every multiprocessor has four programs that hold one row each, 32
+    - Tiles without a product: 64 elements per lane if every multiprocessor has four programs that hold one row each, 45
       in 2 warps at least if they hold several (gradients of rows), else 32 in 4 warps at least.
 
     Args:
@@ -79,7 +82,7 @@ def _warps(program: Program, nest: NestPlan, config: NestConfig, multiprocessors
         return (
             warps_for(size, MANY_PROGRAMS, 1)
             if matrices_read(program, nest, beside=True) < 2
-            else warps_for(size, FEW_PROGRAMS, 2)
+            else warps_for(size, SEVERAL_ROWS, 2)
         )
     return warps_for(size, FEW_PROGRAMS, 4) if size > ROWS * COLUMNS else None
 

@@ -18,7 +18,7 @@ ELEMENTS, SIDE = 4096, 64
 LARGEST_AXIS = 65535
 
 
-def schedule_stage(sch: Schedule, name: str) -> Schedule:
+def schedule_stage(sch: Schedule, name: str, elements: int = ELEMENTS) -> Schedule:
     """Schedules the stage `name`, which is alone in its nest, as one kernel.
 
     Its innermost loops are tiled; of its other loops, the parallel ones are bound to the grid, and those that it folds
@@ -27,6 +27,7 @@ def schedule_stage(sch: Schedule, name: str) -> Schedule:
     Args:
         sch: the schedule.
         name: the stage.
+        elements: the most of a tile, unless it is a product's.
 
     Returns:
         `sch`.
@@ -36,7 +37,7 @@ def schedule_stage(sch: Schedule, name: str) -> Schedule:
     """
     _, block, loops = tree.find_block(sch.program, name)
     folded = {v for it in block.iters if it.kind == "reduce" for v in variables(it.binding)}
-    sizes = _tile(block, {loop.var: loop.extent for loop in loops}, folded)
+    sizes = _tile(block, {loop.var: loop.extent for loop in loops}, folded, elements)
     # Parallel loops are always tiled, so that there is a loop to bind to the grid, even if it has one iteration.
     cut = {v: size for v, size in sizes.items() if v not in folded or size < extent_of(sch, name, v)}
     made = tile_loops(sch, name, cut) if cut else {}
@@ -52,7 +53,7 @@ def schedule_stage(sch: Schedule, name: str) -> Schedule:
     return sch
 
 
-def _tile(block: Block, extents: dict[str, int], folded: set[str]) -> dict[str, int]:
+def _tile(block: Block, extents: dict[str, int], folded: set[str], elements: int) -> dict[str, int]:
     """The loops that are dimensions of the tile, and their sizes: the innermost loop that the block folds over, and its
     two innermost parallel loops."""
     own = [it.binding.name for it in block.iters if isinstance(it.binding, Var)]
@@ -64,7 +65,7 @@ def _tile(block: Block, extents: dict[str, int], folded: set[str]) -> dict[str, 
     for v in order:
         if v in folded and any(u in folded for u in sizes):
             continue  # a tile folds over one loop; the others run in order
-        limit = SIDE if product else ELEMENTS // prod(sizes.values())
+        limit = SIDE if product else elements // prod(sizes.values())
         size = min(extents[v], limit)
         if size > 1 and kept < 2:
             sizes[v] = size
