@@ -23,10 +23,10 @@ from neptune_lab.power_of_two import power_of_two
 
 # Elements of a tile without a product per lane of a warp: if many programs share a multiprocessor, and if few do.
 MANY_PROGRAMS, FEW_PROGRAMS = 64, 32
-# The most if many programs each read several rows, which take as many registers: 32, or up to 45 since warps are a power
-# of two. On an H200 the gradient of a softmax of 4096 x 4096 takes 24.5 us with one row in 4 warps, and 27.2 us with
-# two; a layer_norm's of 2048 x 16384 127 us with 16 warps, 140 us with 8; a log-softmax's of 4096 x 11000 64.5 us with
-# 8, 67.9 us with 16, and of 1596 x 27504 67.8 us with 32 and 70.8 us with 16.
+# The most if many programs each read several rows, which take as many registers: 32, or up to 45 since warps are a
+# power of two. On an H200 the gradient of a softmax of 4096 x 4096 takes 24.5 us with one row in 4 warps, and 27.2 us
+# with two; a layer_norm's of 2048 x 16384 127 us with 16 warps, 140 us with 8; a log-softmax's of 4096 x 11000 64.5 us
+# with 8, 67.9 us with 16, and of 1596 x 27504 67.8 us with 32, 70.8 us with 16.
 SEVERAL_ROWS = 45
 # Programs per multiprocessor from which on there are many.
 CROWDED = 4
