@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from neptune_lab.gluon_simulator.assembly import inline_asm_elementwise
 from neptune_lab.gluon_simulator.steps import current
 from neptune_lab.gluon_simulator.threads import Barrier, Crew
 from neptune_lab.gluon_simulator.tiles import (
@@ -62,6 +63,7 @@ def gluon_language(
         BlockedLayout=layout,
         NVMMASharedLayout=_SharedLayout,
         barrier=lambda: None,
+        inline_asm_elementwise=_step(inline_asm_elementwise),
         convert_layout=_step(lambda value, _layout, assert_trivial=False: value),
         full=lambda shape, value, dtype, layout=None: tile(np.full(shape, value, dtype)),
         zeros=lambda shape, dtype, layout=None: tile(np.zeros(shape, dtype)),
