@@ -47,7 +47,7 @@ class Step:
         return {k: _thawed(v) for k, v in self.arguments}
 
     @staticmethod
-    def of(primitive: str, **arguments: Any) -> Step:
+    def of(primitive: str, /, **arguments: Any) -> Step:
         """A step from keyword arguments.
 
         Args:
