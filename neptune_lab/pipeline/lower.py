@@ -89,6 +89,7 @@ _ANY_SIZE = {"skip_tiles_by_data": "skip_any_tiles_by_data", "skip_tiles_by_list
 # Passes whose statements depend on the length of a row and on where it begins in memory.
 _OF_ONE_SIZE = frozenset(
     {
+        "align_grid_tiles",
         "align_row_loops",
         "cut_long_rows",
         "load_row_tiles_ahead",

@@ -48,13 +48,19 @@ class SizeChoice:
         """The schedules of the operator at one sample, the best first.
 
         Raises:
-            ScheduleError, RepairError: as `candidates`.
+            ScheduleError, RepairError: as `candidates`; ScheduleError also if the operator has other parts here.
         """
         if not self.parts:
             yield from candidates(op, self.template, self.config)
             return
-        parts = zip(self.parts, parts_of(op), strict=True)
-        yield schedule_parts(op, (next(chosen.schedules(part)) for chosen, part in parts))
+        parts = parts_of(op)
+        if len(parts) != len(self.parts):
+            raise ScheduleError(
+                f"{op.name} has {len(parts)} parts at these sizes and {len(self.parts)} at others",
+                help="compile it for one size",
+            )
+        both = zip(self.parts, parts, strict=True)
+        yield schedule_parts(op, (next(chosen.schedules(part)) for chosen, part in both))
 
 
 def roles_of(

@@ -30,6 +30,8 @@ TINY = {
     "h": 2,
     "seq": 8,
     "features": 4,
+    "latent": 4,
+    "rope": 2,
 }
 # Sizes that no tile of a template depends on, for checks.
 _SMALL = {"batch": 1, "heads": 2, "head_dim": 16, "v_head_dim": 16}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -39,7 +40,8 @@ def joint_by_sizes(program: ir.Program) -> Joint:
             raise UnsupportedKernel(f"at {said}, {reason.reason}", help=reason.help) from reason
         if found is not None and _answers(joint) != _answers(found):
             raise UnsupportedKernel("its nests are one kernel in another way at other sizes")
-        found = joint
+        # (at short lengths the first row block is among those of each tile, whatever the window)
+        found = replace(joint, from_first=joint.from_first and (found is None or found.from_first))
     assert found is not None, "there are samples"
     return joint_with(program, found)
 
@@ -55,7 +57,6 @@ def _answers(joint: Joint) -> tuple[Any, ...]:
         joint.output.node_id,
         joint.row,
         joint.in_turn,
-        joint.from_first,
         joint.heads,
     )
 

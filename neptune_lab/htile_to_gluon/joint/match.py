@@ -326,7 +326,8 @@ class _Terms:
     def _place(self, index: Any, dimension: int, tensor: str) -> Any:
         if not isinstance(index, ir.Slice):
             return ("at", self._outside(index, tensor))
-        if index.start == ir.Int(0) and index.extent == self._program.tensor(tensor).shape[dimension]:
+        whole = index.start == ir.Int(0) and index.extent == self._program.tensor(tensor).shape[dimension]
+        if whole and index.axis not in (self.rows.axis, self.columns.axis):  # (one tile may be all queries or keys)
             return "all"
         return self._element(index)
 
