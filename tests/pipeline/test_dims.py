@@ -1,5 +1,6 @@
 """Sizes with a name: one kernel for every size."""
 
+import sys
 from functools import cache
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 import neptune_lab as nl
-from neptune_lab import trace
+from neptune_lab import htile_passes, trace
 from neptune_lab.errors import DefinitionError, LaunchError, NeptuneError, ScheduleError, TileError
 from neptune_lab.operators import attention, gemm_chain, norms, performer, rows
 from neptune_lab.pipeline.kernel import Kernel
@@ -144,3 +145,11 @@ def cubes(b, h, q, kv):
 def test_what_is_refused(make, kind, why):
     with pytest.raises(kind, match=why):
         make()
+
+
+def test_passes_that_ask_where_a_row_begins_are_left_out():
+    """Their statements differ from one length to the next, so no kernel for all lengths would be one program."""
+    ask = {name for name, made in htile_passes.PASSES.items() if "head_of" in vars(sys.modules[made.__module__])}
+    assert ask >= {"align_grid_tiles", "align_row_loops"}
+    every = {applied.name for applied in nl.compile(rows.softmax(few_m, 50)).passes}
+    assert not ask & every
