@@ -1,13 +1,16 @@
-"""Times the training of row operators on a GPU: ours, torch eager, torch.compile and Liger.
+"""Times the training of row operators on a GPU: ours, torch eager, torch.compile, Liger and quack.
 
     python scripts/row_backward_speed.py [--sizes 4096x4096,8192x8192,16384x1024] [--vocabulary 4096x32000,2048x128256]
-        [--only ours,eager,compile,liger] [--dtype bfloat16] [--seconds 300] [--out FILE]
+        [--only ours,eager,compile,liger,quack,roof] [--dtype bfloat16] [--seconds 300] [--out FILE]
         [--what softmax,rms_norm,layer_norm,cross_entropy,log_softmax,log_sum_exp,l2_norm,mean_cross_entropy]
 
 A size is rows x columns; rows may be numbered by several dimensions, such as 4x1024x50257. Each function is written in
 plain PyTorch, which is what `nl.from_torch` and torch.compile take. "step" is the forward and the backward pass,
 "backward" the latter alone, both in microseconds from replayed CUDA graphs, so that no time of the host is in them.
 Liger's cross entropy computes its gradient in the forward pass: compare steps.
+"roof" is one elementwise operation of PyTorch that moves the bytes which a backward pass must move: it reads x and the
+cotangent, or x alone where there is one cotangent per row, and writes as much as x has. Nothing that reads x and the
+cotangent once can be much faster.
 Gradients are checked against float64 on the first rows; a contestant that is wrong is not timed. What does not
 start within --seconds is left out, and listed. With TRITON_INTERPRET=1 it runs on the CPU, slowly and without times.
 """
@@ -95,8 +98,9 @@ FUNCTIONS: dict[str, Function] = {
     for f in (softmax, rms_norm, layer_norm, cross_entropy, log_softmax, log_sum_exp, l2_norm, mean_cross_entropy)
 }
 LOSSES = ("cross_entropy", "mean_cross_entropy")
-# What Liger has.
+# What Liger has, and quack.
 LIGERS = ("softmax", "rms_norm", "layer_norm", *LOSSES)
+QUACKS = ("softmax", "rms_norm", *LOSSES)
 
 
 def tensors_of(what: str, shape: Sequence[int], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
@@ -133,15 +137,41 @@ def liger(what: str) -> Function:
     }[what]
 
 
+def quack(what: str) -> Function:
+    """quack's function of that name, one of `QUACKS`."""
+    from quack.cross_entropy import cross_entropy as loss  # pyright: ignore[reportMissingImports]
+    from quack.rmsnorm import rmsnorm  # pyright: ignore[reportMissingImports]
+    from quack.softmax import softmax as rows  # pyright: ignore[reportMissingImports]
+
+    def losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        reduction = "none" if what == "cross_entropy" else "mean"
+        return loss(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), reduction=reduction)
+
+    own: dict[str, Function] = {"softmax": rows, "rms_norm": lambda x, w: rmsnorm(x, w, eps=1e-6)}
+    return own.get(what, losses)
+
+
+def roof(what: str, tensors: Sequence[torch.Tensor], given: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """Moves the bytes that a backward pass must move."""
+    x = tensors[0].detach()
+    out = torch.empty_like(x)
+    if given.shape == x.shape:
+        return lambda: torch.add(x, given, out=out)
+    return lambda: torch.mul(x, 2.0, out=out)
+
+
 def contestants(what: str, tensors: Sequence[torch.Tensor]) -> Iterator[tuple[str, Callable[[], Function]]]:
     """Names, and what makes each function."""
     function = FUNCTIONS[what]
     yield "ours", lambda: nl.compile(nl.from_torch(function, *(t.detach() for t in tensors))).with_gradients()
     yield "eager", lambda: function
     if DEVICE == "cuda":
+        yield "roof", lambda: function
         yield "compile", lambda: torch.compile(function, dynamic=False)
         if what in LIGERS:
             yield "liger", lambda: liger(what)
+        if what in QUACKS:
+            yield "quack", lambda: quack(what)
 
 
 def gradients(out: Any, tensors: Sequence[torch.Tensor], given: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -167,6 +197,12 @@ def measured(what: str, size: str, name: str, make: Callable[[], Function], tens
     shape = {"mean_cross_entropy": (), "cross_entropy": tensors[0].shape[:-1], "log_sum_exp": tensors[0].shape[:-1]}
     given = torch.randn(shape.get(what, tensors[0].shape), device=DEVICE)
     stream = torch.cuda.Stream() if DEVICE == "cuda" else None
+    if name == "roof":
+        torch.cuda.synchronize()
+        samples = GpuTimer(seconds=0.3, most=30, stream=stream).times(
+            {name: roof(what, tensors, given.to(tensors[0].dtype))}, cold=False
+        )[name]
+        return Measured(what, size, name, 0.0, backward=median(samples.us) if samples.us else None, note=samples.note)
     try:
         with torch.cuda.stream(stream):
             function = make()
@@ -205,7 +241,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", default="4096x4096,8192x8192,16384x1024")
     parser.add_argument("--vocabulary", default="4096x32000,2048x128256", help="sizes of losses")
-    parser.add_argument("--only", default="ours,eager,compile,liger")
+    parser.add_argument("--only", default="ours,eager,compile,liger,quack,roof")
     parser.add_argument("--what", default="softmax,rms_norm,layer_norm,cross_entropy")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--seconds", type=float, default=300.0)
