@@ -3,13 +3,15 @@
 The products of a single query, or of the queries of a group of heads, take hardly any time; reading keys and values
 does.  With tiles of T columns and S splits, the time of a kernel is about
 
-    start + max(what the memory needs for all tiles, what the fullest multiprocessor needs for its own)
-          + the latency of a program, once per program that a multiprocessor runs after another
+    start + for each turn of programs: max(what the memory needs for their tiles, what the fullest multiprocessor needs
+                                           for its own) + the latency of a program
           + the latency of the combining step, and its traffic
 
-in which a multiprocessor is slower than the memory allows if the tiles that its programs load ahead are too few bytes
-(Little's law).  A program with a single tile loads all of it at once; a loop has to fill its pipeline first.  The
-constants are fitted to kernels that were measured on an H200 (`few_rows_fit`).
+in which a multiprocessor is slower than the memory allows if its programs do not ask for enough bytes at a time
+(Little's law): few programs in the last turn, or loops that load one tile at a time, and ask for the next one only when
+they have computed with it, which takes longer the more padded columns it has.  A program with a single tile loads all
+of it at once; a loop has to fill its pipeline first.  The constants are fitted to kernels that were measured on an H200
+(`few_rows_fit`).
 """
 
 from __future__ import annotations
@@ -51,7 +53,10 @@ if TYPE_CHECKING:
 # The most rows of a program: a matrix unit multiplies no fewer.
 MOST_ROWS = SMALLEST_ROWS
 # Columns of a tile, and the most stages of its loop.
-TILES: tuple[tuple[int, int], ...] = ((32, 4), (64, 3), (128, 3))
+TILES: tuple[tuple[int, int], ...] = ((32, 4), (64, 3), (128, 3), (256, 3))
+# Columns from which on a tile is ranked only if it has all of them: on an H200, decoding 200 keys by 64 heads in groups
+# of 4, batch 4, takes 6.8 us in one tile of 256 and 8.1 in two splits of 128.
+WHOLE = 256
 WARPS = 4
 # The most elements of one, and the widest rows that are loaded through pointers: on an H200, MLA at batch 16, 16 heads
 # and 8192 positions takes 43.4 us with descriptors that the launcher makes, and 46.5 us without.
@@ -63,8 +68,12 @@ LARGEST_TILE, WIDE_ROW = 1 << 15, 256
 MOST_AT_ONCE = 32
 # More programs than this per multiprocessor are not ranked.
 MOST_PROGRAMS = 16
-# Threads of a multiprocessor, and bytes of shared memory that a block takes beside its tiles.
-THREADS, BESIDE = 2048, 2 << 10
+# Programs of four warps for which a multiprocessor has registers: of rows of at most `NARROW` elements, of others, and
+# of others with splits (about 96, 128 and 146 registers a thread, by ptxas); and bytes of shared memory that a program
+# takes beside its tiles.
+NARROW = 64
+OF_NARROW_ROWS, OF_ROWS, OF_SPLITS = 5, 4, 3
+BESIDE = 2 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +85,8 @@ class Rates:
         memory: bytes per microsecond of an H200; another GPU's is in proportion to its data sheet.
         latency: of a load.
         multiprocessor: the most bytes per microsecond of one.
+        work: microseconds of a program per MB of a padded tile in shared memory.
+        alone: the latency of a load if a loop loads one tile at a time.
         single, loop, tile: the latency of a program with one tile; of one with a loop, and of each of its tiles.
         combine, once: the second kernel's latency; that of each row that a last program combines.
         partial: the cost of each MB of partial results.
@@ -87,6 +98,8 @@ class Rates:
     memory: Number
     latency: Number
     multiprocessor: Number
+    work: Number
+    alone: Number
     single: Number
     loop: Number
     tile: Number
@@ -189,28 +202,49 @@ class FewRows:
             if columns * widest > LARGEST_TILE:
                 continue
             tiles, before = ceil(self.columns / columns), 0
+            if columns >= WHOLE and tiles > 1:
+                continue
             for each in range(1, tiles + 1):
                 splits = ceil(tiles / each)
                 if splits == before or (splits > 1 and splits * self.programs > MOST_PROGRAMS * self.target.sm_count):
                     continue
                 before = splits
-                fitting = (n for n in range(most, 1, -1) if self._shared(columns, n, each) <= self.target.shared_memory)
-                if (stages := next(fitting, None)) is not None:
+                for stages in self._stages(columns, most, each, splits):
                     yield self._choice(columns, stages, splits)
 
-    def _shared(self, columns: int, stages: int, visited: int) -> float:
+    def _stages(self, columns: int, most: int, each: int, splits: int) -> Iterator[int]:
+        """The most stages whose tiles fit; and the fewest of a loop over all columns, if its programs then run in fewer
+        turns.  (On an H200, 512 programs of 12 tiles at width 80 take 38.0 us so, all at once, and 49.1 with a stage
+        more, of which three share a multiprocessor; 43.3 and 49.5 at width 128.  256 programs take 70.5 and 61.7.)"""
+        room = self.target.shared_memory
+        fitting = [n for n in range(most, 1, -1) if self._shared(columns, n, each, splits) <= room]
+        yield from fitting[:1]
+        if each > 1 == splits and columns == COLUMNS and len(fitting) > 1:
+            own = ceil(self.programs / self.target.sm_count)
+            turns = [ceil(own / self._resident(columns, n, each, splits, WARPS)) for n in (fitting[0], fitting[-1])]
+            if turns[1] < turns[0]:
+                yield fitting[-1]
+
+    def _shared(self, columns: int, stages: int, visited: int, splits: int) -> float:
         """About the bytes of shared memory of a program that visits so many tiles: those that are loaded ahead, the
-        rows, and if the last tile of a loop has a mask, the tile that is masked, which no second product reads then."""
+        rows, and if the last tile of a loop has a mask, the tile that is masked, which no second product reads then (of
+        single rows without splits, it is masked in registers)."""
         ahead = 1 if visited == 1 else max(1, stages - 1)
-        masked = visited > 1 and self.columns % columns > 0
+        masked = visited > 1 and self.columns % columns > 0 and (splits > 1 or not self.pads)
         again = (ahead * self.shared + power_of_two(self.kept)) * self.itemsize if masked else 0
         return columns * (ahead * self._padded_bytes + again) + MOST_ROWS * self._padded_bytes + BESIDE
+
+    def _resident(self, columns: int, stages: int, visited: int, splits: int, warps: int) -> int:
+        """How many programs a multiprocessor runs at a time, about."""
+        registers = OF_NARROW_ROWS if self.kept <= NARROW else OF_ROWS if splits == 1 else OF_SPLITS
+        room = int(self.target.shared_memory // self._shared(columns, stages, visited, splits))
+        return max(1, min(room, registers * WARPS // max(WARPS, warps)))
 
     def fits(self, written: Choice) -> bool:
         """Whether the tiles of a choice with all sizes written out fit in shared memory, by the same estimate."""
         columns, splits = entry(written.sizes.block_kv, 0) or COLUMNS, entry(written.splits, 0) or 1
         stages, each = entry(written.sizes.num_stages, 0) or DEFAULT_STAGES, ceil(ceil(self.columns / columns) / splits)
-        return self._shared(columns, stages, each) <= self.target.shared_memory
+        return self._shared(columns, stages, each, splits) <= self.target.shared_memory
 
     def _choice(self, columns: int, stages: int, splits: int) -> Choice:
         given: dict[str, Any] = {"block_kv": columns, "num_stages": stages, "num_warps": WARPS, "pad_rows": self.pads}
@@ -242,14 +276,18 @@ class FewRows:
         running = self.programs * (splits if each == 1 else (last - 1) // each - first // each + 1)
         size = columns * self.bytes
         ahead = 1 if most == 1 else max(1, stages - 1)
-        resident = max(
-            1, min(self.target.shared_memory // self._shared(columns, stages, most), THREADS // (32 * warps))
-        )
-        fullest = ceil(running / sms)  # programs of one multiprocessor
-        rate = min(rates.multiprocessor, size * ahead * min(resident, fullest) / rates.latency)
-        reading = max(fullest * most * size / rate, running * most * size / (rates.memory * self._speed))
+        resident = self._resident(columns, stages, most, splits, warps)
+        work = 1e-6 * rates.work * columns * self._padded_bytes
+        # (loaded one at a time, a tile is asked for once the one before it is computed with)
+        asking = rates.latency / ahead if most == 1 or ahead > 1 else rates.alone + work
         latency = rates.single if most == 1 else rates.loop + rates.tile * most
-        taken = rates.start + reading + ceil(fullest / resident) * latency
+        taken, left = rates.start, running
+        while left > 0:  # one turn after another
+            now = min(left, sms * resident)
+            own, of_one = ceil(now / sms), most * size
+            rate = 1 / (asking / (own * size) + 1 / rates.multiprocessor)
+            taken += max(own * of_one / rate, now * of_one / (rates.memory * self._speed)) + latency
+            left -= now
         if self.pads and not sizes.pad_rows:
             taken *= rates.unpadded
         if splits > 1:

@@ -38,6 +38,7 @@ from neptune_lab.loop_schedule.templates.nest_shape import (
     writes_rows,
 )
 from neptune_lab.power_of_two import power_of_two
+from neptune_lab.strict.dtypes import itemsize
 from neptune_lab.target import DEFAULT
 
 # The most elements of a row that one program holds in one tile, and the most columns if it has a matrix product.
@@ -50,6 +51,10 @@ HELD_BESIDE_A_VECTOR = 20480
 SHORTEST_ROW, SHORT_ROW = 256, 4096
 # The fewest columns of a split.
 SHORTEST_SPLIT = 1024
+# The tile and the warps of few long rows of 16 bits that are written, which are split, and how many of their programs
+# a multiprocessor runs at a time. On an H200 softmax of 35 x 119623 takes 11.2 us so and 15.5 in tiles of 32768, of
+# 60 x 200001 30.8 and 34.8, of 33 x 40000 4.5, and 5.0 in tiles of 16384.
+SPLIT_ROW, SPLIT_ROW_WARPS, SPLIT_ROW_RESIDENT = 8192, 16, 4
 # Elements of the shortest rows that share a program; of longer ones, two rows do.
 SHARED_ROWS = 2048
 # Programs per multiprocessor if the values of an input decide how much work each has, and the fewest tiles of each: on
@@ -145,7 +150,8 @@ def default_config(
     - Rows of 257 to 4096 elements without a matrix product: whole rows; two or more per program if every
       multiprocessor still has four programs, half as many if several inputs have rows (gradients).
     - Longer rows without a matrix product (norms): one program per row, with one tile for the whole row up to 2**15
-      elements, otherwise tiles of 2**14; with few rows, tiles such that one split per tile fills the GPU once. Many
+      elements, otherwise tiles of 2**14; with few rows, tiles such that one split per tile fills the GPU once (of a
+      softmax in 16 bits, tiles of 2**13 in 16 warps). Many
       rows that are read beside others and a vector (gradients of norms) have one tile up to 20480 elements.
       Rows of 16 bits an element: as in `long_rows`.
     - A product of few rows (decoding): tiles of at most 16 KiB of keys, so that the next ones can be loaded meanwhile.
@@ -220,10 +226,21 @@ def default_config(
         return NestConfig(_short_rows(program, nest, width, multiprocessors), width, one_tile=True)
     if width <= (HELD_BESIDE_A_VECTOR if _is_crowded(program, nest, width, programs, multiprocessors) else LONGEST_ROW):
         return NestConfig(1, width, one_tile=True)
+    if _splits_written_rows(program, nest, programs, multiprocessors):
+        return NestConfig(1, SPLIT_ROW, num_warps=SPLIT_ROW_WARPS)
     size = LONGEST_ROW // 2
     if programs < multiprocessors:
         size = min(LONGEST_ROW, max(SHORTEST_SPLIT, power_of_two(-(-width // max(1, multiprocessors // programs)))))
     return NestConfig(1, size)
+
+
+def _splits_written_rows(program: Program, nest: NestPlan, programs: int, multiprocessors: int) -> bool:
+    """Whether few long rows of 16 bits are read and written in 16 bits, without a vector along them: a softmax."""
+    few = 4 * programs < 3 * multiprocessors and others(program, nest) == 1 and not has_product(program, nest)
+    if not few or element_bytes(program, nest) > 2 or not writes_rows(program, nest):
+        return False
+    plain = not any(b.shape == (columns_of(program, nest),) for b in program.buffers if b.name in program.inputs)
+    return plain and all(itemsize(b.dtype) == 2 for b in program.buffers if b.name in program.outputs)
 
 
 def _is_crowded(program: Program, nest: NestPlan, width: int, programs: int, multiprocessors: int) -> bool:
@@ -364,7 +381,10 @@ def splits_of(program: Program, nest: NestPlan, config: NestConfig, multiprocess
     elif splits is None:
         resident = 1 if tile_elements(program, nest, config) >= LARGE_TILE else 2
         resident = RESIDENT_SUMS if folds_columns(program, nest) else resident
-        splits = balanced_splits(parallelism(program, nest, config.block_q), tiles, multiprocessors * resident)
+        programs = parallelism(program, nest, config.block_q)
+        if config.block_kv == SPLIT_ROW and _splits_written_rows(program, nest, programs, multiprocessors):
+            resident = SPLIT_ROW_RESIDENT
+        splits = balanced_splits(programs, tiles, multiprocessors * resident)
     each = -(-tiles // splits)
     return -(-tiles // each), each
 
