@@ -37,6 +37,11 @@ class Tile(np.ndarray):
         """Its dimensions in another order."""
         return self.transpose(order)
 
+    def split(self) -> tuple[Tile, Tile]:
+        """The two tiles that its last dimension, of two elements, has."""
+        first, second = (tile(np.ascontiguousarray(self[..., n])) for n in range(2))
+        return first, second
+
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         """The operation on plain arrays, and its step."""
         group = current()

@@ -259,8 +259,13 @@ class Consumer:
                 to: tuple[str, ...] = (ctx.tiles[product.target], "is_async=True")
             else:
                 to = (self.zeros[ctx.shape(product.store.target)[1]], "use_acc=False", "is_async=True")
-            operands = (self.left[product.target], _right(ring, product), *to)
-            ctx.line(seq(f"{self._pending(product)} = ", call("warpgroup_mma", *operands)))
+            for left, right in self._operands(ring, product):
+                ctx.line(seq(f"{self._pending(product)} = ", call("warpgroup_mma", left, right, *to)))
+                to = (self._pending(product), "is_async=True")
+
+    def _operands(self, ring: RingBuffer, product: Product) -> list[tuple[str, str]]:
+        """The left and right operands of the instructions that compute a trailing product."""
+        return [(self.left[product.target], _right(ring, product))]
 
     def _finish_trailing(self, this: LoopPart, *, tie: bool, running: int = 0) -> None:
         ctx = self.ctx

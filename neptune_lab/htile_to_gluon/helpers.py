@@ -73,6 +73,20 @@ def _in_order_of_keys(x):
     return halves.permute([0, 2, 3, 1, 4]).reshape([x.shape[0], x.shape[1]])
 '''
 
+_SPLIT_KEYS = '''@gluon.jit
+def _split_keys(x):
+    """The first and the second half of the keys of a tile, which are in order."""
+    return x.reshape([x.shape[0], 2, x.shape[1] // 2]).permute([0, 2, 1]).split()
+'''
+
+_ROUNDED_AND_REST = '''@gluon.jit
+def _rounded_and_rest(x):
+    """A tile rounded to 8 bits, and what rounding leaves, also in 8 bits; two elements per instruction."""
+    x = x.to(gl.float16)
+    rounded = x.to(gl.float8e4nv)
+    return rounded, (x - rounded.to(gl.float16)).to(gl.float8e4nv)
+'''
+
 _LOCATE = '''@gluon.jit
 def _locate(tile, BLOCKS: gl.constexpr, HEADS: gl.constexpr):
     """Row block and head of a tile: HEADS heads side by side share the cache, row blocks in order among them."""
@@ -348,6 +362,8 @@ HELPERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "_fill_halves": (_FILL_HALVES, ("_next", "_copy_in")),
         "_keys_in_halves": (_KEYS_IN_HALVES, ()),
         "_in_order_of_keys": (_IN_ORDER_OF_KEYS, ()),
+        "_split_keys": (_SPLIT_KEYS, ()),
+        "_rounded_and_rest": (_ROUNDED_AND_REST, ()),
         "_locate": (_LOCATE, ()),
         "_turn": (_TURN, ()),
         "_turn_on": (_TURN_ON, ()),

@@ -7,7 +7,7 @@ The leading product of the next tile is issued together with the trailing produc
 during row work: x, y and z together take so many registers that the values of row work would spill.  Meanwhile, the
 other consumer's products run.  `p` is not carried from one iteration to the next, since the compiler carries floats of
 8 bits byte by byte.  If x, y and z together do not fit the registers (256 keys in a tile), the next leading product is
-issued last:
+issued last, and then the other consumer may issue its products:
 
     each tile         wait for x, row work j, p = p of tile j;  z = p @ cj;  wait for z, y = f(y, z);  x = a @ bj+1
 
@@ -16,14 +16,15 @@ After the last tile, it runs on stale operands, unused: products under an `if` w
 
 from __future__ import annotations
 
-from neptune_lab.htile.nodes import Arith, IndexExpr, Int, Literal, Reduce, Store
+from neptune_lab.htile.nodes import Arith, IndexExpr, Int, Literal, Reduce, Store, TileExpr
+from neptune_lab.htile.rounded_weights import unrounded
 from neptune_lab.htile_to_gluon.consumer import FIRST_BARRIER, Consumer
 from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.expressions import emit, whole_tile
 from neptune_lab.htile_to_gluon.partial_sums import factor, summed_after_loop
 from neptune_lab.htile_to_gluon.registers import products_fit_together
 from neptune_lab.htile_to_gluon.rows import ROWS, part
-from neptune_lab.htile_to_gluon.shared_memory import SharedMemory
+from neptune_lab.htile_to_gluon.shared_memory import RingBuffer, SharedMemory
 from neptune_lab.htile_to_gluon.structure import LoopPart, Product, Structure
 from neptune_lab.htile_to_gluon.tile_schedule import canonicalize, for_each_tile, tiles_of_parts
 from neptune_lab.htile_to_triton.scope import Draft, Scope
@@ -42,6 +43,7 @@ class PromotingConsumer(Consumer):
         self.together = products_fit_together(ctx.program, self.structure)
         self.sums = summed_after_loop(self.structure)
         self.totals = {total: ctx.tiles[total] for total in self.sums.values()}
+        self.of_weights: dict[tuple[str, str], str] = {}
 
     def _tile(self) -> None:
         ctx, structure = self.ctx, self.structure
@@ -135,8 +137,8 @@ class PromotingConsumer(Consumer):
         self._issue_trailing(this, waited=True)
         if follows and self.together:
             self._issue_leading(this)
-        if self.ping_pong:
-            ctx.line(f"{ctx.helper('_arrive')}({FIRST_BARRIER + 1} - {self.me})")
+        if self.together or not follows:
+            self._let_other_pass()
         self._finish_trailing(this, tie=False, running=self._issues(this) if follows and self.together else 0)
         for product in this.trailing:
             self._promote(product)
@@ -146,7 +148,13 @@ class PromotingConsumer(Consumer):
         if follows and not self.together:
             self._await_next(left)
             self._issue_leading(this)
+            self._let_other_pass()
         return follows
+
+    def _let_other_pass(self) -> None:
+        """The other consumer may issue products: all of this one's are issued."""
+        if self.ping_pong:
+            self.ctx.line(f"{self.ctx.helper('_arrive')}({FIRST_BARRIER + 1} - {self.me})")
 
     def _start_leading(self, this: LoopPart, more: str = "") -> None:
         unscaled = self.structure.unscaled
@@ -161,7 +169,7 @@ class PromotingConsumer(Consumer):
         super()._start_leading(this, more)
 
     def _left(self, product: Product) -> None:
-        if self.structure.in_halves is None:
+        if self.structure.in_halves is None and not product.exact:
             super()._left(product)
             return
         ctx = self.ctx
@@ -169,10 +177,49 @@ class PromotingConsumer(Consumer):
         wide = ctx.shape(product.a)[1]
         if product.target not in self.left:
             self.left[product.target] = ctx.names.fresh(f"{product.target}_left")
-        tile = emit(ctx, part(product.a, self.rows), wide).doc
+        if not product.exact:
+            self._line_of_operand(self.left[product.target], product, self._keys(product.a, wide))
+            return
+        first, second, rounded, rest = (self._name(product, what) for what in ("first", "second", "rounded", "rest"))
+        keys = self._keys(unrounded(product.a), wide)
+        ctx.line(seq(f"{first}, {second} = ", call(ctx.helper("_split_keys"), keys)))
+        ctx.line(f"{rounded}, {rest} = {ctx.helper('_rounded_and_rest')}({first})")
+        of_first, of_rest, of_second = self._parts_of_left(product)
+        self._line_of_operand(of_first, product, rounded)
+        self._line_of_operand(of_rest, product, rest)
+        self._line_of_operand(of_second, product, f"{second}.to(gl.float8e4nv)")
+
+    def _keys(self, tile: TileExpr, wide: int) -> Doc:
+        """A tile of weights with its keys in order."""
+        text = emit(self.ctx, part(tile, self.rows), wide).doc
+        return text if self.structure.in_halves is None else call(self.ctx.helper("_in_order_of_keys"), text)
+
+    def _line_of_operand(self, name: str, product: Product, tile: Doc) -> None:
+        """`name` is the tile as a left operand; if keys are in halves, every thread has its elements already."""
+        ctx = self.ctx
         layout = ctx.operand_layout(ctx.shape(product.store.target)[1])
-        keys = call(ctx.helper("_in_order_of_keys"), tile)
-        ctx.line(seq(f"{self.left[product.target]} = ", call("gl.convert_layout", keys, layout, "assert_trivial=True")))
+        trivial = () if self.structure.in_halves is None else ("assert_trivial=True",)
+        ctx.line(seq(f"{name} = ", call("gl.convert_layout", tile, layout, *trivial)))
+
+    def _parts_of_left(self, product: Product) -> list[str]:
+        """The variables of the left operands: of the first keys, of what rounding leaves of them, and of the others."""
+        left = self.left[product.target]
+        return [left, *(self._name(product, what) for what in ("left_rest", "left_second"))]
+
+    def _name(self, product: Product, what: str) -> str:
+        """The variable of a part of a product's weights."""
+        if (product.target, what) not in self.of_weights:
+            self.of_weights[product.target, what] = self.ctx.names.fresh(f"{product.target}_{what}")
+        return self.of_weights[product.target, what]
+
+    def _operands(self, ring: RingBuffer, product: Product) -> list[tuple[str, str]]:
+        if not product.exact:
+            return super()._operands(ring, product)
+        of_first, of_rest, of_second = self._parts_of_left(product)
+        first, second = (
+            f"{ring.tile}.slice({start}, {product.exact}, dim=1).permute((1, 0))" for start in (0, product.exact)
+        )
+        return [(of_first, first), (of_rest, first), (of_second, second)]
 
     def _fresh_name(self, tensor: str) -> None:
         ctx = self.ctx

@@ -25,6 +25,8 @@ class Product:
             one with `promotion`.
         promotion: the statement that adds the product to its accumulator in float32, if the matrix unit does not; it is
             no other's of the part.
+        exact: of how many keys, the first ones of a tile, the left operand is a number of 8 bits and what rounding to
+            it leaves (htile/rounded_weights.py).
     """
 
     store: Store
@@ -33,6 +35,7 @@ class Product:
     transposed: bool
     acc: TileExpr | None
     promotion: Store | None = None
+    exact: int = 0
 
     @property
     def target(self) -> str:

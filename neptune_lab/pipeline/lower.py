@@ -146,7 +146,8 @@ def code_passes(code: CodeOptions, *, any_size: bool = False) -> dict[str, htile
     """
     by_data = {"skip_tiles_by_list", *([] if any_size else ["skip_tiles_by_data"])} if code.code == "gluon" else set()
     by_list = {"skip_tiles_by_list"} if code.hidden_tiles == "bounds" else set[str]()
-    left_out = {*code.disable_passes, *by_data, *by_list}
+    weights = {"split_rounded_weights"} if code.rounded_weights == "single" else set[str]()
+    left_out = {*code.disable_passes, *by_data, *by_list, *weights}
     chosen = {name: rewrite for name, rewrite in htile_passes.PASSES.items() if name not in left_out}
     if code.hidden_tiles == "list" and "skip_tiles_by_list" in chosen:
         chosen["skip_tiles_by_list"] = htile_passes.ALL_PASSES["skip_every_tile_by_list"]

@@ -20,6 +20,7 @@ E4 = "float8_e4m3fn"
 HOPPER = Target("cuda", (9, 0))
 # Of weights of e4m3 (docs/concepts/numbers.md).
 TOLERANCE = 3e-2
+OF_SPLIT = 2e-2  # the first half of each tile of keys with weights that are two numbers
 
 
 def causal(b: Any, h: Any, q: Any, kv: Any) -> Any:
@@ -69,13 +70,13 @@ def amplified(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {**inputs, **made}
 
 
-def check(operator: Operator, **options: Any) -> str:
+def check(operator: Operator, tolerance: float = TOLERANCE, **options: Any) -> str:
     """The source of the kernel, which is right."""
     kernel = compiled(operator, **options)
     drawn = operator.random_inputs(0)
     for inputs in (drawn, amplified(drawn)) if "q_scale" in drawn else (drawn,):
         for got, want in zip(run(kernel, inputs), wanted(operator, inputs), strict=True):
-            assert error(got, want) < TOLERANCE
+            assert error(got, want) < tolerance
     return kernel.source
 
 
@@ -109,6 +110,35 @@ def test_attention(name: str):
     # Where tiles divide the keys, no weight moves between threads; rows are summed after the loop.
     assert ("_in_order_of_keys(" in source) == (name != "keys that tiles do not divide")
     assert "_sums_of_threads(" in source
+
+
+@pytest.mark.one_in(14)
+@pytest.mark.parametrize("name", OPERATORS)
+def test_weights_that_are_two_numbers(name: str):
+    source = check(OPERATORS[name](), OF_SPLIT, rounded_weights="split")
+    assert source.count("_rounded_and_rest(") > 1  # its definition, and calls
+
+
+@pytest.mark.one_in(5)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"block_kv": 128},
+        {"block_kv": 256},
+        {"block_kv": 256, "persistent": True},
+        {"block_kv": 64, "ping_pong": False, "ring_stages": 3},
+        {"block_q": 192, "block_kv": 128, "persistent": True},
+    ],
+    ids=str,
+)
+def test_options_of_weights_that_are_two_numbers(options: dict[str, Any]):
+    check(eights(causal, heads=4, q_len=512, kv_len=512), OF_SPLIT, rounded_weights="split", **options)
+
+
+def test_tiles_of_too_few_keys_for_weights_that_are_two_numbers():
+    kernel = by_name.compile(eights(), "rolling_update", block_q=128, block_kv=32, rounded_weights="split")
+    why = why_unsupported(kernel.htile, kernel.htile.kernels[0]) or ""
+    assert "has a remainder for 16 keys; expected a multiple of 32" in why
 
 
 def test_positions_follow_the_order_of_keys():

@@ -16,6 +16,7 @@ E4, E5, INT8 = torch.float8_e4m3fn, torch.float8_e5m2, torch.int8
 HALF, BF16, FULL = torch.float16, torch.bfloat16, torch.float32
 # Weights of 16 bits; weights of e4m3, which have three binary digits (docs/concepts/numbers.md derives the figure).
 TOLERANCE, OF_EIGHTS = 5e-3, 3e-2
+OF_SPLIT = 2e-2  # weights of e4m3, the first half of each tile of keys as two numbers
 
 
 def window(b, h, q, kv):
@@ -114,6 +115,16 @@ def test_masks_and_shapes(dtypes: str, mask: str, shape: str):
 def test_weights_of_8_bits(q_dtype: torch.dtype, shape: str):
     tensors, scales = case(2, (q_dtype, E4, E4), SHAPES[shape], ["heads"] * 3)
     checked(tensors, scales, None if shape == "decode" else causal, OF_EIGHTS, weights_dtype=E4)
+
+
+@pytest.mark.one_in(6)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("q_dtype", [E4, BF16])
+def test_weights_of_8_bits_that_are_two_numbers(q_dtype: torch.dtype, shape: str):
+    tensors, scales = case(2, (q_dtype, E4, E4), SHAPES[shape], ["heads"] * 3)
+    options = {"rounded_weights": "split"}
+    mask = None if shape == "decode" else causal
+    checked(tensors, scales, mask, OF_SPLIT, weights_dtype=E4, kernel_options=options)
 
 
 def test_weights_of_8_bits_keep_small_ones():
