@@ -1,9 +1,11 @@
-"""Which integers of an input are positions: those below the size of what they index."""
+"""Positions in definitions: integers of an input that index something, and iterations that are compared."""
 
 from __future__ import annotations
 
-from neptune_lab.loop_ir.nodes import Cast, Expr, Load, Op, Program, Var, loads, walk
+from neptune_lab.loop_ir.nodes import Cast, Expr, Load, Op, Program, Var, children, loads, walk
 from neptune_lab.loop_ir.tree import blocks
+
+_COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 
 
 def positions_below(program: Program, name: str, most: int) -> int:
@@ -40,4 +42,24 @@ def _unconverted(expr: Expr) -> Expr:
     return expr
 
 
-__all__ = ["positions_below"]
+def compares_positions(expr: Expr) -> bool:
+    """Whether an expression compares iteration variables, as a mask does; those of an index of a read do not count.
+
+    >>> compares_positions(Op("select", (Op("le", (Var("j"), Var("i"))), Var("x"), Var("y"))))
+    True
+    >>> compares_positions(Op("lt", (Load("x", (Var("i"),)), Load("y", (Var("i"),)))))
+    False
+    """
+    if isinstance(expr, Load):
+        return False
+    inside = children(expr)
+    if isinstance(expr, Op) and expr.name in _COMPARISONS and any(map(_has_position, inside)):
+        return True
+    return any(map(compares_positions, inside))
+
+
+def _has_position(expr: Expr) -> bool:
+    return isinstance(expr, Var) or (not isinstance(expr, Load) and any(map(_has_position, children(expr))))
+
+
+__all__ = ["compares_positions", "positions_below"]

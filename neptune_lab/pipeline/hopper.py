@@ -105,9 +105,10 @@ def suited_to_odd_lengths(code: CodeOptions) -> CodeOptions:
 
 
 def _widest_output(kernel: Kernel) -> int:
-    """Columns of the widest output."""
-    shapes = (kernel.htile.tensor(name).shape for name in kernel.htile.outputs)
-    return max(shape[-1] if shape else 1 for shape in shapes)
+    """Columns of the widest output; those that have one value per row, such as the log-sum-exp, have none."""
+    shapes = [kernel.htile.tensor(name).shape for name in kernel.htile.outputs]
+    most = max(map(len, shapes))
+    return max(shape[-1] if shape else 1 for shape in shapes if len(shape) == most)
 
 
 def _would_skip_by_data(kernel: Kernel) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,10 +24,12 @@ from neptune_lab.htile.interpret import interpret
 from neptune_lab.htile.walk import written_tensors
 from neptune_lab.htile_to_gluon.joint import joined
 from neptune_lab.htile_to_gluon.joint.match import joint_of
+from neptune_lab.htile_to_gluon.joint.plan import plan_of
 from neptune_lab.htile_to_gluon.structure import UnsupportedKernel
+from neptune_lab.htile_to_triton.scope import UniqueNames
 from neptune_lab.operators import attention, training
 from neptune_lab.operators.reverse_mode import groups
-from neptune_lab.pipeline.joint import joint_kernel
+from neptune_lab.pipeline.joint import default_joint_choice, joint_kernel
 from neptune_lab.pipeline.validate.at_sizes import wrong_at
 
 SCRIPT = Path(__file__).parent.parent / "gluon_offline.py"
@@ -166,6 +169,34 @@ def test_heads_of_a_group(monkeypatch: pytest.MonkeyPatch, queries: int, keys: i
     op = attention.gqa(1, queries, 300, width, kv_heads=keys)
     assert joint_of(backward(op, code).htile).around is not None
     assert simulated(op, causal, code=code) < 3e-3
+
+
+@pytest.mark.parametrize(
+    ("masked", "code", "inside"), [(True, "in order", True), (True, "any order", False), (False, "in order", False)]
+)
+def test_heads_of_a_group_at_a_tile(monkeypatch: pytest.MonkeyPatch, masked: bool, code: str, inside: bool):
+    """A row block that has fewer tiles than the one before it, and waits for it, visits all heads at a tile."""
+    monkeypatch.setattr(groups, "FEWEST_ROWS", 1)
+    kernel = backward(attention.gqa(1, 6, 512, 128, causal=masked, kv_heads=2), {"in order": IN_ORDER}.get(code, JOINT))
+    functions = kernel.source.split("@gluon.jit")
+    for role in ("producer", "consumer", "adder"):
+        (text,) = (part for part in functions if f"_{role}(" in part.partition(":\n")[0])
+        loops = [line for line in text.splitlines() if line.strip().startswith("for ")]
+        assert len(loops) == 2
+        assert ["range(3)" in loop for loop in loops] == [not inside, inside], role
+
+
+def test_heads_whose_tiles_differ_are_not_visited_at_a_tile(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(groups, "FEWEST_ROWS", 1)
+    made = joined(backward(attention.gqa(1, 6, 512, 128, kv_heads=2), IN_ORDER).htile, in_order=True)
+    _, plan = plan_of(made.program, made.joint, made.total, made.order, UniqueNames(()))
+    assert plan.heads_of_tiles
+    assert plan.joint.around is not None
+    (part,) = plan.structure.parts
+    assert part.loop is not None
+    later = ir.Arith("+", part.loop.start, ir.Name(plan.joint.around.var))
+    structure = replace(plan.structure, parts=(replace(part, loop=replace(part.loop, start=later)),))
+    assert not replace(plan, structure=structure).heads_of_tiles
 
 
 @pytest.mark.one_in(2)
@@ -315,3 +346,28 @@ def test_kernels_compile_for_hopper(tmp_path: Path):
         assert not facts["serialized"]
         assert facts["spills"] <= 160
         assert facts["shared"] <= 232448
+
+
+@pytest.mark.parametrize(
+    ("make", "joint"),
+    [
+        (lambda: attention.full(1, 2, 256, 64), True),
+        (lambda: attention.causal(1, 2, 256, 64), False),
+        (lambda: attention.causal(1, 2, 256, 128), True),
+    ],
+    ids=["full, 64", "causal, 64", "causal, 128"],
+)
+def test_nests_are_one_kernel_by_default_where_that_is_as_fast(make: Callable[[], Any], joint: bool):
+    assert (default_joint_choice(training(make(), ("q", "k", "v")).backward) is not None) == joint
+
+
+@pytest.mark.parametrize(("code", "heads"), [(IN_ORDER, "4"), (JOINT, "2")], ids=["in order", "any order"])
+def test_enough_heads_run_together_to_even_out_row_blocks(code: nl.CodeOptions, heads: str):
+    """Of 4 heads of keys with 64 row blocks each, which serve 8 heads of queries; the cache holds the tiles of one."""
+    op = attention.gqa(1, 32, 8192, 128, kv_heads=4, dtype="bfloat16")
+    assert re.findall(r"_locate\(.*, 64, (\d+)\)", backward(op, code).source) == [heads] * 3
+
+
+def test_all_heads_of_a_group_count_if_a_program_visits_them_one_after_the_other():
+    op = attention.gqa(4, 32, 2048, 128, causal=False, kv_heads=8, dtype="bfloat16")
+    assert re.findall(r"_locate\(.*, 16, (\d+)\)", backward(op, IN_ORDER).source) == ["4"] * 3

@@ -12,7 +12,8 @@ from torch_to_stages import patterns
 
 import neptune_lab as nl
 from neptune_lab.loop_schedule.plan import plan
-from neptune_lab.loop_schedule.templates import choose_template
+from neptune_lab.loop_schedule.schedule import Schedule
+from neptune_lab.loop_schedule.templates import choose_template, common
 from neptune_lab.loop_schedule.templates.long_rows import long_rows
 from neptune_lab.loop_schedule.templates.nest_config import balanced_splits, default_config, nest_configs
 from neptune_lab.loop_schedule.templates.nest_shape import has_uneven_work, is_vector_product
@@ -409,3 +410,35 @@ def test_rows_past_those_of_16_warps_are_right():
     x = (4 * torch.randn(4, 99001, generator=torch.Generator().manual_seed(0))).bfloat16()
     out, exact = kernel(x).double(), x.double().softmax(-1)
     assert ((out - exact).norm() / exact.norm()).item() < 4e-3
+
+
+@pytest.mark.parametrize(
+    ("width", "per_pair", "sizes"), [(128, True, (64, 64, 4, 2)), (64, True, (128, 64, None, None))]
+)
+def test_a_bias_that_is_loaded_per_pair_leaves_room_for_another_program(width: int, per_pair: bool, sizes):
+    bias = torch.zeros(16, 2 * 4096 - 1, dtype=torch.bfloat16)
+
+    def mod(score, b, h, q, kv):
+        return score + bias[h, q - kv + 4095] if per_pair else score
+
+    op = attention.general(1, 16, 4096, 4096, width, mod, None, "bfloat16")
+    chosen = default_config(op.program, plan(op.program)[0])
+    assert (chosen.block_q, chosen.block_kv, chosen.num_warps, chosen.num_stages) == sizes
+
+
+@pytest.mark.parametrize("length", [384, 300])
+def test_a_product_apart_sums_over_tiles_of_a_long_axis(length: int):
+    """Whole, its operands would not fit shared memory."""
+    x, w = torch.randn(2, 40, length).bfloat16(), torch.randn(2, length, 24).bfloat16()
+    started = Schedule(nl.from_torch(lambda x, w: torch.bmm(x, w), x, w))
+    common.finish(started, {})
+    kernel = nl.compile(started, validate="none")
+    assert f"in range({length // 128}):" in kernel.htile_text
+    assert kernel.relative_error() < 1e-2
+
+
+def test_a_short_axis_of_a_product_apart_stays_whole():
+    x, w = torch.randn(2, 40, 256).bfloat16(), torch.randn(2, 256, 24).bfloat16()
+    started = Schedule(nl.from_torch(lambda x, w: torch.bmm(x, w), x, w))
+    common.finish(started, {})
+    assert " in range(" not in nl.compile(started, validate="none").htile_text

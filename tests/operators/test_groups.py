@@ -58,8 +58,14 @@ def test_one_nest_sums_over_queries_and_heads(kv_heads):
     assert kernel.relative_error() < 2e-3
 
 
-def test_few_programs_keep_the_shares_of_heads_apart(monkeypatch):
-    monkeypatch.setattr(groups, "FEWEST_ROWS", 2 * 2 * 24 + 1)
-    assert "h_part, j, i]" not in backward(attention.gqa(kv_heads=2, **SIZES)).source
-    monkeypatch.setattr(groups, "FEWEST_ROWS", 2 * 2 * 24)
-    assert "h_part, j, i]" in backward(attention.gqa(kv_heads=2, **SIZES)).source
+@pytest.mark.parametrize("causal", [True, False])
+def test_few_programs_keep_the_shares_of_heads_apart(monkeypatch, causal: bool):
+    """Twice as many rows are wanted under a mask, which leaves programs different amounts of work."""
+
+    def is_grouped(rows: int) -> bool:
+        monkeypatch.setattr(groups, "FEWEST_ROWS", rows)
+        return "h_part, j, i]" in backward(attention.gqa(kv_heads=2, causal=causal, **SIZES)).source
+
+    rows = 2 * 2 * 24 // (groups.UNEVEN if causal else 1)
+    assert not is_grouped(rows + 1)
+    assert is_grouped(rows)

@@ -7,6 +7,7 @@ import json
 import re
 import warnings
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from torch_to_stages import patterns
 import neptune_lab as nl
 from neptune_lab import records
 from neptune_lab.errors import EmitError, ScheduleError, ValidationError
-from neptune_lab.operators import attention
+from neptune_lab.operators import attention, training
 from neptune_lab.pipeline import Choice, compile_choice, kernel_of_record, schedule
 
 OP = attention.causal(1, 1, seq=64, head_dim=16)
@@ -82,6 +83,22 @@ HEADS = (1, 64, 512, 64)
 def test_what_nobody_tuned_is_in_gluon_where_that_is_faster(make, code: str):
     kernel = nl.compile(make(), tuned=True, target="h200", validate="none")
     assert kernel.code.code == code
+
+
+@pytest.mark.parametrize(("causal", "code"), [(False, "gluon"), (True, "triton")])
+def test_a_bias_per_pair_has_wide_tiles_in_gluon_if_they_fit(causal: bool, code: str):
+    """The log-sum-exp, which the forward pass of training also gives, has no columns: it changes nothing."""
+    bias = torch.zeros(64, 512, 512, dtype=torch.bfloat16)
+
+    def mod(score: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return score + bias[h, q, kv]
+
+    mask = (lambda b, h, q, kv: q >= kv) if causal else None
+    op = attention.general(1, 64, 512, 512, 128, mod, mask, "bfloat16", empty_rows="zero", live=True)
+    for one in (op, training(op).forward):
+        kernel = nl.compile(one, tuned=True, target="h200", validate="none")
+        assert kernel.code.code == code
+        assert code == "triton" or "_SHARED_128_128_BFLOAT16" in kernel.source  # 128 keys of 128 columns
 
 
 def _masked():

@@ -69,17 +69,23 @@ def emit_producer(ctx: GluonContext, plan: Plan) -> None:
 
 
 def _for_each_tile(ctx: GluonContext, plan: Plan, body: Callable[[LoopPart], None]) -> None:
-    """Emits the loops over tiles, for each head of a group."""
+    """Emits the loops over tiles and over the heads of a group, in the order that the plan chooses."""
+    group = None if plan.joint.around is None else replace(plan.structure.parts[0], loop=plan.joint.around)
+
+    def heads(this: LoopPart) -> None:
+        if group is None or not plan.heads_of_tiles:
+            body(this)
+        else:
+            for_each_tile(ctx, group, opened=False, body=lambda _: body(this))
 
     def loops(_: ir.IndexExpr) -> None:
         for this in plan.structure.parts:
-            for_each_tile(ctx, this, opened=False, body=lambda _, this=this: body(this))
+            for_each_tile(ctx, this, opened=False, body=lambda _, this=this: heads(this))
 
-    around = plan.joint.around
-    if around is None:
+    if group is None or plan.heads_of_tiles:
         loops(ir.Int(0))
     else:
-        for_each_tile(ctx, replace(plan.structure.parts[0], loop=around), opened=False, body=loops)
+        for_each_tile(ctx, group, opened=False, body=loops)
 
 
 def _copies(ctx: GluonContext, plan: Plan, this: LoopPart) -> None:

@@ -175,7 +175,7 @@ def emit_joint(
         raise UnsupportedKernel(f"its tiles take {plan.size + BARRIERS} bytes of shared memory, of {limit}")
     options = replace(options, stages=2, persistent=False)
     at_launch = plan.order is not None and options.heads_together is None and depends_on_sizes(made.kernel)
-    if plan.order is not None and options.heads_together is None and not at_launch:
+    if options.heads_together is None and not depends_on_sizes(made.kernel):
         options = replace(options, heads_together=plan.heads_together(program))
     vectors = [v.descriptor for v in plan.vectors if v.descriptor is not None]
     loaded = [v.tensor.name for v in plan.vectors if v.descriptor is None]

@@ -11,7 +11,7 @@ from neptune_lab.htile.sizes import product_of
 from neptune_lab.htile.substitute import substitute_index
 from neptune_lab.htile.walk import evaluate, names_of_index, reads, simplify
 from neptune_lab.htile_to_gluon.context import GluonContext
-from neptune_lab.htile_to_gluon.helpers import ORDERED_BYTES, ORDERED_CACHE, ORDERED_HEADS
+from neptune_lab.htile_to_gluon.helpers import EVEN, ORDERED_BYTES, ORDERED_CACHE, ORDERED_HEADS
 from neptune_lab.htile_to_gluon.joint.match import Joint
 from neptune_lab.htile_to_gluon.joint.regroup import regrouped
 from neptune_lab.htile_to_gluon.joint.vectors import Vector, columns_of, late_tiles, with_vectors
@@ -19,6 +19,7 @@ from neptune_lab.htile_to_gluon.rows import ROWS
 from neptune_lab.htile_to_gluon.shared_memory import RingBuffer, left_access, tile_bytes
 from neptune_lab.htile_to_gluon.structure import LoopPart, Product, Structure, UnsupportedKernel
 from neptune_lab.htile_to_gluon.tile_schedule import canonicalize
+from neptune_lab.htile_to_gluon.turns import usual_heads
 from neptune_lab.htile_to_triton.context import ADD, MUL, Extent, HostDescriptor, sizes_of
 from neptune_lab.htile_to_triton.descriptors import leaves_rows
 from neptune_lab.htile_to_triton.scope import UniqueNames
@@ -89,6 +90,29 @@ class Plan:
         return self.queries == ROWS
 
     @property
+    def heads_of_tiles(self) -> bool:
+        """Whether a program visits all heads of a group at a tile before the next tile, rather than all tiles of a head
+        before the next head.
+
+        A row block of few tiles would otherwise wait at the first tile of each head for the row block before it, which
+        has more: then all that run take as long as the longest. So it is if they add in order and differ in length.
+
+        Formal statement: for g: for i: body(g, i) is for i: for g: body(g, i), up to the order of the sums in
+        registers, if no bound of one loop depends on the other's variable.
+        """
+        around = self.joint.around
+        if around is None or self.order is None or not self.lengths_differ:
+            return False
+        loops = [part.loop for part in self.structure.parts if part.loop is not None]
+        return not any(around.var in names_of_index(loop.start) | names_of_index(loop.stop) for loop in loops)
+
+    @property
+    def lengths_differ(self) -> bool:
+        """Whether row blocks have different numbers of tiles."""
+        loops = (part.loop for part in self.structure.parts)
+        return any(loop is not None and self.joint.row in names_of_index(_count(loop)) for loop in loops)
+
+    @property
     def adders(self) -> int:
         """How many warps add to the total, in turn."""
         return 1 if self.order is None else 2
@@ -115,15 +139,27 @@ class Plan:
         """Those of the adder."""
         return self.stage, self.staged, self.freed
 
-    def heads_together(self, program: ir.Program) -> int:
-        """How many heads run at the same time if programs add in order: as many as fit the cache, so that few row
-        blocks of one head wait for each other; a divisor of their number."""
-        (*_, rows, _) = shape = program.tensor(self.total.tensor).shape
+    def heads_together(self, program: ir.Program) -> int | None:
+        """How many heads run at the same time, a divisor of their number; None: as many as in other kernels.
+
+        If programs add in order, as many as fit the cache, so that few row blocks of one head wait for each other.
+        Those of a group are visited one after the other, so the cache holds tiles of one, and row blocks of different
+        lengths even out only if all multiprocessors run some from the start.
+        """
         extent = {axis.var: axis.extent for axis in self.joint.kernel.grid}
         heads = prod(n for var, n in extent.items() if var != self.joint.row)
-        group = 1 if self.joint.around is None else evaluate(self.joint.around.stop, {})
-        most = max(1, ORDERED_CACHE // (rows * shape[-1] * group * ORDERED_BYTES))
-        return max(n for n in range(1, heads + 1) if heads % n == 0 and n <= min(most, ORDERED_HEADS))
+        divisors = [n for n in range(1, heads + 1) if heads % n == 0]
+        fewest = next((n for n in divisors if n * extent[self.joint.row] >= EVEN // 2), heads)
+        (*_, rows, columns) = program.tensor(self.total.tensor).shape
+        if self.order is None:
+            if self.joint.around is None or not self.lengths_differ:
+                return None
+            loaded = sum(2 * prod(program.tensor(ring.tensor).shape) for ring in self.rings)
+            return max(fewest, usual_heads(extent[self.joint.row], heads, loaded, differ=True))
+        group = 1 if self.joint.around is None or self.heads_of_tiles else evaluate(self.joint.around.stop, {})
+        most = min(max(1, ORDERED_CACHE // (rows * columns * group * ORDERED_BYTES)), ORDERED_HEADS)
+        chosen = max(n for n in divisors if n <= most)
+        return max(chosen, fewest) if self.heads_of_tiles else chosen
 
     def ring_of(self, product: Product) -> RingBuffer:
         """The ring of a product's right operand."""
@@ -203,6 +239,11 @@ class Plan:
             ),
             None,
         )
+
+
+def _count(loop: ir.For) -> ir.IndexExpr:
+    """The number of iterations of a loop."""
+    return canonicalize(ir.Arith("-", loop.stop, loop.start))
 
 
 def _flat(ctx: GluonContext, shape: tuple[ir.IndexExpr, ...], index: tuple[ir.IndexExpr, ...]) -> str:

@@ -10,6 +10,7 @@ from typing import Concatenate, ParamSpec
 from neptune_lab.errors import NeptuneError, ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Program, folded_loops, reads, variables
+from neptune_lab.loop_ir.products import is_product
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_schedule.fusion import loop_ref
@@ -236,9 +237,30 @@ def _own_kernel(sch: Schedule, name: str, block_q: int, block_kv: int) -> None:
     grid = [loop.var for loop in loops if loop.var not in folded and loop.var not in tiles]
     made = tile_loops(sch, name, tiles) if tiles else {}
     outer = [*grid, *made.values()]
-    ordered = put_outermost(sch, name, *outer)
+    cut = _cut_contraction(sch, name, [*tiles.values()])
+    ordered = put_outermost(sch, name, *outer, *([loop_ref(cut)[1]] if cut else []))
     if outer and len(ordered) > len(outer):
         bind_grid(sch, name, outside=ordered[len(outer)])
+    if cut:
+        start_contraction(sch, cut)
+
+
+def _cut_contraction(sch: Schedule, name: str, sizes: list[int]) -> str | None:
+    """Tiles the axis that a product of two tiles sums over, if it is long: its operands would not fit shared memory.
+
+    Args:
+        sizes: of the tile of the product.
+
+    Returns:
+        Its outer loop, as "block.loop"; None if nothing is cut.
+    """
+    block = tree.find_block(sch.program, name)[1]
+    folded = [it.name for it in block.iters if it.kind == "reduce"]
+    if not is_product(block) or reducer_of(block) != "sum" or len(sizes) < 2 or len(folded) != 1:
+        return None
+    if block.iter(folded[0]).extent <= LONGEST_CONTRACTION:
+        return None
+    return sch.split(f"{name}.{folded[0]}", (None, contraction_tile(*sizes)))[0]
 
 
 def _fuse_map_of(sch: Schedule, name: str) -> None:
