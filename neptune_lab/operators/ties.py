@@ -1,8 +1,10 @@
-"""Derivatives at points where an expression has none: max(x, y) and min(x, y) where both are equal, and sqrt(0).
+"""Derivatives at points where an expression has none: max(x, y) and min(x, y) where both are equal, sqrt(0), and
+maxima and minima of rows where several terms are equal to them.
 
 PyTorch's answer depends on the function: at a tie, `torch.maximum` halves the cotangent, `relu` gives x nothing, and
 `clamp` gives x all of it; at 0, `sqrt` has an infinite derivative, and `norm` 0.  The loop-scalar IR has one maximum
-and one root, so `from_torch` notes the answer beside the program.
+and one root, so `from_torch` notes the answer beside the program.  Of a row, `amax` shares the cotangent among equal
+elements, and `max(dim)`, which returns a position too, gives it to the element at that position.
 """
 
 from __future__ import annotations
@@ -18,6 +20,10 @@ x gets at that point: 0, 1/2 or 1."""
 
 HALVES_TIES = 0.5
 """What an expression has that is not listed."""
+
+FIRST_OF_EQUALS: Expr = Load("", ())
+"""The key of a stage that folds a maximum or minimum whose first equal term gets all of the cotangent; without it, equal
+terms share the cotangent."""
 
 
 def without_indices(expr: Expr) -> Expr:
@@ -39,4 +45,4 @@ def merged(given: Iterable[Ties]) -> dict[Expr, float]:
     return found
 
 
-__all__ = ["HALVES_TIES", "Ties", "merged", "without_indices"]
+__all__ = ["FIRST_OF_EQUALS", "HALVES_TIES", "Ties", "merged", "without_indices"]

@@ -31,7 +31,7 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.reduction import OPERATORS, identity
 from neptune_lab.loop_ir.simplify import simplify
-from neptune_lab.operators.ties import HALVES_TIES, without_indices
+from neptune_lab.operators.ties import FIRST_OF_EQUALS, HALVES_TIES, without_indices
 from neptune_lab.torch_to_stages.lines import SourceLine
 from neptune_lab.torch_to_stages.masks import decided
 from neptune_lab.torch_to_stages.values import HALVES, Index, Value, computed_dtype, type_of, wrapped
@@ -177,6 +177,7 @@ class Stages:
         term: Callable[[Index, Index], Expr],
         dtype: str,
         hint: str = "",
+        first: bool = False,
     ) -> Value:
         """A stage that folds `term` along new axes.
 
@@ -187,6 +188,7 @@ class Stages:
             term: from the indices of the result and of the folded axes to a term.
             dtype: torch's dtype of the result.
             hint: a name; "" for the hint of the user's line.
+            first: whether the first of several equal extrema gets all of the cotangent (`operators.ties`).
 
         Returns:
             The stage as a tensor.
@@ -197,6 +199,8 @@ class Stages:
         self._ties.clear()
         value = self._with_simple_indices(term(at, tuple(Var(it.name) for it in reduced)))
         stored = self.type_of(value)
+        if first:
+            self._ties[FIRST_OF_EQUALS] = 1.0
         reduced, value = _without_unused(reducer, reduced, value, stored)
         if not reduced:
             return self.map(Value(tuple(shape), dtype, lambda i: substitute(value, _named(spatial, i)), line=self.line))

@@ -17,12 +17,12 @@ from neptune_lab.operators.reverse_mode.derivatives import Arithmetic, partial, 
 from neptune_lab.operators.reverse_mode.masks import is_weighted, of_visible
 from neptune_lab.operators.reverse_mode.origins import Origin, Use, uses_of
 from neptune_lab.operators.reverse_mode.part import Part, apart, placed
-from neptune_lab.operators.reverse_mode.reductions import is_exact, of_extremum, of_product
+from neptune_lab.operators.reverse_mode.reductions import is_exact, of_extremum, of_first, of_product
 from neptune_lab.operators.reverse_mode.stages import Axis, Stage
 from neptune_lab.operators.reverse_mode.terms import by_value, is_rounded, variables_of
 from neptune_lab.operators.reverse_mode.transpose import is_permutation
 from neptune_lab.operators.reverse_mode.weights import Softmax, without_casts
-from neptune_lab.operators.ties import Ties
+from neptune_lab.operators.ties import FIRST_OF_EQUALS, Ties
 from neptune_lab.scalar_ops import OPERATIONS
 from neptune_lab.strict.dtypes import HALVES
 
@@ -155,7 +155,7 @@ class Reverse:
             slope = partial(stage.term, read, self.arithmetic.within(stage.name))
             if slope is not None:
                 slope = of_visible(stage.term, slope) if weighted else slope
-                rules = (*_of_all(stage), *rules_of(stage.term, read))
+                rules = (*self._of_all(stage), *rules_of(stage.term, read))
                 self._add(stage, read, outer, by_value(slope, stage), self._factors[stage.name], rules)
 
     def _outer(self, stage: Stage) -> Expr:
@@ -164,7 +164,8 @@ class Reverse:
         if stage.reducer in (None, "sum"):
             return cotangent
         if stage.reducer in ("max", "min"):
-            made, outer = of_extremum(stage, cotangent, self.arithmetic, self._fresh, is_exact(stage.term, self.stages))
+            rule = of_first if self._of_first(stage) else of_extremum
+            made, outer = rule(stage, cotangent, self.arithmetic, self._fresh, is_exact(stage.term, self.stages))
         elif stage.reducer == "prod":
             made, outer = of_product(stage, cotangent, self.arithmetic, self._fresh)
         else:
@@ -174,9 +175,18 @@ class Reverse:
             )
         self.made += made
         self.origins |= {
-            x.name: Origin("count", stage.name, (Use(stage.name, (f"{stage.reducer} of all",)),)) for x in made
+            x.name: Origin("count", stage.name, (Use(stage.name, self._of_all(stage)),)) for x in made
         }
         return outer
+
+    def _of_first(self, stage: Stage) -> bool:
+        return FIRST_OF_EQUALS in self.ties.get(stage.name, {})
+
+    def _of_all(self, stage: Stage) -> tuple[str, ...]:
+        """The rule of a stage's reduction."""
+        if self._of_first(stage):
+            return (f"first {stage.reducer}",)
+        return () if stage.reducer is None else (f"{stage.reducer} of all",)
 
     # -- a softmax -----------------------------------------------------------------------------------------
 
@@ -364,11 +374,6 @@ class Reverse:
         self.made.append(Stage(own, axes, (), None, value if dtype == self.dtype else Cast(dtype, value), dtype))
         self.origins[own] = self.origins[total.buffer]
         return own
-
-
-def _of_all(stage: Stage) -> tuple[str, ...]:
-    """The rule of a stage's reduction."""
-    return () if stage.reducer is None else (f"{stage.reducer} of all",)
 
 
 __all__ = ["Reverse"]

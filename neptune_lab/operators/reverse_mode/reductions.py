@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 
-from neptune_lab.loop_ir.nodes import Expr, Load, Op, walk
+from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, Var, add, mul, walk
 from neptune_lab.operators.reverse_mode.derivatives import Arithmetic
 from neptune_lab.operators.reverse_mode.stages import Stage
 from neptune_lab.scalar_ops import OPERATIONS
@@ -30,16 +31,48 @@ def of_extremum(
     Returns:
         The stage that counts the terms, and the cotangent of a term.
     """
-    reached: Expr = Op("eq", (stage.term, stage.element))
-    if not exact:
-        term, element = a.wide(stage.term), a.wide(stage.element)
-        bound = Op("mul", (Op("abs", (element,)), a.number(ROUNDINGS)))
-        reached = Op("or", (reached, Op("le", (Op("abs", (Op("sub", (term, element)),)), bound))))
+    reached = _reached(stage, a, exact)
     one = Op("select", (reached, a.number(1), a.number(0)))
     count = Stage(fresh(f"{stage.name}_ties"), stage.axes, stage.folded, "sum", one, a.dtype)
     chosen = a.select(reached, a.div(cotangent, count.element), None)
     assert chosen is not None
     return (count,), chosen
+
+
+def of_first(
+    stage: Stage, cotangent: Expr, a: Arithmetic, fresh: Callable[[str], str], exact: bool
+) -> tuple[tuple[Stage, ...], Expr]:
+    """The cotangent of each term of a maximum or minimum whose position is a result too, as of torch.max(x, dim): the
+    first of the terms that are equal to it gets its cotangent (derivatives.yaml: value_selecting_reduction_backward).
+
+    Args:
+        stage: the reduction.
+        cotangent: its cotangent, at its own axes.
+        a: arithmetic.
+        fresh: makes a name of a stage.
+        exact: as for `of_extremum`.
+
+    Returns:
+        The stage of the position, and the cotangent of a term.
+    """
+    place: Expr = Const(0)
+    for name, extent in stage.folded:
+        place = add(mul(place, extent), Var(name))
+    found = Op("select", (_reached(stage, a, exact), place, Const(prod(stage.extents[n] for n, _ in stage.folded))))
+    position = Stage(fresh(f"{stage.name}_place"), stage.axes, stage.folded, "min", found, "int32")
+    chosen = a.select(Op("eq", (place, position.element)), cotangent, None)
+    assert chosen is not None
+    return (position,), chosen
+
+
+def _reached(stage: Stage, a: Arithmetic, exact: bool) -> Expr:
+    """Whether a term is equal to the extremum, or up to rounding."""
+    reached: Expr = Op("eq", (stage.term, stage.element))
+    if exact:
+        return reached
+    term, element = a.wide(stage.term), a.wide(stage.element)
+    bound = Op("mul", (Op("abs", (element,)), a.number(ROUNDINGS)))
+    return Op("or", (reached, Op("le", (Op("abs", (Op("sub", (term, element)),)), bound))))
 
 
 def is_exact(expr: Expr, stages: Sequence[Stage]) -> bool:
@@ -87,4 +120,4 @@ def of_product(
     return (zeros, rest), chosen
 
 
-__all__ = ["is_exact", "of_extremum", "of_product"]
+__all__ = ["is_exact", "of_extremum", "of_first", "of_product"]

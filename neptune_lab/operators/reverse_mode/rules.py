@@ -34,6 +34,8 @@ WHOLE: dict[str, tuple[str, Callable[..., Any]]] = {
     "sum of all": ("Every term of a sum gets the sum's cotangent.", cotangents.Reverse._outer),
     "max of all": ("The terms that are equal to the maximum share its cotangent.", reductions.of_extremum),
     "min of all": ("The terms that are equal to the minimum share its cotangent.", reductions.of_extremum),
+    "first max": ("The first term that is equal to the maximum gets its cotangent.", reductions.of_first),
+    "first min": ("The first term that is equal to the minimum gets its cotangent.", reductions.of_first),
     "prod of all": (
         "A term of a product gets the cotangent times the product of all other terms.",
         reductions.of_product,

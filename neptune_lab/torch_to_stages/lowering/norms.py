@@ -23,7 +23,7 @@ def variance(ctx: Context, x: Value, dims: tuple[int, ...], less: float = 0) -> 
         deviation = Op("sub", (x.at(i), middle.at(i)))
         return Op("mul", (deviation, deviation))
 
-    spread = mean_of(ctx, Value(x.shape, x.dtype, square), dims, hint=f"{name}_squares", less=int(less))
+    spread = mean_of(ctx, Value(x.shape, x.dtype, square), dims, hint=f"{name}_squares", less=less)
     return mean, spread
 
 

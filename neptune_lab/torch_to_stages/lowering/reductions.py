@@ -20,7 +20,13 @@ def along(value: Value, dims: tuple[int, ...], kept_index: Index, folded_index: 
 
 
 def reduced(
-    ctx: Context, reducer: Reducer, value: Value, dims: tuple[int, ...], hint: str = "", dtype: str = ""
+    ctx: Context,
+    reducer: Reducer,
+    value: Value,
+    dims: tuple[int, ...],
+    hint: str = "",
+    dtype: str = "",
+    first: bool = False,
 ) -> Value:
     """`value` folded along `dims`, without these dimensions.
 
@@ -31,6 +37,7 @@ def reduced(
         dims: from 0, sorted; none for a copy.
         hint: the stage's name.
         dtype: torch's dtype of the result; "" for that of `value`.
+        first: whether the first of several equal extrema gets all of the cotangent.
 
     Returns:
         The result; in float32 if its dtype has 16 bits.
@@ -40,7 +47,7 @@ def reduced(
         return value
     sizes = [value.shape[d] for d in dims]
     return ctx.stages.reduce(
-        reducer, shape, sizes, lambda i, r: value.at(along(value, dims, i, r)), dtype or value.dtype, hint
+        reducer, shape, sizes, lambda i, r: value.at(along(value, dims, i, r)), dtype or value.dtype, hint, first
     )
 
 
@@ -77,11 +84,11 @@ def mean(ctx: Context, x: Value, dim: Any = None, keepdim: bool = False, *, dtyp
     return finished(mean_of(ctx, ctx.converted(x, ctx.dtype), dims), x, dims, keepdim)
 
 
-def mean_of(ctx: Context, x: Value, dims: tuple[int, ...], hint: str = "", less: int = 0) -> Value:
-    """The mean along `dims`, without these dimensions, as the sum times 1 / (count - less)."""
+def mean_of(ctx: Context, x: Value, dims: tuple[int, ...], hint: str = "", less: float = 0) -> Value:
+    """The mean along `dims`, without these dimensions, as the sum times 1 / max(count - less, 0)."""
     count = math.prod(x.shape[d] for d in dims)
     total = reduced(ctx, "sum", x, dims, hint=hint or f"{ctx.stages.hint}_sum")
-    share = ctx.as_dtype(Const(1.0 / max(count - less, 0) if count > less else float("nan"), "float32"), x.dtype)
+    share = ctx.as_dtype(Const(1.0 / (count - less) if count > less else math.inf, "float32"), x.dtype)
     return Value(total.shape, total.dtype, lambda i: Op("mul", (total.at(i), share)))
 
 
@@ -89,14 +96,14 @@ def mean_of(ctx: Context, x: Value, dims: tuple[int, ...], hint: str = "", less:
 def amax(ctx: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
     """The largest element."""
     dims = dims_of(x, dim)
-    return finished(reduced(ctx, "max", x, dims), x, dims, keepdim)
+    return finished(reduced(ctx, "any" if x.dtype == "bool" else "max", x, dims), x, dims, keepdim)
 
 
 @lowers("amin", "min.default")
 def amin(ctx: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
     """The smallest element."""
     dims = dims_of(x, dim)
-    return finished(reduced(ctx, "min", x, dims), x, dims, keepdim)
+    return finished(reduced(ctx, "all" if x.dtype == "bool" else "min", x, dims), x, dims, keepdim)
 
 
 @lowers("prod")
@@ -134,7 +141,10 @@ def first_position(ctx: Context, x: Value, reducer: Reducer, dim: int | None, ke
     """
     dims = dims_of(x, dim)
     x = ctx.reused(x)
-    extreme = reduced(ctx, reducer, x, dims, hint=f"{ctx.stages.hint}_{reducer}")
+    own = reducer
+    if x.dtype == "bool":
+        own = "any" if reducer == "max" else "all"
+    extreme = reduced(ctx, own, x, dims, hint=f"{ctx.stages.hint}_{reducer}", first="float" in x.dtype)
     wide = kept(extreme, x, dims).expanded(x.shape)
     count = 1
     for d in dims:
