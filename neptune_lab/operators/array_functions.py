@@ -277,6 +277,15 @@ def _outer(x: Array, y: Array) -> Array:
     return Array((x.shape[0], y.shape[0]), lambda at: x.element(at[:1]) * y.element(at[1:]))
 
 
+def _item(x: Array) -> Any:
+    if prod(x.shape) != 1:
+        raise DefinitionError(
+            f"a mod reads {x.described()} of shape {x.shape} by item(), which takes tensors of one element",
+            help="read an element by its index, such as table[0]",
+        )
+    return x.element((0,) * x.ndim).item()
+
+
 def _same(x: Any, *_others: Any, **_options: Any) -> Any:
     return x
 
@@ -325,6 +334,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "tolist": list,
     **dict.fromkeys(("contiguous", "clone", "cpu", "cuda"), _same),
     "detach": lambda x: noted(x, stops=True),
+    "item": _item,
 }
 # Those of one element too: a `Scalar` has no axes.
 OF_SCALARS = frozenset(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.array_indices import from_end, index_of
-from neptune_lab.operators.arrays import Array, Indices, broadcast, constant
+from neptune_lab.operators.arrays import MOST, Array, Indices, broadcast, constant
 
 if TYPE_CHECKING:
     from neptune_lab.operators.math import Scalar
@@ -199,6 +199,11 @@ def _joined(parts: Sequence[Any], dim: int = 0) -> Any:
 def _one_of(values: Sequence[Any], index: Any) -> Any:
     if isinstance(index, int):
         return values[index]
+    if len(values) > MOST:
+        raise DefinitionError(
+            f"a mod joins {len(values)} tensors or elements, and reads one by an index that varies: at most {MOST}",
+            help="join them before the call, in a variable of its own, and capture it",
+        )
     index = from_end(index, len(values))
     chosen = values[0]
     for n, value in enumerate(values[1:], 1):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -75,8 +75,8 @@ class Operator:
             (`operators.dims`); its own are those of the hints.  None: all are numbers.
         resized: how it is made for calls with other sizes; None: its kernel takes no other ones.
         ties: derivatives at points where a stage's expression has none (`operators.ties`), by the stage's name.
-        gradient_stops: finds the user's line at which the traced function stops a gradient (`detach`), which the
-            definition does not show; None: there is none.
+        gradient_stops: finds the user's line at which the traced function stops a gradient (`detach`) that flows from
+            one of the inputs of these names, which the definition does not show; None: there is none.
         parts: names of the stages of each part of the definition, in order, if it is to be scheduled in parts that
             share no kernel; empty: as a whole.
     """
@@ -99,7 +99,7 @@ class Operator:
     family: Family | None = field(repr=False, default=None)
     resized: Resized | None = field(repr=False, default=None)
     ties: Mapping[str, Ties] = field(repr=False, default_factory=dict)
-    gradient_stops: Callable[[], Any] | None = field(repr=False, default=None)
+    gradient_stops: Callable[[Collection[str]], Any] | None = field(repr=False, default=None)
     parts: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:

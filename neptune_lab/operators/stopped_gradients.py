@@ -1,6 +1,7 @@
-"""Finds where a mod stops gradients: `detach`, `torch.no_grad`, a `torch.autograd.Function`.
+"""Finds where a mod stops gradients: `detach`, `item`, `torch.no_grad`, a `torch.autograd.Function`.
 
-A definition has no sign of that, and its derivative follows every value, so it would be wrong for such a mod.  This
+A definition has no sign of that, and its derivative follows every value, so it would be wrong for such a mod, unless
+nothing that records gradients flows into the value.  The mod is called on TVM's expressions, whose reads tell.  This
 does not import torch.
 """
 
@@ -9,14 +10,14 @@ from __future__ import annotations
 import inspect
 import linecache
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from contextlib import nullcontext, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
-
-import numpy as np
 
 from neptune_lab.errors import DefinitionError
 
@@ -26,11 +27,26 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _OURS = Path(__file__).parents[1]
-# Where the mod that is watched stops a gradient; None: no mod is.
-_lines: ContextVar[list[str] | None] = ContextVar("_lines", default=None)
-
 # Methods and attributes of a tensor that give the same numbers.
-SAME = ("contiguous", "detach", "clone", "cpu", "cuda", "data")
+SAME = ("contiguous", "detach", "clone", "cpu", "cuda", "data", "item")
+
+
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    """A call of a mod that is watched.
+
+    Args:
+        recording: names of the tensors that record gradients, and of the score if it does.
+        lines: where the mod stops a gradient.
+    """
+
+    recording: frozenset[str]
+    lines: list[str] = field(default_factory=list)
+
+
+_watch: ContextVar[_Watch | None] = ContextVar("_watch", default=None)
+# The score that a mod gets, among the names of tensors.
+_SCORE = "score of the mod"
 
 
 def noted(value: T, stops: bool = False) -> T:
@@ -40,9 +56,9 @@ def noted(value: T, stops: bool = False) -> T:
         value: a `Scalar` or an `Array`, which a mod computed.
         stops: whether what made it stops gradients; torch.no_grad does in any case.
     """
-    lines = _lines.get()
-    if lines is not None and (stops or not _records()) and _is_float(value):
-        lines.append(_line_of(inspect.currentframe()))
+    watch = _watch.get()
+    if watch is not None and (stops or not _records()) and _carries(value, watch.recording):
+        watch.lines.append(_line_of(inspect.currentframe()))
     return value
 
 
@@ -52,69 +68,104 @@ def same(value: Any, name: str) -> Any:
         return noted(value, stops=True)
 
     def method(*_args: Any, **_options: Any) -> Any:
-        copied = type(value)(value.value, value.narrow) if name == "clone" else value
-        return noted(copied, stops=name == "detach")
+        copied = type(value)(value.value, value.narrow) if name in ("clone", "item") else value
+        found = noted(copied, stops=name in ("detach", "item"))
+        # A Python float beside a tensor of float32 is rounded to its dtype.
+        return found.to("float32") if name == "item" and found.kind == "float" else found
 
     return method
 
 
-def stopped_by(captures: Captures) -> Callable[[], str | None] | None:
+def stopped_by(captures: Captures) -> Callable[[Collection[str]], str | None] | None:
     """A function that finds the first line at which a score mod stops a gradient; None if there is no score mod.
 
     Masks have no gradient to stop.
 
     Args:
         captures: the mods, and the tensors that they capture.
+
+    Returns:
+        A function from the names of the inputs that record gradients; a score does if `q` or `k` does.
     """
     if captures.mods.get("score_mod") is None:
         return None
 
-    def find() -> str | None:
-        score, place = np.zeros((1, 1, 1, 1)), np.zeros((1, 1, 1, 1), np.int64)
-        return _first_line(captures.bind("score_mod", _zeros(captures.arrays)), score, *[place] * 4)
+    def find(recording: Collection[str]) -> str | None:
+        from neptune_lab.operators.base import tensor_expressions
+
+        te = tensor_expressions()
+        sources = {n: te.placeholder(a.shape, str(a.dtype), name=n) for n, a in captures.arrays.items()}
+        place = [te.var(name, "int32") for name in ("b", "h", "q", "kv")]
+        score = te.placeholder((1,), "float32", name=_SCORE)(0)
+        own = {_SCORE} if {"q", "k"} & set(recording) else set()
+        watch = _Watch(frozenset({*recording} & captures.arrays.keys() | own))
+        return _first_line(watch, captures.bind("score_mod", sources), score, *place)
 
     return find
 
 
-def _first_line(mod: Callable[..., Any], *args: np.ndarray) -> str | None:
-    """The first line at which the mod stops a gradient, called on these arrays."""
+def _first_line(watch: _Watch, mod: Callable[..., Any], *args: Any) -> str | None:
+    """The first line at which the mod stops a gradient, called on these expressions."""
     from neptune_lab.operators.math import Scalar
 
     torch = sys.modules.get("torch")
-    lines: list[str] = []
 
     def with_rule_of_its_own(frame: FrameType, event: str, _arg: Any) -> None:
-        if torch is not None and event == "call" and frame.f_code is torch.autograd.Function.apply.__code__:
-            lines.append(_line_of(frame.f_back))
+        if torch is None or event != "call" or frame.f_code is not torch.autograd.Function.apply.__code__:
+            return
+        if any(_carries(value, watch.recording) for value in frame.f_locals.get("args", ())):
+            watch.lines.append(_line_of(frame.f_back))
 
-    token, profiled = _lines.set(lines), sys.getprofile()
+    token, profiled = _watch.set(watch), sys.getprofile()
     sys.setprofile(with_rule_of_its_own)  # (of this thread; a Function may give back what it gets)
     try:
-        with torch.enable_grad() if torch else nullcontext(), np.errstate(all="ignore"), suppress(DefinitionError):
+        with torch.enable_grad() if torch else nullcontext(), suppress(DefinitionError):
             mod(*map(Scalar, args))
     finally:
         sys.setprofile(profiled)
-        _lines.reset(token)
-    return lines[0] if lines else None
-
-
-def _zeros(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Arrays of these shapes that take no memory."""
-    kinds = {name: np.float64 if "float" in str(array.dtype) else np.int64 for name, array in arrays.items()}
-    return {name: np.broadcast_to(np.zeros((), kinds[name]), array.shape) for name, array in arrays.items()}
+        _watch.reset(token)
+    return watch.lines[0] if watch.lines else None
 
 
 def _records() -> bool:
-    """Whether torch would record gradients here."""
+    """Whether torch records gradients here."""
     torch = sys.modules.get("torch")
     return torch is None or torch.is_grad_enabled()
 
 
-def _is_float(value: Any) -> bool:
-    from neptune_lab.operators.arrays import Array
+def _carries(value: Any, recording: frozenset[str]) -> bool:
+    """Whether a value is a float that is made of an element of one of these tensors."""
+    from neptune_lab.operators.arrays import MOST, Array
 
-    element = value.element((0,) * value.ndim) if isinstance(value, Array) and 0 not in value.shape else value
-    return getattr(element, "kind", "") == "float"
+    if isinstance(value, Array):
+        if value.name:
+            return value.name in recording and 0 not in value.shape and _is_float(value.element((0,) * value.ndim))
+        elements = value.elements() if prod(value.shape) <= MOST else (_any_element(value),)
+        return any(_carries(element, recording) for element in elements)
+    return _is_float(value) and not recording.isdisjoint(_read_by(value.value))
+
+
+def _any_element(array: Any) -> Any:
+    """The element at places that are not known."""
+    from neptune_lab.operators.base import tensor_expressions
+    from neptune_lab.operators.math import Scalar
+
+    te = tensor_expressions()
+    return array.element(tuple(Scalar(te.var(f"place{n}", "int32")) for n in range(array.ndim)))
+
+
+def _is_float(value: Any) -> bool:
+    return getattr(value, "kind", "") == "float"
+
+
+def _read_by(value: Any) -> set[str]:
+    """Names of the tensors that an expression of TVM reads; none if it is a number."""
+    from neptune_lab.operators.base import tensor_expressions
+
+    if isinstance(value, bool | int | float):
+        return set()
+    stage = tensor_expressions().compute((1,), lambda _: value, name="watched")
+    return {str(tensor.op.name) for tensor in stage.op.input_tensors}
 
 
 def _line_of(frame: FrameType | None) -> str:

@@ -22,8 +22,8 @@ HALVES_TIES = 0.5
 """What an expression has that is not listed."""
 
 FIRST_OF_EQUALS: Expr = Load("", ())
-"""The key of a stage that folds a maximum or minimum whose first equal term gets all of the cotangent; without it, equal
-terms share the cotangent."""
+"""The key of a stage that folds a maximum or minimum whose first equal term gets all of the cotangent; without it,
+equal terms share the cotangent."""
 
 
 def without_indices(expr: Expr) -> Expr:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import DefinitionError, LaunchError
@@ -12,6 +15,8 @@ from neptune_lab.runtime import LoadedKernel, load
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
     from neptune_lab.runtime.differentiable import Differentiable
+
+_numbers = count()
 
 
 def differentiable(
@@ -31,17 +36,23 @@ def differentiable(
         DefinitionError: the operator has no derivative.
     """
     from neptune_lab.operators import training
+    from neptune_lab.operators.reverse_mode import refuse_stopped_gradients
     from neptune_lab.runtime.differentiable import Differentiable
 
-    passes = training(op)
+    passes = training(replace(op, gradient_stops=None))
 
     def backward_for(wanted: tuple[str, ...]) -> LoadedKernel:
         return backward(training(op, wanted, passes.kept).backward)
 
     kernel, wrt = forward(passes.forward), frozenset(passes.wrt)
-    return Differentiable(
+    made = Differentiable(
         kernel, len(op.outputs), cotangents_of(op), wrt, backward_for, derivative=passes.backward.source
     )
+    if op.gradient_stops is not None and op.gradient_stops(passes.wrt) is not None:
+        # Another function of the same kernel may stop other gradients, or none: they share no operator of torch.
+        made.check = partial(refuse_stopped_gradients, op)
+        made.derivative += f"\nwith gradients that stop, {next(_numbers)}"
+    return made
 
 
 def cotangents_of(op: Operator) -> dict[str, int]:

@@ -56,6 +56,8 @@ class Differentiable:
         backward_for: the backward kernel with respect to some inputs of the forward kernel, by name; it is called once
             for each choice of inputs.
         derivative: text that tells the backward pass from others of the same forward kernel.
+        check: raises an error if the definition's derivative with respect to some inputs, by name, is not that of the
+            function; None: it always is.  It is called once for each choice of inputs, in the forward pass.
     """
 
     forward: LoadedKernel
@@ -64,6 +66,8 @@ class Differentiable:
     wrt: frozenset[str]
     backward_for: Callable[[tuple[str, ...]], LoadedKernel]
     derivative: str = ""
+    check: Callable[[tuple[str, ...]], None] | None = None
+    _checked: set[tuple[bool, ...]] = field(default_factory=set)
     # By which inputs of the forward kernel need gradients; None: none of them has one.
     _backward: dict[tuple[bool, ...], _Backward | None] = field(default_factory=dict)
     _forward: tuple[Callable[..., Any], OpOverload] | None = None
@@ -121,10 +125,22 @@ class Differentiable:
 
     def keep(self, ctx: Any, inputs: Sequence[torch.Tensor], output: Any) -> None:
         """Keeps what the backward pass reads, for torch's `setup_context`."""
+        if self.check is not None:
+            self.check_needed(tuple(ctx.needs_input_grad)[: len(inputs)])  # (and one of torch's own)
         outputs = output if isinstance(output, tuple | list) else (output,)
         ctx.set_materialize_grads(False)  # (otherwise torch fills zeros for what has no cotangent, at each call)
         ctx.save_for_backward(*inputs, *outputs)
         ctx.mark_non_differentiable(*outputs[self.results :])
+
+    def check_needed(self, needed: tuple[bool, ...]) -> None:
+        """Calls `check` once for the inputs that need gradients."""
+        if self.check is not None and needed not in self._checked:
+            self.check(self._wanted(needed))
+            self._checked.add(needed)
+
+    def _wanted(self, needed: tuple[bool, ...]) -> tuple[str, ...]:
+        specs = self.forward.spec.inputs
+        return tuple(t.name for t, needs in zip(specs, needed, strict=True) if needs and t.name in self.wrt)
 
     def backward(self, ctx: Any, *grads: torch.Tensor | None) -> Any:
         """The gradients of the inputs, None for those that need none."""
@@ -144,7 +160,7 @@ class Differentiable:
             self._backward[needed] = self._backward_of(needed)
         backward = self._backward[needed]
         if backward is None:
-            return (None,) * len(needed)
+            return tuple([_gradient((), None, needs, t) for needs, t in zip(needed, saved, strict=False)])
         given: list[torch.Tensor] = []
         for tensor, cotangent in backward.sources:
             grad = None if cotangent < 0 else grads[cotangent]
@@ -154,11 +170,12 @@ class Differentiable:
         plain = not (torch.is_grad_enabled() or torch.compiler.is_compiling()) and _is_plain(given)
         found = backward.launch(*given) if plain else backward.op(*given)
         listed = found if isinstance(found, tuple | list) else (found,)
-        return tuple([None if place is None else listed[place] for place in backward.places])
+        every = zip(backward.places, needed, saved, strict=False)
+        return tuple([_gradient(listed, place, needs, tensor) for place, needs, tensor in every])
 
     def _backward_of(self, needed: tuple[bool, ...]) -> _Backward | None:
         specs = self.forward.spec.inputs
-        wanted = tuple(t.name for t, needs in zip(specs, needed, strict=True) if needs and t.name in self.wrt)
+        wanted = self._wanted(needed)
         if not wanted:
             return None
         kernel = self.backward_for(wanted)
@@ -172,6 +189,13 @@ class Differentiable:
             sources.append((saved[spec.name if cotangent < 0 else outputs[cotangent].name], cotangent))
         places = {name: n for n, name in enumerate(wanted)}
         return _Backward(launch, op, tuple(sources), tuple(places.get(t.name) for t in specs))
+
+
+def _gradient(found: Sequence[Any], place: int | None, needs: bool, tensor: torch.Tensor) -> torch.Tensor | None:
+    """The gradient of an input: zeros if no result depends on it, as in torch."""
+    if place is not None:
+        return found[place]
+    return torch.zeros_like(tensor) if needs else None
 
 
 def _listed(found: Any) -> tuple[Any, ...]:
@@ -189,6 +213,8 @@ def _passes(kernel: Differentiable) -> type[torch.autograd.Function]:
     class Passes(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, found: tuple[torch.Tensor, ...], *tensors: torch.Tensor) -> Any:
+            if kernel.check is not None:
+                kernel.check_needed(ctx.needs_input_grad[1:])
             ctx.set_materialize_grads(False)  # (otherwise torch fills zeros for what has no cotangent, at each call)
             ctx.save_for_backward(*tensors, *found)
             return found[:results] if results > 1 else found[0]

@@ -6,7 +6,7 @@ The derivative of a definition follows every value, so it would be wrong for suc
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -46,15 +46,18 @@ def _is_float(leaf: Any) -> bool:
     return isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
 
 
-def gradient_stops(function: Callable[..., Any], examples: Sequence[Any]) -> Callable[[], SourceLine | None]:
+def gradient_stops(
+    function: Callable[..., Any], examples: Sequence[Any], names: Sequence[str]
+) -> Callable[[Collection[str]], SourceLine | None]:
     """A function that finds the first line at which `function` stops a gradient; None if there is none.
 
     Args:
         function: a function or a `torch.nn.Module`.
         examples: its positional arguments. Only shapes and dtypes are kept.
+        names: the operator's, of the tensors among them.
 
     Returns:
-        A function that runs `function` once, on tensors without values.
+        A function from the names of tensors that record gradients. It runs `function` once, on tensors without values.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
 
@@ -66,15 +69,19 @@ def gradient_stops(function: Callable[..., Any], examples: Sequence[Any]) -> Cal
 
     kept = pytree.tree_map(without_values, tuple(examples))
 
-    def find() -> SourceLine | None:
-        def recording(leaf: Any) -> Any:
+    def find(recording: Collection[str]) -> SourceLine | None:
+        own = iter(names)
+
+        def prepared(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor) or next(own) not in recording:
+                return leaf
             # A view of a leaf, which may be written in place.
-            return leaf.detach().requires_grad_().view_as(leaf) if _is_float(leaf) else leaf
+            return leaf.detach().requires_grad_().view_as(leaf)
 
         watch = _Watch()
         with mode, torch.enable_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            given = pytree.tree_map(recording, kept)
+            given = pytree.tree_map(prepared, kept)
             with suppress(*_WITHOUT_VALUES), watch:
                 function(*given)
         return watch.line

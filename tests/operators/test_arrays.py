@@ -116,3 +116,9 @@ def test_views_of_positions_stay_plain_indices():
     bias = torch.zeros(9, 12)
     op = attention.general(**SIZES, score_mod=lambda s, b, h, q, kv: s + bias[2:, 1:][q, kv])
     assert "bias[i + 2, j + 1]" in as_figure(op.program)
+
+
+def test_a_long_join_that_is_read_where_positions_say_is_refused():
+    long = torch.zeros(300)
+    with pytest.raises(DefinitionError, match="joins 315 tensors or elements"):
+        attention.general(**SIZES, score_mod=lambda s, b, h, q, kv: s + torch.cat([long, TABLE[0].flatten()])[h])

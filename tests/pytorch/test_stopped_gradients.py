@@ -14,6 +14,7 @@ import neptune_lab as nl
 from neptune_lab.errors import DefinitionError, LaunchError
 
 TABLE = torch.tensor([0.5, -1.0, 2.0, 0.25], device=DEVICE)
+MANY = torch.ones(30, 10, device=DEVICE)
 
 
 class _Doubled(torch.autograd.Function):
@@ -26,16 +27,38 @@ class _Doubled(torch.autograd.Function):
         return 2 * grads[0]
 
 
-def _read_without_gradient(score, b, h, q, kv):
-    with torch.no_grad():
-        slope = TABLE[h]
-    return score * slope
+def _read_without_gradient(table):
+    def mod(score, b, h, q, kv):
+        with torch.no_grad():
+            slope = table[h]
+        return score * slope
+
+    return mod
 
 
-def _views_without_gradient(score, b, h, q, kv):
-    with torch.no_grad():
-        doubled = TABLE * 2
-    return score * doubled[h]
+def _views_without_gradient(table):
+    def mod(score, b, h, q, kv):
+        with torch.no_grad():
+            doubled = table * 2
+        return score * doubled[h]
+
+    return mod
+
+
+# By name: a mod of a table that stops a gradient of the table.
+OF_TABLES: dict[str, Callable[[Any], Callable[..., Any]]] = {
+    "a captured tensor": lambda table: lambda score, b, h, q, kv: score * table.detach()[h],
+    "an element": lambda table: lambda score, b, h, q, kv: score * table[h].detach(),
+    "torch.detach": lambda table: lambda score, b, h, q, kv: score * torch.detach(table[h]),
+    "data": lambda table: lambda score, b, h, q, kv: score * table.data[h],
+    "a number": lambda table: lambda score, b, h, q, kv: score * table[2].item(),
+    "a sum": lambda table: lambda score, b, h, q, kv: score * table.sum().detach(),
+    "one of several": lambda table: lambda s, b, h, q, kv: s * torch.cat([TABLE, table * 2]).detach()[h],
+    "one of many": lambda table: lambda s, b, h, q, kv: s * (MANY + table[2]).detach()[h, q],
+    "a Function": lambda table: lambda score, b, h, q, kv: score * _Doubled.apply(table[h]),
+    "an element under no_grad": _read_without_gradient,
+    "an array under no_grad": _views_without_gradient,
+}
 
 
 @torch.no_grad()
@@ -43,26 +66,77 @@ def _decorated(score, b, h, q, kv):
     return score - 0.5 * kv
 
 
-STOPS: dict[str, Callable[..., Any]] = {
+# By name: a mod that stops a gradient of the score.
+OF_SCORES: dict[str, Callable[..., Any]] = {
     "a score": lambda score, b, h, q, kv: score + score.detach() * TABLE[h],
-    "a captured tensor": lambda score, b, h, q, kv: score * TABLE.detach()[h],
-    "an element": lambda score, b, h, q, kv: score * TABLE[h].detach(),
-    "torch.detach": lambda score, b, h, q, kv: score * torch.detach(TABLE[h]),
-    "data": lambda score, b, h, q, kv: score * TABLE.data[h],
     "data of a score": lambda score, b, h, q, kv: score * score.data,
     "straight through": lambda score, b, h, q, kv: score + (torch.round(score) - score).detach(),
     "a Function that changes nothing": lambda score, b, h, q, kv: _Doubled.apply(score),
-    "an element under no_grad": _read_without_gradient,
-    "an array under no_grad": _views_without_gradient,
     "a decorator": _decorated,
 }
+REFUSED = r"stops a gradient(.|\n)*test_stopped_gradients.py, line \d+"
 
 
-@pytest.mark.parametrize("name", STOPS)
-def test_a_score_mod_that_stops_a_gradient_is_refused(name: str):
-    q, k, v = (t.requires_grad_() for t in tensors((1, 4, 3, 8), (1, 4, 5, 8)))
-    with pytest.raises(DefinitionError, match=r"stops a gradient(.|\n)*test_stopped_gradients.py, line \d+"):
-        nl.attention(q, k, v, score_mod=STOPS[name])
+def _inputs(*recording: str) -> dict[str, torch.Tensor]:
+    made = dict(zip(("q", "k", "v"), tensors((1, 4, 3, 8), (1, 4, 5, 8)), strict=True)) | {"table": TABLE.clone()}
+    return {name: tensor.requires_grad_(name in recording) for name, tensor in made.items()}
+
+
+def _gradients(call: Callable[..., torch.Tensor], given: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    own = {name: t.detach().clone().requires_grad_(t.requires_grad) for name, t in given.items()}
+    call(**own).square().sum().backward()
+    return [t.grad for t in own.values() if t.grad is not None]
+
+
+def _attended(mod: Callable[..., Any]) -> Callable[..., torch.Tensor]:
+    """Attention with a mod, by torch's operations."""
+
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        scores = q @ k.mT * 8**-0.5
+        index = torch.meshgrid(*(torch.arange(n, device=DEVICE) for n in scores.shape), indexing="ij")
+        return mod(table)(scores, *index).softmax(-1) @ v
+
+    return call
+
+
+def _ours(mod: Callable[..., Any]) -> Callable[..., torch.Tensor]:
+    return lambda q, k, v, table: nl.attention(q, k, v, score_mod=mod(table))
+
+
+@pytest.mark.parametrize("name", OF_SCORES)
+def test_a_score_mod_that_stops_a_gradient_of_the_score_is_refused(name: str):
+    with pytest.raises(DefinitionError, match=REFUSED):
+        _ours(lambda _: OF_SCORES[name])(**_inputs("k"))
+    mod = lambda _: OF_SCORES[name]  # noqa: E731  # (of which nothing flows from v)
+    given = _inputs("v")
+    torch.testing.assert_close(_gradients(_ours(mod), given), _gradients(_attended(mod), given), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", OF_TABLES)
+def test_a_score_mod_that_stops_a_gradient_of_a_captured_tensor_is_refused(name: str):
+    with pytest.raises(DefinitionError, match=REFUSED):
+        _ours(OF_TABLES[name])(**_inputs("v", "table"))
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("name", OF_TABLES)
+def test_a_captured_tensor_that_records_nothing_may_be_detached(name: str):
+    given, mod = _inputs("q", "v"), OF_TABLES[name]
+    torch.testing.assert_close(_gradients(_ours(mod), given), _gradients(_attended(mod), given), rtol=1e-4, atol=1e-5)
+    with pytest.raises(DefinitionError, match=REFUSED):  # (by the same kernel)
+        _ours(mod)(**_inputs("q", "v", "table"))
+
+
+def test_mods_that_differ_in_what_they_stop_share_no_backward_pass():
+    given = _inputs("v", "table")
+    compiled: Any = lambda mod: torch.compile(_ours(mod), backend="aot_eager", fullgraph=True)  # noqa: E731
+    torch._dynamo.reset()
+    follows = lambda table: lambda score, b, h, q, kv: score * table[h]  # noqa: E731
+    torch.testing.assert_close(
+        _gradients(compiled(follows), given), _gradients(_attended(follows), given), rtol=1e-4, atol=1e-5
+    )
+    with pytest.raises(Exception, match="stops a gradient"):
+        _gradients(compiled(OF_TABLES["an element"]), given)
 
 
 def _positions_without_gradient(score, b, h, q, kv):
@@ -80,14 +154,33 @@ def _positions_without_gradient(score, b, h, q, kv):
 )
 def test_other_mods_stop_none(mods: dict[str, Any]):
     op = nl.operators.attention.general(1, 4, 3, 5, 8, dtype="float32", live=True, **mods)
-    assert op.gradient_stops is None or op.gradient_stops() is None
+    assert op.gradient_stops is None or op.gradient_stops([t.name for t in op.inputs]) is None
 
 
 def test_a_call_that_records_nothing_takes_such_a_mod():
     q, k, v = tensors((1, 4, 3, 8), (1, 4, 5, 8))
-    found = nl.attention(q, k, v, score_mod=STOPS["a score"])
+    found = nl.attention(q, k, v, score_mod=OF_SCORES["a score"])
     expected = torch.softmax((q @ k.mT * 8**-0.5) * (1 + TABLE[:, None, None]), -1) @ v
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_what_no_result_depends_on_has_a_gradient_of_zeros():
+    given = _inputs("q", "k", "v", "table")
+    mod = lambda table: lambda score, b, h, q, kv: score * 0 + table[h] * 0  # noqa: E731
+    torch.testing.assert_close(_gradients(_ours(mod), given), _gradients(_attended(mod), given), rtol=1e-4, atol=1e-5)
+
+
+def test_a_number_that_changes_between_calls_keeps_the_graph_whole():
+    q, k, v = tensors((1, 4, 3, 8), (1, 4, 5, 8))
+
+    def call(factor: float) -> torch.Tensor:
+        return nl.attention(q, k, v, score_mod=lambda score, b, h, q, kv: score * factor)
+
+    torch._dynamo.reset()
+    compiled: Any = torch.compile(call, backend="eager", fullgraph=True)
+    for factor in (1.0, 2.0, -3.0):  # (of which torch makes a tensor after the first)
+        expected = torch.softmax(q @ k.mT * 8**-0.5 * factor, -1) @ v
+        torch.testing.assert_close(compiled(factor), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_tangents_of_captured_tensors_are_refused():

@@ -96,17 +96,22 @@ def training(
             f"{op.name} has sizes with a name, and its backward pass is for numbers",
             help="differentiate the operator at numbers: backward(op.at(n=128))",
         )
-    if op.gradient_stops is not None and (line := op.gradient_stops()) is not None:
+    chosen = _chosen(op, wrt)
+    refuse_stopped_gradients(op, chosen)
+    parts = assemble(op.name, op.program, chosen, keep, every=wrt is not None, grouped=grouped, ties=op.ties)
+    forward = _forward(op, parts.forward)
+    return Training(forward, _backward(op, forward, parts, parts.wrt), parts.kept, parts.wrt, op, parts.derivation)
+
+
+def refuse_stopped_gradients(op: Operator, wrt: Collection[str]) -> None:
+    """Raises DefinitionError if the traced function stops a gradient that flows from one of these inputs."""
+    if op.gradient_stops is not None and (line := op.gradient_stops(wrt)) is not None:
         raise DefinitionError(
             f"{op.name} stops a gradient (detach, torch.no_grad, a torch.autograd.Function), which the derivative of "
             f"its definition would not, in {line}",
             help="compute that value before, and pass it in; leave out the detach of a maximum that is subtracted in "
             "a softmax: its gradient cancels",
         )
-    chosen = _chosen(op, wrt)
-    parts = assemble(op.name, op.program, chosen, keep, every=wrt is not None, grouped=grouped, ties=op.ties)
-    forward = _forward(op, parts.forward)
-    return Training(forward, _backward(op, forward, parts, parts.wrt), parts.kept, parts.wrt, op, parts.derivation)
 
 
 def _chosen(op: Operator, wrt: Sequence[str] | None) -> tuple[str, ...]:

@@ -174,9 +174,7 @@ class Reverse:
                 help="leave out of wrt the inputs that it reads",
             )
         self.made += made
-        self.origins |= {
-            x.name: Origin("count", stage.name, (Use(stage.name, self._of_all(stage)),)) for x in made
-        }
+        self.origins |= {x.name: Origin("count", stage.name, (Use(stage.name, self._of_all(stage)),)) for x in made}
         return outer
 
     def _of_first(self, stage: Stage) -> bool:
