@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neptune_lab.errors import MachineCodeError
+from neptune_lab.errors import LaunchError, MachineCodeError
 from neptune_lab.files import write_text
 from neptune_lab.htile import outline, printer, sizes
 from neptune_lab.htile.nodes import Name
@@ -191,6 +191,16 @@ class Kernel:
         if self.other_sizes is not None and not fits:
             return self.other_sizes.kernel(tensors)(*tensors)
         return self._loaded(*self._captured.appended(tensors))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Kernel:
+        """The kernel itself, which never changes: a model that holds it can be copied."""
+        return self
+
+    def __reduce__(self) -> Any:
+        raise LaunchError(
+            f"the kernel {self.operator.name} cannot be pickled",
+            help="kernel.export(path) writes it to a file of its own; in another process, compile the operator again",
+        )
 
     def _fits(self, tensors: Sequence[Any]) -> bool:
         """Whether the first tensors have sizes of this kernel, or are for its own checks to refuse."""

@@ -40,10 +40,16 @@ def outputs_of_empty(
     problem_of(_ones(q.shape), _ones(k.shape), _ones(v.shape), *dtypes, device, enable_gqa, scale, extras)
     shape = *q.shape[:3], v.shape[3]
     out = torch.empty_strided(shape, dense_strides(shape, q.stride()), dtype=q.dtype, device=device).fill_(0)
-    if torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v)):
-        out = out + sum(t.flatten()[:0].sum() for t in (q, k, v))  # (gradients of 0, whatever the tensors hold)
+    out = recorded(out, q, k, v)
     more = [torch.full(q.shape[:3], -torch.inf, device=device) for asked in (extras.lse, extras.max_scores) if asked]
     return (out, *more) if more else out
+
+
+def recorded(out: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
+    """The outputs with gradients of 0 for the tensors that record them, whatever these hold."""
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        return out + sum(t.flatten()[:0].sum() for t in tensors)
+    return out
 
 
 def _ones(shape: Sequence[int]) -> tuple[int, ...]:
@@ -51,4 +57,4 @@ def _ones(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(size or 1 for size in shape)
 
 
-__all__ = ["is_empty", "outputs_of_empty"]
+__all__ = ["is_empty", "outputs_of_empty", "recorded"]

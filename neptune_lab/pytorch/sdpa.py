@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from neptune_lab.errors import LaunchError
 from neptune_lab.pytorch.arguments import Shape, device_of, refuse_options
 from neptune_lab.pytorch.autocast import under_autocast
+from neptune_lab.pytorch.empty import recorded
 from neptune_lab.pytorch.flex_attention import attention
 from neptune_lab.pytorch.masks import broadcasts, causal, element, scored, unexpanded
 from neptune_lab.pytorch.refusals import refuse_layout
@@ -69,7 +71,7 @@ def scaled_dot_product_attention(
     if attn_mask is not None:
         mask = _mask(attn_mask, batch, (*whole, q_len, kv_len))
     if 0 in (*whole, q_len, kv_len, value.shape[-1]):
-        return query.new_zeros((*whole, q_len, value.shape[-1]))
+        return recorded(query.new_zeros((*whole, q_len, value.shape[-1])), query, key, value)
     q = _flat(query, batch, heads)
     kv_heads = None if shared else heads
     together = all(n == 1 for t in (key, value) for n in t.shape[:-3])
@@ -174,7 +176,7 @@ def _flat(tensor: torch.Tensor, batch: Shape, heads: int | None) -> torch.Tensor
     if tensor.ndim == 2:
         tensor = tensor.unsqueeze(0)
     tensor = tensor.expand(*(batch or (1,)), heads or own, length, width)
-    return tensor.reshape(-1, heads or own, length, width)
+    return tensor.reshape(prod(batch), heads or own, length, width)
 
 
 def _mask(mask: torch.Tensor, batch: Shape, whole: Shape) -> torch.Tensor:

@@ -14,6 +14,8 @@ For each tensor that it makes, it writes a table of all dtypes, to look one of t
 It also describes the tensor's shape anew, as text and as a tuple of constants, although a kernel has few shapes. Here,
 each shape is described once.
 
+It cuts float32 to bfloat16, which a GPU rounds to the nearest. Here, it rounds too, so that numbers are those of a GPU.
+
 With Triton 3.6, a number that the program computes, such as the end of a loop, is `int` of an array of one element,
 which NumPy 2.5 refuses. Here it is the element.
 """
@@ -25,6 +27,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from typing import Any
+
+import numpy as np
 
 
 class _PatchedOnce:
@@ -80,6 +84,23 @@ def _by_dtype(look_up: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return known[name]
 
     return found
+
+
+def _rounding(convert: Callable[..., Any]) -> Callable[..., Any]:
+    """Triton's `_convert_float`, which rounds float32 to the nearest bfloat16, of two the even one."""
+
+    def converted(given: Any, from_dtype: Any, to_dtype: Any, mode: Any) -> Any:
+        names = str(from_dtype.name), str(to_dtype.name)
+        if names == ("bf16", "fp32"):
+            return np.asarray(given).view(np.uint16).astype(np.uint32) << 16
+        if names != ("fp32", "bf16") or getattr(mode, "name", "RTNE") != "RTNE":
+            return convert(given, from_dtype, to_dtype, mode)
+        floats = np.ascontiguousarray(given, np.float32)
+        bits = floats.view(np.uint32)
+        rounded = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16
+        return np.where(np.isnan(floats), (bits >> 16) | 0x40, rounded).astype(np.uint16).reshape(np.shape(given))
+
+    return converted
 
 
 def _numbers_of(shape: Any) -> tuple[Any, ...]:
@@ -159,6 +180,7 @@ def lean_interpreter() -> Iterator[None]:
     # Other versions of Triton may have neither, and may not need it.
     patch = getattr(interpreter, "_patch_lang", None)
     look_up = getattr(interpreter, "_get_np_dtype", None)
+    convert = getattr(interpreter, "_convert_float", None)
     executor: Any = getattr(interpreter, "GridExecutor", None)
     restore = getattr(executor, "_restore_args_dev", None)
     builder: Any = getattr(interpreter, "interpreter_builder", None)
@@ -167,6 +189,8 @@ def lean_interpreter() -> Iterator[None]:
         interpreter._patch_lang = _PatchedOnce(patch)
     if look_up is not None:
         interpreter._get_np_dtype = _by_dtype(look_up)
+    if convert is not None:
+        interpreter._convert_float = _rounding(convert)
     if restore is not None:
         executor._restore_args_dev = _copied_back(restore)
     blocks: Any = core.block_type
@@ -182,6 +206,8 @@ def lean_interpreter() -> Iterator[None]:
             interpreter._patch_lang = patch
         if look_up is not None:
             interpreter._get_np_dtype = look_up
+        if convert is not None:
+            interpreter._convert_float = convert
         if restore is not None:
             executor._restore_args_dev = restore
         blocks.__init__, tensors.__init__ = describe, make

@@ -74,6 +74,7 @@ class LoadedKernel:
         self._launchers: dict[int, Callable[..., Any]] = {}
         self._direct: dict[int, Callable[..., Any] | None] = {}
         self._cuda, self._recording, self._forward = torch.cuda, torch.is_grad_enabled, forward_ad
+        self._transform = torch._C._functorch.peek_interpreter_stack  # pyright: ignore[reportAttributeAccessIssue]
         self._device_type = "cuda"
         self._too_large, self._refused = OutOfResources, (CompilationError, RuntimeError)
         # The copy engine takes addresses in whole 16 bytes.
@@ -88,6 +89,7 @@ class LoadedKernel:
                 GPU has, or Triton's compiler fails.
         """
         if not self.fits(tensors):
+            refuse_transforms(tensors)
             check_arguments(self.spec, tensors, self.interpreter)
             refuse_gradients(self.spec, tensors)
         return self.launch(*tensors)
@@ -95,6 +97,8 @@ class LoadedKernel:
     def fits(self, tensors: tuple[Any, ...]) -> bool:
         """Whether all arguments are right, in as little time as possible; `check_arguments` says what is wrong."""
         if len(tensors) != len(self.spec.inputs) or not tensors or self._forward._current_level >= 0:
+            return False
+        if self._transform() is not None:
             return False
         try:
             device = tensors[0].device
@@ -309,6 +313,18 @@ def check_arguments(spec: KernelSpec, tensors: tuple[Any, ...], interpreter: boo
                 expected = f"{strides}, which the kernel was compiled for"
                 help = f"compile the operator for these strides: op.with_strides({argument.name}={tensor.stride()})"
             raise LaunchError(f"argument {argument.name} has strides {tensor.stride()}; expected {expected}", help=help)
+
+
+def refuse_transforms(tensors: tuple[Any, ...]) -> None:
+    """Raise LaunchError inside torch.vmap or a transform of torch.func, whose tensors have no memory of their own."""
+    import torch
+
+    wrapped: Any = torch._C._functorch.is_functorch_wrapped_tensor  # pyright: ignore[reportAttributeAccessIssue]
+    if any(isinstance(tensor, torch.Tensor) and wrapped(tensor) for tensor in tensors):
+        raise LaunchError(
+            "a kernel inside torch.vmap or a transform of torch.func: it takes whole tensors",
+            help="make the mapped axis one of the operator's",
+        )
 
 
 def refuse_gradients(spec: KernelSpec, tensors: tuple[Any, ...]) -> None:

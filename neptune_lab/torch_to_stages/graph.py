@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from functools import cache
+from threading import RLock
 from typing import Any, TypeAlias
 
 import torch
@@ -159,6 +160,7 @@ def _exported(
         module.training = function.training
     try:
         with (
+            _tracing,
             without_torchs_words(),
             warnings.catch_warnings(),
             fx_traceback.preserve_node_meta(),
@@ -182,6 +184,10 @@ def _exported(
         raise
     except Exception as error:
         raise _untraceable(function, error) from error
+
+
+# torch.export keeps what it is at in globals.
+_tracing = RLock()
 
 
 @contextmanager

@@ -166,3 +166,15 @@ def test_triton_language_is_restored():
     for _ in range(2):
         assert kernel.relative_error() < 1e-3
     assert state() == before
+
+
+def test_float32_is_rounded_to_bfloat16():
+    made = torch.Generator().manual_seed(0)
+    bits = torch.randint(-(2**31), 2**31, (8, 128), generator=made, dtype=torch.int64).to(torch.int32)
+    bits[0, :4] = torch.tensor([0x3F808000, 0x3F818000, 0x7F7FFFFF, 1])  # two ties, and numbers at the ends
+    given = bits.view(torch.float32)
+    given[1, :3] = torch.tensor([torch.inf, -torch.inf, torch.nan])
+    kernel = nl.compile(nl.from_torch(lambda x: (x.bfloat16().float(), x.bfloat16()), given))
+    for found, expected in zip(kernel(given), (given.bfloat16().float(), given.bfloat16()), strict=True):
+        assert torch.equal(found.isnan(), expected.isnan())
+        assert torch.equal(found.nan_to_num(0), expected.nan_to_num(0))
