@@ -81,6 +81,15 @@ def test_attention_from_six_threads(lengths: int, tmp_path, monkeypatch):
     assert together(work) == [[True] * 4] * THREADS
 
 
+def test_six_threads_trace_functions_of_their_own():
+    def work(n: int) -> bool:
+        x = torch.randn(3, 5 + n, generator=torch.Generator().manual_seed(n))
+        kernel = nl.compile(nl.from_torch(lambda x: (x * n).softmax(-1), x))
+        return torch.allclose(kernel(x), (x * n).softmax(-1), atol=1e-5)
+
+    assert together(work) == [True] * THREADS
+
+
 def test_one_torch_operator_from_six_threads():
     kernel = nl.compile(softmax.figure1(rows=4, cols=24))
     ops = together(lambda _: kernel.as_torch_op())

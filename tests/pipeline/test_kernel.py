@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import re
 import subprocess
 import sys
 
 import pytest
+import torch
 
 import neptune_lab as nl
 from neptune_lab.errors import LaunchError, ScheduleError
 from neptune_lab.htile.nodes import Dot, Elementwise, For, Store
 from neptune_lab.htile.walk import reads, stores, subexpressions
-from neptune_lab.operators import attention
+from neptune_lab.operators import attention, softmax
 from neptune_lab.runtime.exported import exported
 
 
@@ -147,3 +150,19 @@ def test_unknown_templates_and_options():
         nl.compile(op, block_k=3)
     with pytest.raises(ScheduleError, match="a schedule is compiled without changes"):
         nl.compile(nl.Schedule(op), "rolling_update")
+
+
+def test_models_that_hold_kernels_are_copied_and_kernels_are_not_pickled():
+    kernel = nl.compile(softmax.figure1(rows=4, cols=8))
+    assert copy.deepcopy({"kernel": kernel})["kernel"] is kernel
+    with pytest.raises(LaunchError, match=r"cannot be pickled(.|\n)*kernel.export"):
+        pickle.dumps(kernel)
+
+
+def test_vmap_of_a_kernel_is_refused():
+    kernel = nl.compile(softmax.figure1(rows=4, cols=8))
+    x = torch.randn(3, 4, 8, device="cuda" if torch.cuda.is_available() else "cpu")
+    for _ in range(2):  # (the second time, the kernel may be known)
+        with pytest.raises(LaunchError, match="inside torch.vmap"):
+            torch.vmap(kernel)(x)
+        kernel(x[0])

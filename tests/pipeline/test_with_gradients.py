@@ -156,6 +156,10 @@ KINKS = {
     "std": lambda x: x.std(-1),
     "cdist": lambda x: torch.cdist(x, x),
     "normalize": lambda x: F.normalize(x, dim=-1),
+    "max of rows": lambda x: x.amax(-1),
+    "max with its place": lambda x: x.max(-1).values,
+    "min with its place": lambda x: x.min(0).values,
+    "max of what rounds": lambda x: (x * 0.7).max(-1).values * x.max(-1).indices,
 }
 AT_KINKS = torch.tensor([[0.0, 1.0, -1.0, 3.0, -3.0, 6.0, 2.0, -0.5], [0.0] * 8, [1.0] * 8])
 
@@ -178,10 +182,11 @@ def test_derivatives_at_kinks_are_those_of_pytorch(part: int):
 
 def test_functions_with_one_kernel_have_derivatives_of_their_own():
     x = AT_KINKS.to(DEVICE).requires_grad_()
-    for name in ("relu", "maximum"):
+    expected = {"relu": 0.0, "maximum": 0.5, "max of rows": 0.125, "max with its place": 1.0}
+    for name, wanted in expected.items():
         function = nl.compile(nl.from_torch(KINKS[name], x.detach(), name="kink")).with_gradients()
         (gradient,) = torch.autograd.grad(function(x).sum(), x)
-        assert float(gradient[1, 0]) == {"relu": 0.0, "maximum": 0.5}[name]
+        assert float(gradient[1, 0]) == wanted
 
 
 class Straight(torch.autograd.Function):
@@ -217,6 +222,17 @@ def test_a_function_that_stops_a_gradient_is_refused(name):
     op = nl.from_torch(STOPS[name], torch.randn(3, 8))
     with pytest.raises(DefinitionError, match=r"stops a gradient \(detach(.|\n)*test_with_gradients.py, line"):
         training(op)
+
+
+def test_a_gradient_may_stop_where_none_is_asked_for():
+    x, y = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    function = lambda x, y: (x * y.detach()).softmax(-1)  # noqa: E731
+    ours = nl.compile(nl.from_torch(function, x, y)).with_gradients()
+    given = x.clone().requires_grad_()
+    found, expected = (torch.autograd.grad(f(given, y).square().sum(), given) for f in (ours, function))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+    with pytest.raises(DefinitionError, match="stops a gradient"):
+        ours(given, y.clone().requires_grad_())
 
 
 @pytest.mark.parametrize("name", GOES_ON)

@@ -250,3 +250,19 @@ def random_case(seed: int) -> tuple[list[Any], dict[str, Any]]:
 def test_random_calls(seed):
     (q, k, v), options = random_case(seed)
     check(q, k, v, options.pop("attn_mask", None), **options)
+
+
+@pytest.mark.parametrize("sizes", [(2, 0, 5), (2, 3, 0), (0, 3, 5)])
+def test_calls_of_nothing_have_gradients_of_zeros(sizes):
+    heads, q_len, kv_len = sizes
+    q, k, v = (torch.ones(1, heads, n, 8, device=DEVICE, requires_grad=True) for n in (q_len, kv_len, kv_len))
+    nl.scaled_dot_product_attention(q, k, v).sum().backward()
+    for tensor in (q, k, v):
+        assert tensor.grad is not None
+        assert not tensor.grad.any()
+
+
+def test_heads_without_columns_are_refused():
+    q = torch.ones(1, 2, 3, 0, device=DEVICE)
+    with pytest.raises(LaunchError, match=r"shape \(1, 2, 3, 0\)"):
+        nl.scaled_dot_product_attention(q, q, torch.ones(1, 2, 3, 4, device=DEVICE))
