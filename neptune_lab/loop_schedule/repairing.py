@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -143,10 +144,31 @@ def match_reduce_pattern(
                     help="a repaired reduction may read each producer at one index only",
                 )
             named[node] = node.buffer
+    _check_floats(program, consumer, reads)
     reading = read_term(term, named)
     order = tuple(p for p in producers if p in reads)
     held = held_constants(program, consumer, reading, reads)
     return ReducePattern(reduction.reducer, term, named, reading, order, reads, assumptions(program, reading), held)
+
+
+def _check_floats(program: Program, consumer: Block, producers: Collection[str]) -> None:
+    """Raise RepairError, step "read", unless the reduction and the maxima that it reads are floats.
+
+    Formal statement: h is derived over the real numbers, where nothing wraps around, every difference and quotient
+    exists, and a maximum of nothing is -inf.  None of this holds for integers of 32 or 64 bits.
+    """
+    reducers = {block.writes: reducer_of(block) for block in tree.blocks(program)}
+    extrema = [name for name in producers if reducers.get(name) in ("max", "min", None)]
+    for name in (consumer.writes, *extrema):
+        dtype = program.buffer(name).dtype
+        if "float" not in dtype:
+            raise RepairError(
+                f"{name!r} is of dtype {dtype}, and repairs are derived for numbers that do not wrap around",
+                step="read",
+                expression=name,
+                node=consumer.name,
+                help="convert it to float32, or leave it in a loop of its own",
+            )
 
 
 def find_repair(program: Program, consumer: Block, producers: dict[str, int | None], kept: tuple[str, ...]) -> Repair:

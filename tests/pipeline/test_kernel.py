@@ -163,6 +163,6 @@ def test_vmap_of_a_kernel_is_refused():
     kernel = nl.compile(softmax.figure1(rows=4, cols=8))
     x = torch.randn(3, 4, 8, device="cuda" if torch.cuda.is_available() else "cpu")
     for _ in range(2):  # (the second time, the kernel may be known)
-        with pytest.raises(LaunchError, match="inside torch.vmap"):
+        with pytest.raises(LaunchError, match=r"inside torch\.vmap"):
             torch.vmap(kernel)(x)
         kernel(x[0])

@@ -15,14 +15,14 @@ import torch
 # What a step computes from x and y (rows, columns), of integers, and a constant {c}; all keep the shape.
 _MAPS = (
     *("x + {c}", "x - {c}", "x * {c}", "x * y", "x + y", "x - y", "-x", "x.abs()", "x.clamp(-{c}, {c})", "x.sign()"),
-    *("x % {d}", "x // {d}", "x << {n}", "x >> {n}", "x & {c}", "x | {c}", "x ^ {c}", "~x", "x & y", "x ^ y"),
+    *("x % {d}", "x // {d}", "x << {n}", "x >> {n}", "x & 255"),
     *("torch.where(x > y, x, {c})", "torch.maximum(x, y)", "torch.minimum(x, y)", "x.masked_fill(y > 3, {c})"),
     *("(x > {c}) * x", "(x < y).int() * {c}", "(x == y) * {c} + y", "x.int()", "x.long()", "x.int().long()"),
     *("torch.arange(x.shape[1]) * {c} + x", "x * torch.arange(x.shape[0])[:, None]", "torch.full((1, 1), {c}) * x"),
     *("x.flip(0)", "x.roll(1, 1)", "x.T.reshape(x.shape)", "torch.cat([x[:, 1:], y[:, :1]], 1)", "x.float().long()"),
 )
 _ROWS = (
-    *("x - x.amax(-1, keepdim=True)", "x + x.sum(-1, keepdim=True)", "x * x.amin(0)", "x ^ x.argmax(-1, keepdim=True)"),
+    *("x - x.amax(-1, keepdim=True)", "x + x.sum(-1, keepdim=True)", "x * x.amin(0)", "x - x.argmax(-1, keepdim=True)"),
     *(
         "x.argmin(-1, keepdim=True) * {c} + x",
         "(x > 0).sum(-1, keepdim=True) * {c} - x",

@@ -70,8 +70,8 @@ def evaluate_sets(
     with np.errstate(all="ignore"):
         for block in tree.blocks(definition):
             machine.stage(block)
-            if block.name in unclear:
-                values = machine.arrays[block.writes]
+            values = machine.arrays[block.writes]
+            if block.name in unclear and values.dtype.kind == "f":
                 machine.arrays[block.writes] = np.where(np.isfinite(values), values, np.asarray(np.nan, values.dtype))
     return machine.arrays
 
