@@ -122,6 +122,12 @@ def _floored(op: str, expr: Elementwise, operands: list[ExpressionText], ctx: Co
     x, y = a.at(MUL), b.at(MUL + 1)
     if _is_non_negative(ctx, expr.args[0]) and _is_non_negative(ctx, expr.args[1]):
         return ExpressionText(seq(x, " // " if op == "floordiv" else " % ", y), MUL, a.python and b.python)
+    match expr.args[1]:
+        case Literal(value=int() as divisor) if abs(divisor) > 2**30:  # (twice as much leaves 32 bits)
+            other_sign = seq(x, " % ", y, " < 0" if divisor > 0 else " > 0")
+            part = seq(x, " % ", y) if op == "floormod" else seq(x, " // ", y)
+            moved = seq(part, " + ", y) if op == "floormod" else seq(part, " - 1")
+            return ExpressionText(seq("tl.where(", other_sign, ", ", moved, ", ", part, ")"), MUL)
     remainder: Doc = seq("(", x, " % ", y, " + ", y, ") % ", y)
     if op == "floormod":
         return ExpressionText(remainder, MUL)

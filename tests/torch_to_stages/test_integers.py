@@ -23,6 +23,10 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
     "the place of a maximum": (lambda x: x.argmax(-1) * 2**30 * 8, FLOATS),
     "a count": (lambda x: (x > 0).sum(-1) * 10**10, FLOATS),
     "a sum of positions": (lambda x: (torch.arange(5) * 2**29).sum() + x.sum(-1), WHOLE),
+    "quotients of large numbers": (
+        lambda x: ((x * 2**27).int() % (2**31 - 1), (x * 2**27).int() // (2**31 - 1)),
+        WHOLE,
+    ),
     "a maximum of large numbers": (lambda x: ((x > 0) * 2**30).amax(-1) * 4, FLOATS),
     "constants alone": (lambda x: (torch.full((5,), 2**30) * 4 + x).amax(-1), WHOLE),
     "floats that are infinite": (lambda x: ((x * 1e39).amax(-1), x.clamp(-1e39, 1e300).sum(-1)), FLOATS),
