@@ -1,4 +1,4 @@
-"""Random calls of `nl.attention` that record gradients of some tensors, with mods that stop some: random_gradients.py."""
+"""Random calls of `nl.attention` that record gradients of some tensors, with mods that stop some of them."""
 
 from __future__ import annotations
 

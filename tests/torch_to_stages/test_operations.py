@@ -100,3 +100,13 @@ def test_infinities_and_nan_pass_as_in_torch():
 
     for got, wanted in zip(nl.compile(nl.from_torch(function, x))(x), function(x), strict=True):
         assert torch.allclose(got, wanted, rtol=1e-5, equal_nan=True)
+
+
+def test_variances_are_divided_by_no_less_than_zero():
+    x = torch.arange(12.0).reshape(3, 4)
+
+    def function(x):
+        return (*(x.var(-1, correction=c) for c in (0.5, 4, 5)), x[:, :1].var(-1))
+
+    for ours, theirs in zip(nl.compile(nl.from_torch(function, x))(x), function(x), strict=True):
+        torch.testing.assert_close(ours, theirs, equal_nan=True)

@@ -21,7 +21,8 @@ def check(seed: int) -> None:
     try:
         kernel = nl.compile(nl.from_torch(function, *inputs))
     except DefinitionError as error:
-        assert "is not supported" in str(error), drawn.source
+        if "is not supported" not in str(error):
+            raise
         return
     for ours, theirs in zip(pytree.tree_leaves(kernel(*inputs)), pytree.tree_leaves(wanted), strict=True):
         assert ours.dtype == theirs.dtype, drawn.source
@@ -29,7 +30,7 @@ def check(seed: int) -> None:
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.parametrize("seed", (95, 17, 60, 1, 2, 3))  # (the first three found mistakes)
+@pytest.mark.parametrize("seed", range(6))
 def test_a_random_function_of_integers(seed: int):
     check(seed)
 
