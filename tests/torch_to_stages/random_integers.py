@@ -72,7 +72,8 @@ def random_integers(seed: int) -> RandomIntegers:
         names.append(f"s{n}")
     lines.append(f"    x = {names[-1]} + x * 0 + y * 0")
     lines.append(f"    return {filled(draw.choice(_ENDS))}")
-    dtypes = tuple(draw.choice((torch.int32, torch.int64)) for _ in "xy")
+    kinds = torch.int32, torch.int64
+    dtypes = draw.choice(kinds), draw.choice(kinds)
     shape = draw.choice((3, 8)), draw.choice((4, 16, 24))
     return RandomIntegers("\n".join(lines) + "\n", shape, dtypes, draw.choice((9, 2**20, 2**30)), seed)
 
