@@ -5,7 +5,8 @@
 
 - large: rows with scores up to 1e35, whose weights of e4m3 must not saturate; no time.
 - prefill (batch x heads x length x head_dim), causal and plain: float16; e4m3 with weights of 16 bits; e4m3 with
-  weights of e4m3, v stored transposed, so that no call transposes it.
+  weights of e4m3, v stored transposed, so that no call transposes it; the same with `rounded_weights="split"`, on a
+  Hopper GPU and for lengths that 256 divides.
 - decode: a bfloat16 query of 32 heads per sequence against bfloat16, e4m3 and int8 caches, with a scale per head;
   caches in the GPU's memory, not in its L2 cache. The rate counts the bytes of k and v.
 
@@ -37,8 +38,10 @@ from neptune_lab.errors import NeptuneError
 from neptune_lab.files import write_text
 
 E4M3, ROWS, WIDTH, HEADS = torch.float8_e4m3fn, 16, 128, 32
-# Largest relative errors (docs/concepts/numbers.md) with weights of float16, of bfloat16 and of e4m3.
-EXACT, OF_BFLOAT16, OF_EIGHTS = 5e-3, 1e-2, 3e-2
+# Largest relative errors (docs/concepts/numbers.md) with weights of float16, of bfloat16, of e4m3, and of e4m3 where
+# half of them are two numbers.
+EXACT, OF_BFLOAT16, OF_EIGHTS, OF_SPLIT = 5e-3, 1e-2, 3e-2, 2e-2
+SPLIT = {"rounded_weights": "split", "code": "gluon", "block_q": 128, "block_kv": 256, "persistent": True}
 
 
 @dataclass(frozen=True)
@@ -88,13 +91,17 @@ def reference(tensors: Any, scales: Any, rows: torch.Tensor, ordered: bool) -> t
     return torch.stack(made)
 
 
-def contestant(name: str, tensors: Any, scales: Any, ordered: bool, limit: float = EXACT, weights: Any = None) -> Any:
+def contestant(
+    name: str, tensors: Any, scales: Any, ordered: bool, limit: float = EXACT, weights: Any = None, options: Any = None
+) -> Contestant:
     """The call of `nl.attention` on these tensors, with its reference."""
-    named = {n: s for n, s in zip(("q_scale", "k_scale", "v_scale"), scales, strict=True) if s is not None}
-    mask = causal if ordered else None
+    named: dict[str, Any] = {
+        n: s for n, s in zip(("q_scale", "k_scale", "v_scale"), scales, strict=True) if s is not None
+    }
+    named |= {"mask_mod": causal if ordered else None, "weights_dtype": weights, "kernel_options": options}
 
     def call() -> torch.Tensor:
-        return nl.attention(*tensors, mask_mod=mask, enable_gqa=True, weights_dtype=weights, dynamic=False, **named)
+        return nl.attention(*tensors, enable_gqa=True, dynamic=False, **named)
 
     return Contestant(name, call, lambda rows: reference(tensors, scales, rows, ordered), limit)
 
@@ -107,6 +114,8 @@ def prefill(size: tuple[int, ...], ordered: bool) -> Iterator[Contestant]:
     yield contestant("e4m3", (q, k, v), scales, ordered)
     turned = v.transpose(2, 3).contiguous().transpose(2, 3)
     yield contestant("e4m3, weights of e4m3", (q, k, turned), scales, ordered, OF_EIGHTS, E4M3)
+    if DEVICE == "cuda" and size[2] % 256 == 0 and torch.cuda.get_device_capability()[0] == 9:
+        yield contestant("e4m3, split weights", (q, k, turned), scales, ordered, OF_SPLIT, E4M3, SPLIT)
 
 
 def decode(length: int, kv_heads: int) -> Iterator[Contestant]:
