@@ -46,8 +46,8 @@ from neptune_lab.power_of_two import power_of_two
 LONGEST_ROW, OF_A_WARP = 8192, 256
 # The longest row of 16 bits an element if the program adds up one sum and reads one row beside the cotangent's, as that
 # of an RMSNorm: 2048 x 16384 take 67 us on an H200, and 108 us with kernels of their own. Two sums spill registers: 125
-# us of a layer_norm, and 121 us with kernels of their own.
-LONGEST_WITH_ONE_SUM = 16384
+# us of a layer_norm, and 121 us with kernels of their own. So do rows that begin beside multiples of 16 bytes.
+LONGEST_WITH_ONE_SUM, AT_ONCE = 16384, 8
 # Elements of a tile per lane. With these numbers norms of rows of 1024 to 8192 elements are within 1.06 of the best of
 # 17 to 29 tilings on an H100 (scripts/row_backward_speed.py); with 16 elements, or warps that share 128 elements, they
 # take up to twice as long.
@@ -183,7 +183,7 @@ def _longest(program: Program, groups: RowGroups) -> int:
     rows = [b for b in program.buffers if b.name in program.inputs and b.shape[-1:] == (groups.columns,)]
     matrices = [np.dtype(b.dtype).itemsize for b in rows if len(b.shape) > 1]
     small = len(groups.sums) == 1 and len(matrices) <= 2 and max(matrices, default=4) <= 2
-    return LONGEST_WITH_ONE_SUM if small else LONGEST_ROW
+    return LONGEST_WITH_ONE_SUM if small and groups.columns % AT_ONCE == 0 else LONGEST_ROW
 
 
 def _sizes(groups: RowGroups, config: SplitKConfig) -> tuple[int, tuple[int, int], int]:
