@@ -136,7 +136,7 @@ def test_other_definitions_are_refused(op):
         row_groups(nl.Schedule(op), nl.SplitKConfig())
 
 
-def _long(function, dtype: torch.dtype, n: int = 13, width: int = 9001) -> Operator:
+def _long(function, dtype: torch.dtype, n: int = 13, width: int = 9000) -> Operator:
     given = [(n, width), (n, width)] if function is _gated else [(n, width)]
     given += [(width,)] * (2 if function is _layer_norm else 1)
     return backward(nl.from_torch(function, *(torch.randn(s, dtype=dtype) for s in given)))
@@ -155,13 +155,20 @@ def test_longer_rows_with_one_sum_have_one_pass():
 
 
 @pytest.mark.parametrize(
-    ("function", "dtype"),
-    [(_rms_norm, torch.float32), (_layer_norm, torch.float16), (_gated, torch.float16)],
-    ids=["wide elements", "two sums", "three rows"],
+    ("function", "dtype", "width"),
+    [
+        (_rms_norm, torch.float32, 9000),
+        (_layer_norm, torch.float16, 9000),
+        (_gated, torch.float16, 9000),
+        (_rms_norm, torch.float16, 9001),
+    ],
+    ids=["wide elements", "two sums", "three rows", "rows beside multiples of 16 bytes"],
 )
-def test_longer_rows_that_spill_registers_are_refused(function, dtype: torch.dtype):
-    with pytest.raises(ScheduleError, match="rows of 9001 elements do not fit a tile, whose rows have at most 8192"):
-        row_groups(nl.Schedule(_long(function, dtype)), nl.SplitKConfig(multiprocessors=3))
+def test_longer_rows_that_spill_registers_are_refused(function, dtype: torch.dtype, width: int):
+    with pytest.raises(
+        ScheduleError, match=f"rows of {width} elements do not fit a tile, whose rows have at most 8192"
+    ):
+        row_groups(nl.Schedule(_long(function, dtype, width=width)), nl.SplitKConfig(multiprocessors=3))
 
 
 def test_few_rows_and_long_rows_are_refused():
