@@ -36,6 +36,7 @@ import neptune_lab as nl
 from neptune_lab.bench.clock import GpuTimer
 from neptune_lab.errors import NeptuneError
 from neptune_lab.files import write_text
+from neptune_lab.target import Target
 
 E4M3, ROWS, WIDTH, HEADS = torch.float8_e4m3fn, 16, 128, 32
 # Largest relative errors (docs/concepts/numbers.md) with weights of float16, of bfloat16, of e4m3, and of e4m3 where
@@ -114,7 +115,7 @@ def prefill(size: tuple[int, ...], ordered: bool) -> Iterator[Contestant]:
     yield contestant("e4m3", (q, k, v), scales, ordered)
     turned = v.transpose(2, 3).contiguous().transpose(2, 3)
     yield contestant("e4m3, weights of e4m3", (q, k, turned), scales, ordered, OF_EIGHTS, E4M3)
-    if DEVICE == "cuda" and size[2] % 256 == 0 and torch.cuda.get_device_capability()[0] == 9:
+    if DEVICE == "cuda" and size[2] % 256 == 0 and Target.current().warpgroup_products:
         yield contestant("e4m3, split weights", (q, k, turned), scales, ordered, OF_SPLIT, E4M3, SPLIT)
 
 

@@ -155,13 +155,14 @@ def _check_floats(program: Program, consumer: Block, producers: Collection[str])
     """Raise RepairError, step "read", unless the reduction and the maxima that it reads are floats.
 
     Formal statement: h is derived over the real numbers, where nothing wraps around, every difference and quotient
-    exists, and a maximum of nothing is -inf.  None of this holds for integers of 32 or 64 bits.
+    exists, and a maximum of nothing is -inf.  None of this holds for integers of 32 or 64 bits; truth values do not
+    wrap around, and repairs of "any" and "all" are theirs.
     """
     reducers = {block.writes: reducer_of(block) for block in tree.blocks(program)}
     extrema = [name for name in producers if reducers.get(name) in ("max", "min", None)]
     for name in (consumer.writes, *extrema):
         dtype = program.buffer(name).dtype
-        if "float" not in dtype:
+        if "float" not in dtype and dtype != "bool":
             raise RepairError(
                 f"{name!r} is of dtype {dtype}, and repairs are derived for numbers that do not wrap around",
                 step="read",

@@ -89,7 +89,7 @@ def test_scores(score_mod):
         (lambda s, b, h, q, kv: torch.softmax(s, 0), r"torch.softmax is not one of the functions(.|\n)*it can use abs"),
         (lambda s, b, h, q, kv: s + q.add_(0.5), "a mod changes a int in place by add_"),
         (lambda s, b, h, q, kv: s + TABLE.add_(1)[q, 0], "a mod changes a tensor in place by add_"),
-        (lambda s, b, h, q, kv: s.item(), r"Tensor.item is not one"),
+        (lambda s, b, h, q, kv: s.tolist(), r"Tensor.tolist is not one"),
         (lambda s, b, h, q, kv: s * 3**-h, r"whole number to a power(.|\n)*2.0 \*\* h"),
         (lambda s, b, h, q, kv: torch.where(q > kv), "torch.where with a condition alone"),
         (lambda s, b, h, q, kv: s + undefined, r"NameError: .* in .*line \d+"),  # noqa: F821
