@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import dtype_of, identity_literal, shape_of, shape_of_access
 from neptune_lab.htile.walk import accesses, expressions, reads, same_region, stores
-from neptune_lab.htile_passes.rewrite import fresh_name, tile_pass
+from neptune_lab.htile_passes.rewrite import rewrite_loops, tile_pass
 
 # The most elements of all such tiles of a loop per lane.
 MOST_PER_LANE = 64
@@ -33,27 +33,16 @@ def add_tiles_before_reducing(program: ir.Program) -> ir.Program:
     of columns in kernels without products, whose tiles fit the registers.  On an H200 the gradient of a layer_norm of
     2048 x 16384 takes 105 instead of 127 µs.
     """
-    names = {tensor.name for tensor in program.tensors}
-    added: list[ir.Tensor] = []
-    kernels = []
-    for kernel in program.kernels:
-        body: list[ir.Stmt] = []
-        for stmt in kernel.body:
-            found = _sums(stmt, kernel, program) if isinstance(stmt, ir.For) else []
-            if not found or not isinstance(stmt, ir.For):
-                body.append(stmt)
-                continue
-            tiles = []
-            for own in found:
-                name = fresh_name(f"{own.store.target.tensor}_tile", names, "_")
-                names.add(name)
-                tiles.append(ir.Tensor(name, shape_of(own.reduced.arg, program), own.dtype(program), "chip"))
-            added += tiles
-            body += _apart(stmt, list(zip(found, tiles, strict=True)))
-        kernels.append(replace(kernel, body=tuple(body)) if len(body) > len(kernel.body) else kernel)
-    if not added:
-        return program
-    return replace(program, kernels=tuple(kernels), tensors=(*program.tensors, *added))
+
+    def apart(loop: ir.For, kernel: ir.Kernel, fresh: Callable[[str], str]):
+        found = _sums(loop, kernel, program)
+        tiles: list[ir.Tensor] = []
+        for own in found:
+            name = fresh(f"{own.store.target.tensor}_tile")
+            tiles.append(ir.Tensor(name, shape_of(own.reduced.arg, program), own.dtype(program), "chip"))
+        return (tiles, _apart(loop, list(zip(found, tiles, strict=True)))) if found else None
+
+    return rewrite_loops(program, apart)
 
 
 @dataclass(frozen=True, slots=True)

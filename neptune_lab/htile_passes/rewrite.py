@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
-from neptune_lab.htile.nodes import Kernel, Program, Stmt, Store, TileExpr
+from neptune_lab.htile.nodes import For, Kernel, Program, Stmt, Store, Tensor, TileExpr
 from neptune_lab.htile.walk import map_stores, rewrite_store, unchanged, with_body
 
 
@@ -102,6 +102,40 @@ def map_kernels(program: Program, change: Callable[[Kernel], Kernel]) -> Program
     """`program` with `change` applied to every kernel; the same object if nothing changed."""
     kernels = tuple(map(change, program.kernels))
     return program if unchanged(kernels, program.kernels) else replace(program, kernels=kernels)
+
+
+def rewrite_loops(
+    program: Program,
+    change: Callable[[For, Kernel, Callable[[str], str]], tuple[Sequence[Tensor], Iterable[Stmt]] | None],
+) -> Program:
+    """`program` with other statements in place of loops that no loop contains; the same object if nothing changed.
+
+    Args:
+        program: a program.
+        change: called with a loop, its kernel, and a function that makes a new tensor's name; returns the new tensors
+            and what stands in place of the loop, or None to leave it.
+    """
+    names = {tensor.name for tensor in program.tensors}
+    added: list[Tensor] = []
+
+    def fresh(wanted: str) -> str:
+        name = fresh_name(wanted, names, "_")
+        names.add(name)
+        return name
+
+    def rewritten(kernel: Kernel) -> Kernel:
+        body: list[Stmt] = []
+        for stmt in kernel.body:
+            made = change(stmt, kernel, fresh) if isinstance(stmt, For) else None
+            if made is None:
+                body.append(stmt)
+                continue
+            added.extend(made[0])
+            body += made[1]
+        return kernel if unchanged(body, kernel.body) else with_body(kernel, tuple(body))
+
+    found = map_kernels(program, rewritten)
+    return found if found is program else replace(found, tensors=(*program.tensors, *added))
 
 
 def position(body: list[Stmt], stmt: Stmt) -> int:

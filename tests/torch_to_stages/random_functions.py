@@ -1,6 +1,6 @@
 """Random functions of PyTorch: chains of the operations that have a lowering, over random shapes.
 
-python -m from_torch.random_functions 17     # prints the function of seed 17
+python -m torch_to_stages.random_functions 17     # prints the function of seed 17
 """
 
 from __future__ import annotations
@@ -40,19 +40,25 @@ _ENDS = ("x", "x.sum(-1)", "x.amax(0)", "x.mean()", "(x, x.sum(0))", "{'a': x, '
 
 
 @dataclass(frozen=True)
-class RandomFunction:
-    """A function of x, y and w as text, and its inputs."""
+class TextFunction:
+    """A function as text."""
 
     source: str
-    rows: int
-    columns: int
-    seed: int
 
     def function(self) -> Any:
         """The text as a function."""
         found: dict[str, Any] = {"torch": torch}
         exec(self.source, found)
         return found["f"]
+
+
+@dataclass(frozen=True)
+class RandomFunction(TextFunction):
+    """A function of x, y and w as text, and its inputs."""
+
+    rows: int
+    columns: int
+    seed: int
 
     def inputs(self) -> tuple[torch.Tensor, ...]:
         """Standard normal tensors."""

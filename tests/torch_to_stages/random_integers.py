@@ -8,9 +8,9 @@ from __future__ import annotations
 import random
 import sys
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+from torch_to_stages.random_functions import TextFunction
 
 # What a step computes from x and y (rows, columns), of integers, and a constant {c}; all keep the shape.
 _MAPS = (
@@ -34,20 +34,13 @@ _CONSTANTS = (1, 3, 7, 255, 2**15, 2**16 + 1, 2**20, 2**30, 2**31 - 1, 2**31, 2*
 
 
 @dataclass(frozen=True)
-class RandomIntegers:
+class RandomIntegers(TextFunction):
     """A function of x and y as text, and its inputs."""
 
-    source: str
     shape: tuple[int, int]
     dtypes: tuple[torch.dtype, torch.dtype]
     largest: int
     seed: int
-
-    def function(self) -> Any:
-        """The text as a function."""
-        found: dict[str, Any] = {"torch": torch}
-        exec(self.source, found)
-        return found["f"]
 
     def inputs(self) -> tuple[torch.Tensor, ...]:
         """Integers up to the largest."""
