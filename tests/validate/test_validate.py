@@ -22,6 +22,7 @@ from neptune_lab.pipeline.validate import (
     compare,
     data,
     forms,
+    numpy_tiles,
     reference,
     replay,
     resize,
@@ -96,7 +97,7 @@ def test_a_kernel_that_does_not_do_the_same_on_all_sets_is_run_on_each(monkeypat
         return tuple(found[0] for found in together(source, [inputs], dtypes, order, strides))
 
     def differ(*_):
-        raise triton_numpy.SetsDiffer
+        raise numpy_tiles.SetsDiffer
 
     together = triton_numpy.run_sets
     monkeypatch.setattr(triton_numpy, "run_sets", differ)
@@ -106,13 +107,13 @@ def test_a_kernel_that_does_not_do_the_same_on_all_sets_is_run_on_each(monkeypat
 
 
 def test_a_scalar_tile_that_differs_between_sets_decides_nothing():
-    same, other = triton_numpy._tile(np.array([3, 3])), triton_numpy._tile(np.array([3, 4]))
+    same, other = numpy_tiles.tile(np.array([3, 3])), numpy_tiles.tile(np.array([3, 4]))
     assert list(range(same)) == [0, 1, 2]
     assert bool(same > 2)
     for decide in (range, int, lambda tile: bool(tile > 3)):
-        with pytest.raises(triton_numpy.SetsDiffer):
+        with pytest.raises(numpy_tiles.SetsDiffer):
             decide(other)
-    assert (other + triton_numpy._tile(np.zeros((1, 5), int))).shape == (2, 5)
+    assert (other + numpy_tiles.tile(np.zeros((1, 5), int))).shape == (2, 5)
 
 
 @pytest.mark.parametrize("name", ["causal", "rows"])
@@ -120,14 +121,15 @@ def test_the_numpy_form_computes_in_float32(name: str, monkeypatch: pytest.Monke
     """Where it is float64 by mistake, exp2(-1000) is no 0, and 0 * inf no NaN."""
     kernel = compiled(name, validate="none")
     definition = kernel.schedule.definition
-    made, seen = triton_numpy._tile, set()
+    made, seen = numpy_tiles.tile, set()
 
     def tile(value):
         found = made(value)
         seen.add(found.dtype)
         return found
 
-    monkeypatch.setattr(triton_numpy, "_tile", tile)
+    for module in (numpy_tiles, triton_numpy):
+        monkeypatch.setattr(module, "tile", tile)
     inputs = kernel.schedule.operator.random_inputs(0)
     triton_numpy.run(kernel.triton, inputs, {b.name: b.dtype for b in definition.buffers}, definition.inputs)
     assert np.dtype("float32") in seen

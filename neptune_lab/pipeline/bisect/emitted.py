@@ -16,7 +16,7 @@ from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.walk import evaluate, names_of_access, region, stores
 from neptune_lab.htile_to_triton import EmittedModule
 from neptune_lab.pipeline.bisect.observed import Observed, TileWrite
-from neptune_lab.pipeline.validate import triton_numpy
+from neptune_lab.pipeline.validate import numpy_tiles, triton_numpy
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def _write(done: _Assignment, scope: Mapping[str, Any], shapes: Mapping[str, tup
     if set(names_of_access(access)) - set(env) or done.name not in scope:
         return None
     tile = np.asarray(scope[done.name])
-    tile = tile[0] if isinstance(scope[done.name], triton_numpy.Tile) else tile
+    tile = tile[0] if isinstance(scope[done.name], numpy_tiles.Tile) else tile
     index = region(access)
     axes = [
         evaluate(i.start, env) + np.arange(i.extent) if isinstance(i, ir.Slice) else np.asarray([evaluate(i, env)])

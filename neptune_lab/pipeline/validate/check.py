@@ -27,7 +27,7 @@ from neptune_lab.pipeline.exceptions import repaired_by_vectors
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.lower import lower
 from neptune_lab.pipeline.options import CodeOptions
-from neptune_lab.pipeline.validate import triton_numpy
+from neptune_lab.pipeline.validate import numpy_tiles, triton_numpy
 from neptune_lab.pipeline.validate.compare import Difference, Wanted, expectations, may_remove
 from neptune_lab.pipeline.validate.data import data_sets
 from neptune_lab.pipeline.validate.forms import (
@@ -308,7 +308,7 @@ def _triton_on_sets(kernel: Kernel, sets: Sequence[Arrays]) -> Arrays | None:
     try:
         order, strides = definition.inputs, input_strides(kernel)
         arrays = triton_numpy.run_sets(kernel.triton, sets, input_dtypes(kernel), order, strides)
-    except (triton_numpy.UnknownSpelling, triton_numpy.SetsDiffer, IndexError):
+    except (triton_numpy.UnknownSpelling, numpy_tiles.SetsDiffer, IndexError):
         return None
     return dict(zip(definition.outputs, arrays, strict=True))
 
