@@ -2,65 +2,24 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch.autograd import forward_ad
 
 from neptune_lab.errors import LaunchError
+from neptune_lab.pytorch.extras import PLAIN, Extras
 from neptune_lab.pytorch.refusals import refuse_captured, refuse_layout
+from neptune_lab.pytorch.warned import warn_once
 from neptune_lab.runtime import interpreting, to_tensor
-from neptune_lab.runtime.differentiable import is_transformed
-from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import check_number, check_switch
 from neptune_lab.tensor_spec import Strides, layout_of
 
 Shape: TypeAlias = tuple[int, ...]
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-_warned: set[str] = set()
-_INSIDE = "neptune_lab.pytorch", "torch._dynamo"  # modules between a user's line and a warning
-
-
-class Extras(NamedTuple):
-    """What few calls ask for.
-
-    Args:
-        lse, max_scores: whether the kernel also returns the log-sum-exp, or the largest score, of each query.
-        options: (name, value) of each of our options in `kernel_options`, by name.
-        dynamic: whether one kernel takes all lengths (True), or each has its own (False); None: from the second length
-            on.
-        formats: of a call with tensors of 8 bits, from `quantized`; else empty.
-    """
-
-    lse: bool = False
-    max_scores: bool = False
-    options: tuple[tuple[str, Any], ...] = ()
-    dynamic: bool | None = None
-    formats: tuple[tuple[str, Any], ...] = ()
-
-    @property
-    def deterministic(self) -> Any:
-        """Whether gradients are added in one order: the option of that name, which is of the backward pass alone."""
-        return dict(self.options).get("deterministic", True)
-
-    @property
-    def forward_options(self) -> dict[str, Any]:
-        """The options of the forward kernel."""
-        return {name: value for name, value in self.options if name != "deterministic"}
-
-    @property
-    def is_few(self) -> bool:
-        """Whether there is nothing but what calls may have that `known_calls` finds."""
-        return self == Extras(self.lse, options=self.options, dynamic=self.dynamic) and not self.forward_options
-
-
-PLAIN = Extras()
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,156 +235,13 @@ def refuse_options(enable_gqa: object, scale: object) -> None:
     check_number("scale", scale, LaunchError, optional=True)
 
 
-def refuse_gradients(tensors: Mapping[str, torch.Tensor]) -> None:
-    """Raise LaunchError for the first of these tensors of a call with a cache of pages that records gradients."""
-    for name, tensor in tensors.items() if torch.is_grad_enabled() else ():
-        if tensor.requires_grad:
-            raise LaunchError(
-                f"{name} records gradients, and attention on a cache of pages has no backward",
-                help="call it under torch.no_grad(), or with the tensor's .detach()",
-            )
-
-
-def refuse_forward_gradients(tensors: Mapping[str, torch.Tensor], captured: Sequence[Any] = ()) -> None:
-    """Raise LaunchError for the first tensor that carries a tangent of torch.autograd.forward_ad.
-
-    Args:
-        tensors: arguments by name.
-        captured: what mods capture.
-    """
-    if forward_ad._current_level < 0:
-        return
-    named = {f"argument {name}": tensor for name, tensor in tensors.items()}
-    for name, tensor in (named | captured_by_name(captured)).items():
-        if forward_ad.unpack_dual(tensor).tangent is not None:
-            raise LaunchError(
-                f"{name} carries a forward gradient, and attention has no derivative",
-                help="call it with the tensor's .detach()",
-            )
-
-
-def captured_by_name(tensors: Sequence[Any]) -> dict[str, torch.Tensor]:
-    """What mods capture, with a name for messages."""
-    every = [t for t in tensors if isinstance(t, torch.Tensor)]
-    return {f"captured tensor {n} of shape {tuple(t.shape)}": t for n, t in enumerate(every)}
-
-
-# Arguments of SDPA that `attention` does not take, and what to do instead.
-_INSTEAD = {
-    "attn_mask": "nl.scaled_dot_product_attention takes it; here, mask_mod=lambda b, h, q, kv: attn_mask[b, h, q, kv]",
-    "dropout_p": "leave it out: there is no dropout",
-    "is_causal": "nl.scaled_dot_product_attention takes it; here, mask_mod=lambda b, h, q, kv: q >= kv",
-}
-_NAMES = {"query": "q", "key": "k", "value": "v"}
-
-
-def named(q: Any, k: Any, v: Any, others: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    """q, k and v, some of which may have FlexAttention's names query, key and value.
-
-    Raises:
-        LaunchError: a tensor is given twice, or there is another argument; None and False count as left out.
-    """
-    given = {"q": q, "k": k, "v": v}
-    for name, value in others.items():
-        if name in _NAMES:
-            if given[_NAMES[name]] is not None:
-                raise LaunchError(
-                    f"attention got {_NAMES[name]} and {name}, two names of one tensor", help="give one of them"
-                )
-            given[_NAMES[name]] = value
-        elif name not in _INSTEAD:
-            raise LaunchError(
-                f"attention has no argument {name!r}",
-                help="it takes q, k, v, score_mod, mask_mod, block_mask, scale, enable_gqa, return_lse, return_aux, "
-                "kernel_options, cu_seqlens_q, cu_seqlens_k, dynamic, q_scale, k_scale, v_scale and weights_dtype",
-            )
-        elif value is not None and value is not False and not (name == "dropout_p" and value == 0):
-            raise LaunchError(f"attention does not take {name}", help=_INSTEAD[name])
-    return given["q"], given["k"], given["v"]
-
-
-def extras_of(return_lse: Any, return_aux: Any, kernel_options: Any, dynamic: Any = None) -> Extras:
-    """What a call asks for besides the output; FlexAttention's own options are left out, with a warning once.
-
-    Raises:
-        LaunchError: an argument is not of its type, or return_lse and return_aux are both given.
-    """
-    from torch.nn.attention.flex_attention import AuxRequest
-
-    check_switch("return_lse", return_lse, LaunchError)
-    if return_aux is not None and not isinstance(return_aux, AuxRequest):
-        raise LaunchError(
-            f"argument return_aux is a {type(return_aux).__name__}; expected an AuxRequest",
-            help="return_aux=torch.nn.attention.flex_attention.AuxRequest(lse=True)",
-        )
-    if return_lse and return_aux is not None:
-        raise LaunchError(
-            "attention got return_lse and return_aux", help="return_aux=AuxRequest(lse=True) alone returns it"
-        )
-    lse, largest = return_aux if return_aux is not None else (return_lse, False)
-    check_switch("return_aux.lse", lse, LaunchError)
-    check_switch("return_aux.max_scores", largest, LaunchError)
-    if dynamic is not None:
-        check_switch("dynamic", dynamic, LaunchError)
-    options = _own_options(kernel_options)
-    if ("deterministic", False) in options and torch.are_deterministic_algorithms_enabled():
-        options = tuple(option for option in options if option[0] != "deterministic")
-    return Extras(lse, largest, options, dynamic)
-
-
-def _own_options(kernel_options: Any) -> tuple[tuple[str, Any], ...]:
-    """Our options, sorted by name; the names and values are checked when a kernel is compiled."""
-    from torch.nn.attention.flex_attention import FlexKernelOptions
-
-    if not isinstance(kernel_options, Mapping | None):
-        raise LaunchError(
-            f"argument kernel_options is a {type(kernel_options).__name__}; expected a dict",
-            help='kernel_options={"block_q": 64, "block_kv": 64}',
-        )
-    own, theirs = [], []
-    for name, value in (kernel_options or {}).items():
-        known = isinstance(name, str) and (name.isupper() or name.startswith(("fwd_", "bwd_")))
-        if known or (name in FlexKernelOptions.__annotations__ and name not in ("num_warps", "num_stages")):
-            theirs.append(name)
-        else:
-            own.append((name, _plain(name, value)))
-    if theirs and "kernel_options" not in _warned:
-        _warned.add("kernel_options")
-        _warn(
-            f"attention ignores {', '.join(theirs)} in kernel_options, which are options of FlexAttention's kernels; "
-            "its own are the fields of nl.TileConfig, nl.SplitKConfig and nl.CodeOptions"
-        )
-    return tuple(sorted(own))
-
-
-def _plain(name: Any, value: Any) -> Any:
-    """The value of an option as a number, text, switch or None, or a tuple of them, which caches can compare."""
-    entries = value if isinstance(value, list | tuple) else (value,)
-    if not isinstance(name, str) or not all(isinstance(v, int | str | None) for v in entries):
-        raise LaunchError(
-            f"kernel_options has {shown(name)}: {shown(value)}; expected a name, and a number, a text or a switch",
-            help='kernel_options={"block_q": 64, "block_kv": 64}',
-        )
-    return tuple(value) if isinstance(value, list) else value
-
-
-def refuse_transforms(*tensors: torch.Tensor) -> None:
-    """Raise LaunchError inside torch.vmap, torch.func.grad and the like, which cannot transform a kernel."""
-    if is_transformed(*tensors):
-        raise LaunchError(
-            "attention inside torch.vmap or a transform of torch.func: a kernel takes whole tensors",
-            help="move the mapped axis into the batch: attention(q.flatten(0, 1), ...).unflatten(0, q.shape[:2])",
-        )
-
-
 def warn_of_conversions(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, common: torch.dtype) -> None:
     """Warns, once per process, that tensors of several dtypes are converted."""
-    if "dtypes" not in _warned:
-        _warned.add("dtypes")
-        _warn(
-            f"attention converts q, k and v ({q.dtype}, {k.dtype}, {v.dtype}) to {common} at each call; give them one "
-            "dtype to save the time"
-        )
+    warn_once(
+        "dtypes",
+        f"attention converts q, k and v ({q.dtype}, {k.dtype}, {v.dtype}) to {common} at each call; give them one "
+        "dtype to save the time",
+    )
 
 
 def has_columns(tensor: torch.Tensor) -> bool:
@@ -439,21 +255,12 @@ def with_columns(*tensors: torch.Tensor) -> list[torch.Tensor]:
     found = []
     for name, tensor in zip("qkv", tensors, strict=True):
         adjacent = has_columns(tensor)
-        if not adjacent and name not in _warned:
-            _warned.add(name)
-            _warn(
+        if not adjacent:
+            warn_once(
+                name,
                 f"attention copies {name} at each call, since its strides {tensor.stride()} leave gaps between the "
                 f"elements of its last dimension, of shape {tuple(tensor.shape)}; make that dimension the innermost "
-                "one where the tensor is made to save the time"
+                "one where the tensor is made to save the time",
             )
         found.append(tensor if adjacent else tensor.contiguous())
     return found
-
-
-@torch.compiler.assume_constant_result  # Dynamo calls it once, while it traces
-def _warn(message: str) -> None:
-    """Warns at the line that called into this package."""
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_INSIDE):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, stacklevel=level)

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from neptune_lab.pytorch.arguments import Extras, problem_of
+from neptune_lab.pytorch.arguments import problem_of
+from neptune_lab.pytorch.extras import Extras
 from neptune_lab.pytorch.graph_calls import digest_of, strides_like, with_strides
 from neptune_lab.pytorch.graph_mods import GraphMod
 from neptune_lab.pytorch.known_calls import launched

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from neptune_lab.pytorch.arguments import Extras, problem_of
+from neptune_lab.pytorch.arguments import problem_of
+from neptune_lab.pytorch.extras import Extras
 from neptune_lab.tensor_spec import dense_strides
 
 

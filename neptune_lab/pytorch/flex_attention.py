@@ -13,18 +13,12 @@ from neptune_lab.errors import LaunchError
 from neptune_lab.pytorch import compiled as known
 from neptune_lab.pytorch import known_calls, recording
 from neptune_lab.pytorch.arguments import (
-    PLAIN,
-    Extras,
     captured_inputs,
     check_shape,
     common_dtype,
     device_of,
-    extras_of,
-    named,
     problem_of,
-    refuse_forward_gradients,
     refuse_options,
-    refuse_transforms,
     warn_of_conversions,
     with_columns,
 )
@@ -33,13 +27,14 @@ from neptune_lab.pytorch.block_masks import mask_of
 from neptune_lab.pytorch.compiled import Compiled, compiled_for
 from neptune_lab.pytorch.empty import is_empty, outputs_of_empty
 from neptune_lab.pytorch.examples import over_examples
+from neptune_lab.pytorch.extras import PLAIN, Extras, extras_of, named
 from neptune_lab.pytorch.known_calls import keep, keep_recorded, launched
 from neptune_lab.pytorch.lengths import known_family
 from neptune_lab.pytorch.mods import Reading, read
 from neptune_lab.pytorch.packed import Places, packed_mods, places_of
 from neptune_lab.pytorch.quantized import NONE, has_quantized, quantized
 from neptune_lab.pytorch.recording import recording_for, records_gradients
-from neptune_lab.pytorch.refusals import refuse_symbols
+from neptune_lab.pytorch.refusals import refuse_forward_gradients, refuse_symbols, refuse_transforms
 from neptune_lab.pytorch.traced import traced
 
 if TYPE_CHECKING:

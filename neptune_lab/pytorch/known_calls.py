@@ -15,8 +15,9 @@ import torch
 from torch.autograd import forward_ad
 
 from neptune_lab.pytorch.alike import alike
-from neptune_lab.pytorch.arguments import Extras, captured_inputs
+from neptune_lab.pytorch.arguments import captured_inputs
 from neptune_lab.pytorch.compiled import Compiled
+from neptune_lab.pytorch.extras import Extras
 from neptune_lab.pytorch.known_tables import ForLengths, Group, Known, Recorded, Stream
 from neptune_lab.pytorch.length_layouts import Layout, Layouts, fixed_layout, layouts_of, moving_layout
 from neptune_lab.pytorch.lengths import LONG, Family

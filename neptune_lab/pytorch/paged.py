@@ -12,23 +12,19 @@ import torch
 from neptune_lab.errors import LaunchError
 from neptune_lab.operators.paging import paged_mods
 from neptune_lab.power_of_two import power_of_two
-from neptune_lab.pytorch.arguments import (
-    captured_by_name,
-    captured_inputs,
-    check_shape,
-    device_of,
-    extras_of,
-    problem_of,
-    refuse_forward_gradients,
-    refuse_gradients,
-    refuse_options,
-    refuse_transforms,
-)
+from neptune_lab.pytorch.arguments import captured_inputs, check_shape, device_of, problem_of, refuse_options
 from neptune_lab.pytorch.autocast import under_autocast
 from neptune_lab.pytorch.compiled import Compiled, compiled_for
+from neptune_lab.pytorch.extras import extras_of
 from neptune_lab.pytorch.mods import read
 from neptune_lab.pytorch.quantized import NONE, has_quantized, quantized
-from neptune_lab.pytorch.refusals import refuse_layout
+from neptune_lab.pytorch.refusals import (
+    captured_by_name,
+    refuse_forward_gradients,
+    refuse_gradients,
+    refuse_layout,
+    refuse_transforms,
+)
 from neptune_lab.pytorch.traced_paged import traced_paged
 
 # Kernels by everything that they depend on; the oldest are dropped first.

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from neptune_lab.errors import LaunchError
+from neptune_lab.runtime.differentiable import is_transformed
 
 
 def refuse_layout(name: str, tensor: torch.Tensor) -> None:
@@ -63,3 +65,46 @@ def refuse_symbols(*tensors: torch.Tensor) -> None:
 
 
 __all__ = ["refuse_captured", "refuse_captured_kinds", "refuse_layout", "refuse_recording", "refuse_symbols"]
+
+
+def refuse_gradients(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raise LaunchError for the first of these tensors of a call with a cache of pages that records gradients."""
+    for name, tensor in tensors.items() if torch.is_grad_enabled() else ():
+        if tensor.requires_grad:
+            raise LaunchError(
+                f"{name} records gradients, and attention on a cache of pages has no backward",
+                help="call it under torch.no_grad(), or with the tensor's .detach()",
+            )
+
+
+def refuse_forward_gradients(tensors: Mapping[str, torch.Tensor], captured: Sequence[Any] = ()) -> None:
+    """Raise LaunchError for the first tensor that carries a tangent of torch.autograd.forward_ad.
+
+    Args:
+        tensors: arguments by name.
+        captured: what mods capture.
+    """
+    if forward_ad._current_level < 0:
+        return
+    named = {f"argument {name}": tensor for name, tensor in tensors.items()}
+    for name, tensor in (named | captured_by_name(captured)).items():
+        if forward_ad.unpack_dual(tensor).tangent is not None:
+            raise LaunchError(
+                f"{name} carries a forward gradient, and attention has no derivative",
+                help="call it with the tensor's .detach()",
+            )
+
+
+def captured_by_name(tensors: Sequence[Any]) -> dict[str, torch.Tensor]:
+    """What mods capture, with a name for messages."""
+    every = [t for t in tensors if isinstance(t, torch.Tensor)]
+    return {f"captured tensor {n} of shape {tuple(t.shape)}": t for n, t in enumerate(every)}
+
+
+def refuse_transforms(*tensors: torch.Tensor) -> None:
+    """Raise LaunchError inside torch.vmap, torch.func.grad and the like, which cannot transform a kernel."""
+    if is_transformed(*tensors):
+        raise LaunchError(
+            "attention inside torch.vmap or a transform of torch.func: a kernel takes whole tensors",
+            help="move the mapped axis into the batch: attention(q.flatten(0, 1), ...).unflatten(0, q.shape[:2])",
+        )

@@ -20,7 +20,7 @@ import torch
 from torch._dynamo.comptime import comptime
 
 from neptune_lab.errors import NeptuneError
-from neptune_lab.pytorch.arguments import PLAIN, Extras, Shape, as_input, has_columns, problem_of
+from neptune_lab.pytorch.arguments import Shape, as_input, has_columns, problem_of
 from neptune_lab.pytorch.attention_calls import AttentionCall
 from neptune_lab.pytorch.captured_mods import (
     POSITIONS,
@@ -33,6 +33,7 @@ from neptune_lab.pytorch.captured_mods import (
 )
 from neptune_lab.pytorch.compiled import compiled_for
 from neptune_lab.pytorch.dynamo import UNTRACEABLE, Tracing
+from neptune_lab.pytorch.extras import PLAIN, Extras
 from neptune_lab.pytorch.graph_calls import add_call
 from neptune_lab.pytorch.mods import Path, follow, read
 from neptune_lab.pytorch.packed import Places, packed_mods, place_examples

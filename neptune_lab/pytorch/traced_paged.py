@@ -11,12 +11,11 @@ import torch
 from torch._dynamo.comptime import comptime
 
 from neptune_lab.errors import NeptuneError
-from neptune_lab.pytorch.arguments import captured_by_name, refuse_gradients
 from neptune_lab.pytorch.captured_mods import POSITIONS, SCORE, Captured, leave, traced_mod
 from neptune_lab.pytorch.dynamo import UNTRACEABLE, Tracing
 from neptune_lab.pytorch.graph_calls import add_call, digest_of
 from neptune_lab.pytorch.graph_mods import GraphMod
-from neptune_lab.pytorch.refusals import refuse_captured
+from neptune_lab.pytorch.refusals import captured_by_name, refuse_captured, refuse_gradients
 
 _SCALES = ("q_scale", "k_scale", "v_scale")
 

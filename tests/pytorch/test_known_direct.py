@@ -17,7 +17,7 @@ import neptune_lab as nl
 from neptune_lab.errors import LaunchError
 from neptune_lab.pytorch import flex_attention, known_calls
 from neptune_lab.pytorch.alike import alike
-from neptune_lab.pytorch.arguments import Extras
+from neptune_lab.pytorch.extras import Extras
 from neptune_lab.runtime import LoadedKernel
 
 N = 24

@@ -15,8 +15,8 @@ from layouts import LAYOUTS, packed, transposed
 import neptune_lab as nl
 from neptune_lab.errors import LaunchError
 from neptune_lab.operators import attention as operators
-from neptune_lab.pytorch import arguments, traced, transformers_attention
 from neptune_lab.pytorch import flex_attention as flex
+from neptune_lab.pytorch import traced, transformers_attention, warned
 from neptune_lab.pytorch.flex_attention import attention as attend
 from neptune_lab.runtime import LoadedKernel
 from neptune_lab.tensor_spec import dense_strides, layout_of
@@ -71,7 +71,7 @@ def launched(monkeypatch):
         return before(self, *given)
 
     monkeypatch.setattr(LoadedKernel, "launch", launch)
-    monkeypatch.setattr(arguments, "_warned", set())
+    monkeypatch.setattr(warned, "_warned", set())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield places
@@ -154,7 +154,7 @@ def test_dimensions_of_size_1_need_no_kernel_of_their_own(all_compilations):
 
 
 def test_only_a_strided_last_dimension_is_copied_and_that_is_said_once(monkeypatch):
-    monkeypatch.setattr(arguments, "_warned", set())
+    monkeypatch.setattr(warned, "_warned", set())
     q, k, v = (t.mT.contiguous().mT for t in tensors((1, 2, 32, 16)))
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")

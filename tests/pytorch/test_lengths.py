@@ -11,7 +11,8 @@ import torch.nn.functional as F
 import neptune_lab as nl
 from neptune_lab.errors import LaunchError
 from neptune_lab.pytorch import flex_attention, lengths
-from neptune_lab.pytorch.arguments import Extras, Problem
+from neptune_lab.pytorch.arguments import Problem
+from neptune_lab.pytorch.extras import Extras
 from neptune_lab.pytorch.mods import read
 
 pytestmark = pytest.mark.usefixtures("nothing_seen")
