@@ -50,8 +50,8 @@ class TestLoopsToTiles(EveryNotebook):
     def test_ten_of_the_passes_change_something(self):
         shown = self.shown_by("idle =")
         changed, idle = (line.partition(":")[2].split(", ") for line in shown.strip().splitlines()[:2])
-        assert (len(changed), len(idle)) == (10, 16)
-        assert shown.startswith("26 passes; ")
+        assert len(changed) == 10
+        assert shown.startswith(f"{len(changed) + len(idle)} passes; ")
 
     def test_the_passes_do_what_is_said(self):
         shown = self.shown_by("show_pass")

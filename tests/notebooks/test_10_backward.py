@@ -38,7 +38,7 @@ class TestBackward(EveryNotebook):
         shown = self.shown_by("found = transposed(")
         assert "h = head * 4 + h_part" in shown
         assert "h_part in range(4)" in shown
-        assert "i = 63 + j - n" in shown
+        assert "j = i + n - 63" in shown
 
     def test_the_derived_pass_is_the_one_by_hand(self):
         shown = self.shown_by("print(passes.backward.source)")

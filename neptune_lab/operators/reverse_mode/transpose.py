@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 
 from neptune_lab.loop_ir.names import unique
 from neptune_lab.loop_ir.nodes import Const, Expr, Op, Var, substitute, variables
@@ -132,10 +133,10 @@ def _invert(
     if total is None or chosen is None:
         made.conditions.append(Op("eq", (made.at(expr), axis)))
         return
-    sign = total.factor(chosen)
-    others = total.plus(Sum(((chosen, 1),), 0), -sign)
-    difference = Op("sub", (axis, made.at(_written(others))))
-    value = difference if sign == 1 else Op("sub", (made.at(_written(others)), axis))
+    # factor * chosen + others = axis, and the factor is 1 or -1.
+    factor = total.factor(chosen)
+    others = total.plus(Sum(((chosen, factor),), 0), -1)
+    value = made.at(_written(Sum((), 0).plus(Sum(((axis.name, 1),), 0).plus(others, -1), factor)))
     made.values[chosen] = value
     made.conditions += [Op("ge", (value, Const(0))), _less(value, extents[chosen])]
 
@@ -204,12 +205,17 @@ def _less(expr: Expr, limit: int) -> Expr:
 
 
 def _written(total: Sum) -> Expr:
-    """A sum of multiples as an expression."""
-    expr: Expr = Const(total.constant)
-    for name, factor in total.terms:
-        term: Expr = Var(name) if factor == 1 else Op("mul", (Var(name), Const(factor)))
-        expr = term if expr == Const(0) else Op("add", (expr, term))
-    return expr
+    """A sum of multiples as an expression: what is added first, then what is subtracted.
+
+    >>> from neptune_lab.loop_ir.render import expression
+    >>> expression(_written(Sum((("i", -1), ("j", 4)), 3))), expression(_written(Sum((("i", -2),), 0)))
+    ('j * 4 + 3 - i', '0 - i * 2')
+    """
+    parts = [(Var(name) if abs(k) == 1 else Op("mul", (Var(name), Const(abs(k)))), k) for name, k in total.terms]
+    parts += [(Const(abs(total.constant)), total.constant)] if total.constant else []
+    added, taken = [part for part, k in parts if k > 0], [part for part, k in parts if k < 0]
+    start: Expr = reduce(lambda a, b: Op("add", (a, b)), added) if added else Const(0)
+    return reduce(lambda a, b: Op("sub", (a, b)), taken, start)
 
 
 __all__ = ["Transposed", "is_permutation", "transposed"]
