@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import reduce
-from math import prod
-from types import MappingProxyType
 
-from neptune_lab.loop_ir.dtypes import dtype_of
 from neptune_lab.loop_ir.float_range import converted_bounds
 from neptune_lab.loop_ir.nodes import (
-    Block,
     Cast,
     Const,
     Expr,
-    Load,
     Op,
-    Program,
     Var,
     add,
     children,
@@ -26,9 +20,7 @@ from neptune_lab.loop_ir.nodes import (
     walk,
 )
 from neptune_lab.loop_ir.reach import as_sum
-from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.scalar_ops import NEGATION
-from neptune_lab.strict.dtypes import INTEGERS
 
 # The limits of a - b if a comparison of a with b holds: (least, greatest), None for no limit.
 _SIGNS = {"lt": (None, -1), "le": (None, 0), "gt": (1, None), "ge": (0, None), "eq": (0, 0)}
@@ -40,17 +32,17 @@ _MOST_ASSUMED = 4
 
 def bounds(expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
     """Least and greatest value of an index expression over loops `0 <= v < extents[v]`; None if unknown."""
-    return _Bounds(extents).of(expr)
+    return Bounds(extents).of(expr)
 
 
 def bounds_where(conditions: Iterable[Expr], expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
     """As `bounds`, of the values that an index takes where all conditions hold; the least is above the greatest if they
     never do."""
-    known = _Bounds(extents)
+    known = Bounds(extents)
     return reduce(_both, [known.where(condition, expr) for condition in conditions], known.of(expr))
 
 
-class _Bounds:
+class Bounds:
     """Bounds of expressions over the same loops.
 
     Each distinct part is bounded once. The bounds of a choice depend on its condition and on both sides, and each of
@@ -106,7 +98,7 @@ class _Bounds:
         assumed = self._compared(condition)
         if not assumed or assumed.items() <= self._assumed.items():
             return None
-        return _Bounds(self.extents, {**self._assumed, **assumed}).of(expr)
+        return Bounds(self.extents, {**self._assumed, **assumed}).of(expr)
 
     def _compared(self, condition: Expr) -> dict[Expr, tuple[int, int]]:
         """The bounds of both sides of a comparison of integers where it holds."""
@@ -264,7 +256,7 @@ def without_choices(expr: Expr, extents: Mapping[str, int]) -> Expr:
     (Var(name='i'), True)
     """
 
-    known = _Bounds(extents)
+    known = Bounds(extents)
 
     def chosen(part: Expr) -> Expr:
         match part:
@@ -287,74 +279,9 @@ def in_int32(expr: Expr, extents: Mapping[str, int]) -> Expr:
     if not any(isinstance(part, Cast) for part in walk(expr)):
         return expr
     plain = transform(expr, without)
-    known = _Bounds(extents)
+    known = Bounds(extents)
     ranges = [known.of(part) for part in walk(plain)]
     return plain if all(f is not None and -(2**31) <= f[0] <= f[1] < 2**31 for f in ranges) else expr
-
-
-# What an integer of 32 bits that is read is taken to be below: it mostly is a position, a length or a label.
-_READ = 2**23
-
-
-def exceeds_int32(program: Program, sizes: Mapping[int, int] = MappingProxyType({})) -> bool:
-    """Whether an integer of 32 bits that a block computes may leave int32, as far as bounds show.
-
-    Integers that are read have no bounds; those of 32 bits and less count as small. A shift without bounds may leave.
-
-    Args:
-        program: a definition.
-        sizes: other extents for the iteration variables that have these.
-    """
-    narrow = {b.name for b in program.buffers if b.dtype in INTEGERS and b.dtype != "int64"}
-    made: dict[str, tuple[int, int]] = {}  # limits of what earlier blocks store there
-    for block in blocks(program):
-        extents = {it.name: sizes.get(it.extent, it.extent) for it in block.iters}
-        buffer, value = block.body.buffer, block.body.value
-
-        def small(part: Expr, extents: dict[str, int] = extents) -> Expr:
-            if not isinstance(part, Load) or part.buffer not in narrow:
-                return part
-            low, high = made.get(part.buffer, (-_READ, _READ - 1))
-            extents[name := f"read of {part.buffer}"] = high - low + 1
-            return Op("add", (Var(name), Const(low)))
-
-        bounded = transform(value, small)
-        known = _Bounds(extents)
-        # Definitions repeat their parts: one of each is enough.
-        for part in dict.fromkeys(part for whole in (value, bounded) for part in walk(whole)):
-            if not isinstance(part, Op) or dtype_of(part, program) == "int64":
-                continue
-            limits = known.of(part)
-            unbounded = part.name == "shl" and limits is None
-            if unbounded and not any(isinstance(inner, Load) for inner in walk(part)):
-                return True
-            if limits is not None and not _in_32_bits(limits):
-                return True
-        limits = _stored_limits(block, bounded, known, extents) if buffer in narrow else None
-        if limits is not None and limits[0] <= limits[1]:
-            if not _in_32_bits(limits):
-                return True
-            made[buffer] = limits
-    return False
-
-
-def _in_32_bits(limits: tuple[int, int]) -> bool:
-    return -(2**31) <= limits[0] <= limits[1] < 2**31
-
-
-def _stored_limits(block: Block, value: Expr, known: _Bounds, extents: Mapping[str, int]) -> tuple[int, int] | None:
-    """Limits of what a block of a definition stores: of a reduction, of its last value; None if they are not known."""
-    if block.init is None:
-        return known.of(value)
-    match value:
-        case Op("max" | "min" | "add" as name, (_, term)):
-            limits = known.of(term)
-        case _:
-            return None
-    if limits is None or name != "add":
-        return limits
-    count = prod(extents[it.name] for it in block.iters if it.kind == "reduce")
-    return min(count * limits[0], limits[0], 0), max(count * limits[1], limits[1], 0)
 
 
 def simplify(expr: Expr, extents: Mapping[str, int]) -> Expr:

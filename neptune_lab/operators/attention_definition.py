@@ -303,7 +303,7 @@ def _program(
     empty_rows: EmptyRows,
 ) -> Program:
     """The definition as a loop-scalar program. Positions have 32 bits, or 64 if a mod computes more than 32 hold."""
-    from neptune_lab.loop_ir.simplify import exceeds_int32
+    from neptune_lab.loop_ir.int32_range import OFFSETS, exceeds_int32
     from neptune_lab.loop_ir.tvm_compat import from_te
 
     te = tensor_expressions()
@@ -319,7 +319,7 @@ def _program(
 
     try:
         program = program_of(wide=False)
-        exceeded = exceeds_int32(program)
+        exceeded = exceeds_int32(program, captured=OFFSETS)
     except DefinitionError:  # TVM has folded two constants to one that int32 does not hold
         exceeded = True
     program = captures.within(program_of(wide=True) if exceeded else program)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from neptune_lab.errors import TileError
 from neptune_lab.htile.sizes import Sample
-from neptune_lab.loop_ir.simplify import exceeds_int32
+from neptune_lab.loop_ir.int32_range import OFFSETS, exceeds_int32
 from neptune_lab.operators import Operator
 
 # A size that is taken to be long, and sizes that no other dimension is likely to have.
@@ -31,7 +31,12 @@ def check_width_of_positions(make: Callable[[Sample], Operator], roles: Mapping[
     small = dict(zip(cut, _UNUSUAL, strict=False))
     op = make({**hint, **small})
     assert op.program is not None
-    if not exceeds_int32(op.program) and exceeds_int32(op.program, dict.fromkeys(small.values(), _LONG)):
+    large: dict[int, int] = dict.fromkeys(small.values(), _LONG)
+    # (the definition of a mod has 64 bits if the ranges that are stated for it exceed 32, another one if bounds do)
+    if any(
+        not exceeds_int32(op.program, captured=limits) and exceeds_int32(op.program, large, limits)
+        for limits in (None, OFFSETS)
+    ):
         raise TileError(
             f"{op.name} computes an integer of positions that 32 bits hold at small sizes only",
             help="convert a position to 64 bits, as in kv.long(), or compile the operator at numbers: op.at(...)",

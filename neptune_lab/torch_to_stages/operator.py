@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.loop_ir.int32_range import exceeds_int32
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_ir.positions import positions_below
-from neptune_lab.loop_ir.simplify import exceeds_int32
 from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.operators.base import Operator, as_numpy, source_of
 from neptune_lab.operators.recipe import Recipe

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -30,14 +29,15 @@ from neptune_lab.loop_ir.nodes import (
     variables,
 )
 from neptune_lab.loop_ir.reduction import OPERATORS, identity
-from neptune_lab.loop_ir.simplify import simplify
+from neptune_lab.loop_ir.simplify import bounds, simplify
 from neptune_lab.operators.ties import FIRST_OF_EQUALS, HALVES_TIES, without_indices
 from neptune_lab.torch_to_stages.lines import SourceLine
 from neptune_lab.torch_to_stages.masks import decided
-from neptune_lab.torch_to_stages.values import HALVES, Index, Value, computed_dtype, type_of, wrapped
+from neptune_lab.torch_to_stages.values import HALVES, Index, Value, computed_dtype, folded, has_loads, type_of
 
 Reducer = Literal["sum", "max", "min", "prod", "any", "all"]
 
+_RING = frozenset({"add", "sub", "mul", "neg", "abs"})  # what 64 bits cut to 32 give as 32 bits that wrap do
 _LEADING = "bhg"  # names of the axes before the last two
 _LETTERS = "ijdecflmnoprtuwxyzakqsv"
 
@@ -256,11 +256,22 @@ class Stages:
                     # Integers of 32 and of 64 bits.
                     wide = self.type_of(part)
                     part = Op("select", (condition, self._as(a, wide), self._as(b, wide)))
-                case Op("add" | "sub" | "mul" as name, (Const(a, "int64"), Const(b, "int64"))):
-                    return Const(wrapped(getattr(operator, name)(a, b), "int64"), "int64")
-            return decided(part, self._extents)
+                case Op() if self._wraps(part):
+                    wide = folded(Op(part.name, tuple(self._as(arg, "int64") for arg in part.args)))
+                    return folded(Cast("int32", wide))
+            return decided(folded(part), self._extents)
 
         return transform(element, simple)
+
+    def _wraps(self, part: Op) -> bool:
+        """Whether arithmetic of int32 positions may leave int32, where all that PyTorch has in 64 bits has 64.
+
+        It is computed in 64 bits and cut: a kernel's own positions and constants may be Python's integers.
+        """
+        if computed_dtype("int64") != "int64" or part.name not in _RING or self.type_of(part) != "int32":
+            return False
+        limits = None if has_loads(part) else bounds(part, self._extents)
+        return not has_loads(part) and (limits is None or not -(2**31) <= limits[0] <= limits[1] < 2**31)
 
     def _as(self, expr: Expr, dtype: str) -> Expr:
         if self.type_of(expr) == dtype:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -130,6 +131,16 @@ def wrapped(number: int, dtype: str) -> int:
     bits = int(dtype.lstrip("uint"))
     start = 0 if dtype.startswith("u") else 2 ** (bits - 1)
     return (number + start) % 2**bits - start
+
+
+def folded(expr: Expr) -> Expr:
+    """A sum or product of constants of 64 bits, or one that is cut to 32, as a constant; else the same object."""
+    match expr:
+        case Op("add" | "sub" | "mul" as name, (Const(a, "int64"), Const(b, "int64"))):
+            return Const(wrapped(getattr(operator, name)(a, b), "int64"), "int64")
+        case Cast("int32", Const(value, "int64")):
+            return Const(wrapped(int(value), "int32"))
+    return expr
 
 
 def has_loads(expr: Expr) -> bool:

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, walk
-from neptune_lab.loop_ir.simplify import _Bounds, bounds, simplify, without_choices
+from neptune_lab.loop_ir.simplify import Bounds, bounds, simplify, without_choices
 from neptune_lab.loop_schedule.affine import affine_terms
 
 PYTHON = {
@@ -183,8 +183,8 @@ def test_nested_choices_are_bounded_once(monkeypatch: pytest.MonkeyPatch, conver
     for n in range(20):
         within = Op("and", (Op("le", (Const(-100 - n), index)), Op("le", (index, Const(100 + n)))))
         index = Op("select", (within, Cast("int64", index) if converted else index, Const(n)))
-    calls, bounded = [], _Bounds._bounded
-    monkeypatch.setattr(_Bounds, "_bounded", lambda self, expr: calls.append(expr) or bounded(self, expr))
+    calls, bounded = [], Bounds._bounded
+    monkeypatch.setattr(Bounds, "_bounded", lambda self, expr: calls.append(expr) or bounded(self, expr))
     assert bounds(index, {"i": 300}) == (0, 100)
     assert len(calls) == len(set(calls)) < 300
 

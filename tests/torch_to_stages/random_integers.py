@@ -19,6 +19,27 @@ _MAPS = (
     *("torch.where(x > y, x, {c})", "torch.maximum(x, y)", "torch.minimum(x, y)", "x.masked_fill(y > 3, {c})"),
     *("(x > {c}) * x", "(x < y).int() * {c}", "(x == y) * {c} + y", "x.int()", "x.long()", "x.int().long()"),
     *("torch.arange(x.shape[1]) * {c} + x", "x * torch.arange(x.shape[0])[:, None]", "torch.full((1, 1), {c}) * x"),
+    *(  # integers of 32 bits meet positions, whose 64 bits are PyTorch's
+        *(
+            "x + torch.arange(x.shape[1])",
+            "torch.arange({n}, {n} + x.shape[1]) - x",
+            "x * torch.arange(x.shape[1]).flip(0)",
+        ),
+        *("x.int() * torch.arange(x.shape[0])[:, None] * {c}", "torch.where(x > y, x, torch.arange(x.shape[1]) * {c})"),
+        *("x + torch.arange(2**40, 2**40 + x.shape[1])", "x * torch.arange(1, 24).prod()", "x.int() + y.argmax()"),
+        *("x + torch.arange(x.shape[0], dtype=torch.int32)[:, None] * {c}", "x.int().abs() + torch.arange(x.shape[1])"),
+        *(
+            "(x + torch.arange(x.shape[1]) < y) * {c} + y.int()",
+            "torch.stack([x.int(), y.int()]).sum(0)",
+            "x * 3 // {d}",
+        ),
+        *(
+            "torch.minimum(x, torch.arange(x.shape[1]) * {c})",
+            "x.clamp(min=y)",
+            "x + torch.tensor({n})",
+            "x * True - x.eq(y)",
+        ),
+    ),
     *("x.flip(0)", "x.roll(1, 1)", "x.T.reshape(x.shape)", "torch.cat([x[:, 1:], y[:, :1]], 1)", "x.float().long()"),
 )
 _ROWS = (
@@ -68,7 +89,7 @@ def random_integers(seed: int) -> RandomIntegers:
     kinds = torch.int32, torch.int64
     dtypes = draw.choice(kinds), draw.choice(kinds)
     shape = draw.choice((3, 8)), draw.choice((4, 16, 24))
-    return RandomIntegers("\n".join(lines) + "\n", shape, dtypes, draw.choice((9, 2**20, 2**30)), seed)
+    return RandomIntegers("\n".join(lines) + "\n", shape, dtypes, draw.choice((9, 2**20, 2**30, 2**31)), seed)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import neptune_lab as nl
+from neptune_lab.loop_ir.int32_range import exceeds_int32
 from neptune_lab.loop_ir.nodes import Buffer
-from neptune_lab.loop_ir.simplify import exceeds_int32
 
 WHOLE = torch.arange(-8, 7).view(3, 5)
 LARGE = WHOLE + 2**40
@@ -18,6 +18,13 @@ FLOATS = WHOLE.float() + 0.5
 
 FUNCTIONS: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
     "a constant beyond int32": (lambda x: ((x.int() + 2**31) % 1000, x.int() * 65536 * 65536, x.int() < 2**40), WHOLE),
+    "a sum of positions and int32": (lambda x: (x.int() + 2**31 - 9) + torch.arange(5), WHOLE),
+    "a product of positions": (lambda x: x * torch.arange(1, 20).prod(), WHOLE),
+    "positions that start late": (lambda x: torch.arange(2**40, 2**40 + 5) - x, WHOLE),
+    "positions of int32": (
+        lambda x: x + torch.arange(3, dtype=torch.int32)[:, None] * (2**31 - 1) + torch.arange(5),
+        WHOLE,
+    ),
     "int64 to int32": (lambda x: (x.int() + 1).sum(-1), LARGE),
     "positions": (lambda x: (torch.arange(5) * 2**30 * x).amax(-1), WHOLE),
     "the place of a maximum": (lambda x: x.argmax(-1) * 2**30 * 8, FLOATS),
@@ -48,6 +55,19 @@ def test_results_are_those_of_pytorch(name: str):
 
 def _tuple(found: Any) -> tuple[torch.Tensor, ...]:
     return found if isinstance(found, tuple) else (found,)
+
+
+def test_elements_of_32_bits_meet_positions_in_64():
+    function = lambda x: x * (torch.arange(5) + 2**15) + torch.arange(3)[:, None]  # noqa: E731
+    x = (WHOLE * 2**20).int()
+    torch.testing.assert_close(nl.compile(nl.from_torch(function, x))(x), function(x), rtol=0, atol=0)
+
+
+def test_lengths_of_32_bits_are_compared_in_them():
+    def padded(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return x.masked_fill(torch.arange(5) >= lengths[:, None], -1.0).sum(-1)
+
+    assert "int64" not in repr(nl.from_torch(padded, FLOATS, torch.tensor([1, 5, 2], dtype=torch.int32)).program)
 
 
 def test_positions_of_masks_keep_32_bits():

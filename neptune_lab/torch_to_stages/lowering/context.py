@@ -13,7 +13,7 @@ from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op, Var, walk
 from neptune_lab.torch_to_stages.lines import SourceLine
 from neptune_lab.torch_to_stages.refusals import refused_operation
 from neptune_lab.torch_to_stages.stages import Stages
-from neptune_lab.torch_to_stages.values import HALVES, Value, computed_dtype, constant, has_loads
+from neptune_lab.torch_to_stages.values import HALVES, NARROW_INTEGERS, Value, computed_dtype, constant, has_loads
 
 Results: TypeAlias = Value | tuple[Value, ...]
 Lowering: TypeAlias = Callable[..., Results]
@@ -123,6 +123,8 @@ class Context:
 
     def converted(self, value: Value, dtype: str) -> Value:
         """`value` with elements computed in torch's `dtype`, without rounding a float to 16 bits."""
+        if dtype == "int64" and value.dtype in ("int32", *NARROW_INTEGERS):
+            return replace(value, dtype=dtype, at=lambda i: self.in_64_bits(self.as_dtype(value.at(i), dtype)))
         return replace(value, dtype=dtype, at=lambda i: self.as_dtype(value.at(i), dtype))
 
     def as_dtype(self, expr: Expr, dtype: str) -> Expr:
@@ -180,10 +182,9 @@ class Context:
         return Value(self.shape, dtype or self.dtype, lambda i: compute(*(t.at(i) for t in tensors)))
 
     def in_64_bits(self, expr: Expr) -> Expr:
-        """An element in an int64, unless it depends on indices alone, whose integers are small."""
-        if not has_loads(expr) or self.stages.type_of(expr) == "int64":
-            return expr
-        return Cast("int64", expr)
+        """An element as an int64; one that depends on indices alone has 32 bits where these hold all such elements."""
+        own, wanted = self.stages.type_of(expr), "int64" if has_loads(expr) else computed_dtype("int64")
+        return expr if own in (wanted, "int64") else Cast(wanted, expr)
 
     def position(self, expr: Expr) -> Expr:
         """An integer element as an index."""

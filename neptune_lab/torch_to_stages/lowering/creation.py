@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from neptune_lab.loop_ir.nodes import Const, Expr, Op, add, mul
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op, add, mul
 from neptune_lab.torch_to_stages.lowering.context import Context, lowers
 from neptune_lab.torch_to_stages.masks import chosen
 from neptune_lab.torch_to_stages.values import Index, Value, constant
@@ -19,7 +19,13 @@ def arange(ctx: Context, *limits: float, **_: Any) -> Value:
     start, step = (limits[0] if len(limits) > 1 else 0), (limits[2] if len(limits) > 2 else 1)
     dtype = ctx.dtype
     if "int" in dtype:
-        return Value(ctx.shape, dtype, lambda i: add(mul(i[0], int(step)), Const(int(start))), plain=True)
+        first, step = int(start), int(step)
+        if all(-(2**31) <= end < 2**31 for end in (first, first + (ctx.shape[0] - 1) * step)):
+            return Value(ctx.shape, dtype, lambda i: add(mul(i[0], step), Const(first)), plain=True)
+        factor, offset = Const(step, "int64"), Const(first, "int64")
+        return Value(
+            ctx.shape, dtype, lambda i: Op("add", (Op("mul", (Cast("int64", i[0]), factor)), offset)), plain=True
+        )
 
     def element(i: Index) -> Expr:
         value = ctx.as_dtype(i[0], dtype)

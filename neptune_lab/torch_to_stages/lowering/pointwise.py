@@ -14,7 +14,7 @@ from neptune_lab.operators.ties import HALVES_TIES
 from neptune_lab.torch_to_stages.lowering.activations import FORMULAS, Term, by_formula, formula
 from neptune_lab.torch_to_stages.lowering.context import Context, lowers
 from neptune_lab.torch_to_stages.masks import chosen
-from neptune_lab.torch_to_stages.values import HALVES, NARROW_INTEGERS, Value, has_loads, negated
+from neptune_lab.torch_to_stages.values import HALVES, NARROW_INTEGERS, Value, negated
 
 Number: TypeAlias = float | int | bool
 Operand: TypeAlias = Value | Number
@@ -215,9 +215,22 @@ def compare(ctx: Context, name: str, a: Operand, b: Operand) -> Value:
             if name in ("eq", "ne"):
                 return Op(name, (ctx.as_dtype(x, "int32"), ctx.as_dtype(y, "int32")))
             raise ctx.refused("for conditions")
+        short, other = _from_int32(ctx, x), _from_int32(ctx, y)
+        if dtype == "int64" and short is not None and other is not None:
+            return Op(name, (short, other))
         return ctx.applied(name, x, y)
 
     return ctx.elementwise(element, a, b, within=dtype, dtype="bool")
+
+
+def _from_int32(ctx: Context, expr: Expr) -> Expr | None:
+    """An integer in 32 bits if it has them, or is converted from them; else None."""
+    match expr:
+        case Cast("int64", arg) if ctx.stages.type_of(arg) == "int32":
+            return arg
+        case Const(value, "int64") if -(2**31) <= value < 2**31:
+            return Const(value)
+    return expr if ctx.stages.type_of(expr) == "int32" else None
 
 
 def promoted(a: Operand, b: Operand) -> str:
@@ -349,8 +362,7 @@ def convert(ctx: Context, x: Value, *_: Any, **__: Any) -> Value:
     elif dtype == "int64" and own != "bool":
 
         def element(e: Expr) -> Expr:
-            # 32 bits may not hold what comes of it.
-            return ctx.in_64_bits(e if "int" in own or has_loads(e) else Cast("int32", e))
+            return ctx.in_64_bits(e)  # 32 bits may not hold what comes of it
     elif own == "float64" and dtype == "float32":
 
         def element(e: Expr) -> Expr:
