@@ -324,7 +324,7 @@ def test_the_check_runs_natively_or_at_smaller_sizes_or_says_that_it_did_not(pag
 
     own = page_of(attention.general(1, 32, 2048, 2048, 64, score_mod=bias)).ask("check")
     assert own["ok"] is None
-    assert "not checked natively" in own["text"]
+    assert "not checked: one run makes" in own["text"]
 
 
 @pytest.mark.one_in(3)

@@ -27,6 +27,7 @@ describe("what the header says", () => {
   it("is short", () => {
     expect(brief("equals the definition: relative error 1.4e-16 in float64 (tolerance 1e-09)")).toBe("equals the definition · error 1.4e-16");
     expect(brief("equals it (tolerance 1e-09); the same steps at q_len=8, since 9 stores are too many")).toBe("equals it · smaller sizes");
+    expect(brief("equals the definition: relative error 0.0e+00 in float64 (tolerance 1e-09)")).toBe("equals the definition, no difference");
     expect(brief("not checked: why")).toBe("not checked: why");
   });
   it("says that an answer is late", () => {

@@ -162,6 +162,9 @@ export function footer(ctx: Context): { el: HTMLElement; update(): void } {
   };
 }
 
+/** A text with its keys, which stand between backticks. */
+const withKeys = (text: string): (string | HTMLElement)[] => text.split("`").map((part, n) => (n % 2 ? h("kbd", {}, part) : part));
+
 export function helpOverlay(ctx: Context): { el: HTMLElement; toggle(on?: boolean): boolean } {
   const facts = h("div", { class: "facts" });
   const close = h("button", { type: "button", class: "small end", onclick: () => toggle(false) }, "Close");
@@ -169,7 +172,7 @@ export function helpOverlay(ctx: Context): { el: HTMLElement; toggle(on?: boolea
     "div",
     { class: "help", role: "dialog", "aria-label": "help" },
     h("div", { class: "helphead" }, h("b", {}, "Keys"), close),
-    h("div", { class: "keys" }, ...[...KEYS, ...MORE].map(({ keys, text, explained }) => h("p", {}, h("span", {}, ...keys.flatMap((x) => [h("kbd", {}, x), " "])), h("span", {}, explained ?? text)))),
+    h("div", { class: "keys" }, ...[...KEYS, ...MORE].map(({ keys, text, explained }) => h("p", {}, h("span", {}, ...keys.flatMap((x) => [h("kbd", {}, x), " "])), h("span", {}, ...withKeys(explained ?? text))))),
     h("b", {}, "Signs"),
     h("p", { class: "signs" }, "+ added  ~ changed  − removed  ↕ moved  ! read too early, or wrong on purpose  ↻ repaired  ✓ holds  ✗ refused, not proved, or wrong  ≠ what it should be"),
     facts,

@@ -382,12 +382,13 @@ export class Listing {
     }
   }
 
-  /** Puts the first line that begins so on top. */
-  startAt(text: string): void {
-    const at = this.rows.findIndex((r) => r.line.text.startsWith(text));
+  /** Puts the first line that is one of these on top, or the decorators before it. */
+  startAt(wanted: RegExp): void {
+    let at = this.rows.findIndex((r) => wanted.test(r.line.text));
+    while (this.rows[at - 1]?.line.text.startsWith("@")) at--;
     const row = this.rows[at];
     if (row) this.bring(at);
-    if (row) this.box().scrollTop = row.el.offsetTop - this.rows[0]!.el.offsetTop;
+    if (row) this.box().scrollTop = row.el.offsetTop - this.rows[0]!.el.offsetTop + 6; // without a strip of the line before it
   }
 
   /** Puts the n-th line near the top. */

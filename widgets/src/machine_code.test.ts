@@ -73,7 +73,7 @@ describe("colours", () => {
 
 describe("resources", () => {
   it("say what limits, and that nothing is spilled", () => {
-    expect(figures(resources).map((f) => f.text)).toEqual(["132 registers", "no spills", "56 KiB shared", "12 of 64 warps, by registers", "× 2 matrix", "no waits", "‖ 1 barriers", "↓ 4 loads", "no stores"]);
+    expect(figures(resources).map((f) => f.text)).toEqual(["132 registers", "no spills", "56 KiB shared", "12 of 64 warps, limited by registers", "× 2 matrix", "no waits", "‖ 1 barriers", "↓ 4 loads", "no stores"]);
   });
   it("mark spills and a block that does not fit", () => {
     const bad = figures({ ...resources, local_bytes: 64, occupancy: { ...resources.occupancy, blocks: 0, limited_by: ["shared memory"] } }).filter((f) => f.bad);

@@ -200,7 +200,7 @@ export function figures(r: Resources): Figure[] {
       : { text: "no spills", title: "no local memory" },
     { text: `${kib(r.shared_bytes)} shared`, title: `shared memory per block${r.tensor_memory_columns ? `, and ${r.tensor_memory_columns} columns of tensor memory` : ""}` },
     o.blocks
-      ? { text: `${o.warps} of ${o.most_warps} warps, by ${limited}`, title: `occupancy: ${o.blocks} blocks reside on one multiprocessor, limited by ${limited}\n${o.limits.map(([name, n]) => `${name} admit ${n} blocks`).join("\n")}` }
+      ? { text: `${o.warps} of ${o.most_warps} warps, limited by ${limited}`, title: `occupancy: ${o.blocks} blocks reside on one multiprocessor, limited by ${limited}\n${o.limits.map(([name, n]) => `${name} admit ${n} blocks`).join("\n")}` }
       : { text: `✗ does not fit: ${limited}`, title: "not even one block fits on a multiprocessor", bad: true },
   ];
   for (const [mark, name, rows] of [["matrix", "matrix", matrix], ["wait", "waits", c.waits], ["barrier", "barriers", c.barriers], ["load", "loads", loads], ["store", "stores", stores]] as const)

@@ -25,7 +25,7 @@ export const placeOf = (e: EditError): string => (typeof e.line === "number" ? `
 
 /** The result of a check in short: without tolerance, type and sizes. */
 export function brief(check: string): string {
-  const short = check.split("; ")[0]!.replace(/ \(tolerance [^)]*\)/, "").replace(/: relative error (\S+) in \w+$/, " · error $1");
+  const short = check.split("; ")[0]!.replace(/ \(tolerance [^)]*\)/, "").replace(/: relative error (\S+) in \w+$/, " · error $1").replace(" · error 0.0e+00", ", no difference");
   return check.includes("; the same steps") ? `${short} · smaller sizes` : short;
 }
 

@@ -25,6 +25,12 @@ function earlyReads(stop: Stop): { reader: string; producer: string }[] {
   return found.filter((e, n) => found.findIndex((x) => x.reader === e.reader && x.producer === e.producer) === n);
 }
 
+/** What the step that made `stop` repairs of `consumer`. */
+function repairedReads(loops: readonly Stop[], stop: Stop, consumer: string): { reader: string; producer: string }[] {
+  const edges = loops.filter((s) => s.step === stop.step).flatMap((s) => s.graph?.edges ?? []);
+  return edges.filter((e) => e.kind === "repaired" && e.target === consumer).map((e) => ({ reader: e.target, producer: e.source }));
+}
+
 /** The lines of a program by node id; a long statement has several, of which the first is kept. */
 const byNode = (lines: readonly Line[]): Map<string, string> => {
   const found = new Map<string, string>();
@@ -85,9 +91,9 @@ function repaired(doc: Doc, loops: readonly Stop[], wrong: Stop, code: Stop | un
   const readers = only(early.map((e) => e.reader));
   const made = doc.trace.steps.find((s) => s.index === wrong.step && s.error === null);
   const once = !early.length;
-  const producers = once ? [stageOf(wrong, String(made?.arguments.loop).split(".")[0]!)] : only(early.map((e) => stageOf(wrong, e.producer)));
-  const producer = list(producers);
   const consumer = consumerOf(doc, wrong, readers);
+  const producers = only((once ? repairedReads(loops, wrong, consumer) : early).map((e) => stageOf(wrong, e.producer)));
+  const producer = list(producers);
   const reader = readers.includes(consumer) ? consumer : list(readers);
   const words = made?.primitive === "split_k_update" ? WORDS.split : WORDS.rolling;
   const step = loops.filter((s) => s.step === wrong.step);

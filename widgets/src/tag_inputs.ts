@@ -33,7 +33,7 @@ export function inputEl(input: TagInput, changed: ((index: number[], x: number) 
                 const field: HTMLInputElement = h("input", {
                   type: "text",
                   inputmode: "decimal",
-                  value: String(v),
+                  value: shortest(v as number, input.dtype),
                   readonly: changed === null,
                   size: 6,
                   "aria-label": `${input.name}[${index.join(", ")}]`,
@@ -52,6 +52,22 @@ export function inputEl(input: TagInput, changed: ((index: number[], x: number) 
     ),
     slices.length > 8 || slices.some((s) => s.rows.length > 32) ? h("p", { class: "note" }, "Only the first values are shown.") : null,
   );
+}
+
+/** Bits of the significand, with the leading one. */
+const BITS: Record<string, number> = { float16: 11, bfloat16: 8, float32: 24 };
+
+/** The fewest digits that the dtype rounds to this number: 0.13 for float16's 0.1300048828125. */
+export function shortest(x: number, dtype: string): string {
+  const bits = BITS[dtype];
+  if (bits === undefined || !Number.isFinite(x)) return String(x);
+  // Half of the distance to the next number of the dtype, at least.
+  const least = Math.abs(x) * 2 ** -(bits + 1);
+  for (let digits = 1; digits < 10; digits++) {
+    const short = Number(x.toPrecision(digits));
+    if (Math.abs(short - x) <= least / 2) return String(short);
+  }
+  return String(x);
 }
 
 /** A number as typed: "1.5", "-inf"; null where it is none. */

@@ -10,7 +10,7 @@ import { readValue, showValue } from "./schedule_values";
 import { search } from "./search";
 import { needsDot } from "./mathml";
 import { firstWrong, sourceOf, tint } from "./tag_cells";
-import { readNumber } from "./tag_inputs";
+import { readNumber, shortest } from "./tag_inputs";
 import { repairSpan, tokenise } from "./tokens";
 
 const line = (text: string, node = ""): Line => ({ node, text, origin: "", kind: "store", refs: [] });
@@ -99,6 +99,10 @@ describe("tag tables", () => {
     const early: Table = { ...table, rows: [...table.rows, { ...row("q[0]", "q"), cells: [{ ...wrong, sign: "!" }, cell] }] };
     expect([firstWrong(table), firstWrong(bad), firstWrong(early)]).toEqual([null, { column: 1, sign: "✗" }, { column: 0, sign: "!" }]);
     expect([tint(wrong, bad.rows[3]!), tint({ ...cell, sign: "!" }, bad.rows[3]!)]).toEqual(["wrong", "early"]);
+  });
+  it("shows as few digits as the dtype tells apart", () => {
+    const shown = [[0.1300048828125, "float16"], [Math.fround(1 / 3), "float32"], [0.1300048828125, "float64"], [-2.5, "bfloat16"], [0, "float16"], [7, "int32"]] as const;
+    expect(shown.map(([x, dtype]) => shortest(x, dtype))).toEqual(["0.13", "0.33333334", "0.1300048828125", "-2.5", "0", "7"]);
   });
   it("reads numbers as typed", () => expect(["1.5", " -2 ", "", "x", "1e3", "−4"].map(readNumber)).toEqual([1.5, -2, null, null, 1000, -4]));
 });

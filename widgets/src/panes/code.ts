@@ -97,8 +97,8 @@ function codePane(ctx: Context): Pane {
       const want = lines(now).length ? listing.el : empty;
       if (body.firstChild !== want) {
         body.replaceChildren(want);
-        // The imports are of no interest at first.
-        if (now === "triton" && !seen) requestAnimationFrame(() => related.empty && listing.startAt("@triton"));
+        // The imports are of no interest at first, nor are the helpers, whose names begin with an underscore.
+        if (now === "triton" && !seen) requestAnimationFrame(() => related.empty && listing.startAt(/^def [^_]/));
         seen ||= now === "triton";
       }
       if (lit !== related || shown !== key) {

@@ -117,6 +117,12 @@ function railPane(ctx: Context): Rail {
     return null;
   };
 
+  /** A call, which a narrow list breaks after the parenthesis or between arguments, not within a name. */
+  const callEl = (text: string): HTMLElement => {
+    const open = text.indexOf("(") + 1;
+    return open ? h("code", {}, text.slice(0, open), h("wbr"), text.slice(open)) : h("code", {}, text);
+  };
+
   function draw(): void {
     items.clear();
     heads.clear();
@@ -129,7 +135,7 @@ function railPane(ctx: Context): Rail {
       if (entry.kind === "stop") {
         const [stop] = entry.stops as [Stop];
         const of = entry.entry;
-        const label = of.remark ? h("span", { class: "remark" }, of.call) : of.index === 0 ? h("span", {}, of.call) : h("code", {}, of.call);
+        const label = of.remark ? h("span", { class: "remark" }, of.call) : of.index === 0 ? h("span", {}, of.call) : callEl(of.call);
         const li = item(stop, level, [number(of), label], signOf(stop));
         li.classList.add(...inside.split(" ").filter(Boolean));
         out.push(li);
@@ -139,7 +145,7 @@ function railPane(ctx: Context): Rail {
       const end = entry.stops[entry.stops.length - 1]!;
       const own = ctx.doc.steps.find((e) => e.stops === entry.stops);
       const name = entry.kind === "run" ? `${entry.title} × ${entry.count}` : entry.title;
-      const label = entry.kind === "template" ? h("span", {}, `template ${name} `, h("span", { class: "dim" }, `${entry.count} steps`)) : own?.remark ? h("span", { class: "remark" }, name) : h("code", {}, name);
+      const label = entry.kind === "template" ? h("span", {}, `template ${name} `, h("span", { class: "dim" }, `${entry.count} steps`)) : own?.remark ? h("span", { class: "remark" }, name) : callEl(name);
       const mark = h("span", { class: "fold", "aria-hidden": "true", title: "fold or unfold (F)" }, folded ? "▸" : "▾");
       const bad = entry.stops.some((s) => s.error);
       const li = h("li", { role: "treeitem", "aria-level": level, "aria-selected": "false", "aria-expanded": String(!folded), id: `${ctx.uid}-g-${entry.id.replace(/[^\w.-]/g, "_")}`, class: `group ${inside}`, title: own?.call ?? "" }, own ? number(own) : h("i", {}), label, bad ? h("span", { class: "s bad" }, "✗") : null, mark);

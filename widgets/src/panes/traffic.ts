@@ -99,7 +99,9 @@ function trafficPane(ctx: Context): Pane {
       const wrong = wrongAt(found)(first);
       const here = first <= at && at <= last;
       const to = found.forms[last]!;
-      const name = to.step === form.step ? form.name : form.name.replace(/^\d+/, `${form.step}–${to.step}`);
+      // A remark changes nothing: of several forms the first other step gives the name.
+      const named = found.forms.slice(first, last + 1).find((f) => !f.name.endsWith(". remark")) ?? form;
+      const name = to.step === form.step ? form.name : named.name.replace(/^\d+/, `${form.step}–${to.step}`);
       const more = last > first ? `, and ${last - first} more with the same counts` : "";
       return h("tr", { class: here ? "on" : "", "aria-current": here ? "true" : null },
         h("th", { scope: "row" }, h("button", { type: "button", class: "link", title: `show ${form.name}${more}`, onclick: () => go(stopKey(form)) }, name), wrong ? h("span", { class: "s bad" }, " ! wrong") : null),
