@@ -116,12 +116,12 @@ def test_passes_on_a_wrong_text_say_where(call, tmp_path):
     assert f"{path}: line 7, column 18: found 'z', expected a tensor" in said(ONE_ITERATION.replace("= x", "= z"))
     assert f"{path}: line 7: tile:y: value of shape (2,)" in said(ONE_ITERATION.replace("= x[0:4]", "= x[0:2]"))
     assert f"{path}: output y is never stored" in said(ONE_ITERATION.partition("    for")[0])
-    assert "there is no pass 'longest_frist'; did you mean longest_first?" in said(
+    assert "there is no pass 'longest_frist'; help: did you mean longest_first?" in said(
         ONE_ITERATION, "--pass", "longest_frist"
     )
     path.write_bytes(b"\xff")
     assert call("opt", str(path))[2].endswith(
-        "not UTF-8 text (byte 0); give a file with the text of a tile program, in UTF-8\n"
+        "not UTF-8 text (byte 0); help: give a file with the text of a tile program, in UTF-8\n"
     )
     assert "cannot read" in call("opt", str(tmp_path / "none.htile"))[2]
     assert "opt needs FILE" in call("opt")[2]
@@ -241,6 +241,7 @@ def test_list_and_env(call):
         (["compile", *CAUSAL, "--emit", "sass", "--target", "sm_35"], "expected an architecture"),
         (["compile", *CAUSAL, "--heads", "0"], "--heads"),
         (["compile", *CAUSAL, "--dtype", "int8"], "int8"),
+        (["compile", "attention.causl"], "help: did you mean 'attention.causal'?"),
         (["frobnicate"], "frobnicate"),
         (["run"], "OPERATOR"),
     ],

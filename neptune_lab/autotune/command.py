@@ -37,7 +37,10 @@ def tune_command(
     again: Annotated[bool, typer.Option("--again", help="Measure again what is already in the records.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
-    """Search for the fastest template and options of an operator on the local GPU, and record the measurements."""
+    """Search for an operator's fastest template and options.
+
+    Candidates are measured on the local GPU; the measurements are recorded.
+    """
     from neptune_lab.autotune.tune import tune
     from neptune_lab.records import Store
 
@@ -82,7 +85,10 @@ def bundle_command(
     device: Annotated[str, typer.Option(help="The GPU that will run the bundle, by torch's name.")] = "NVIDIA H200",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the inputs, and of the choice of candidates.")] = 0,
 ) -> None:
-    """Write kernels, and a runner that times them on another machine with only torch and Triton."""
+    """Write kernels, and a runner that times them elsewhere.
+
+    The other machine needs only torch and Triton.
+    """
     from neptune_lab.autotune.bundle import chosen, write_bundle
     from neptune_lab.target import Target
 
@@ -101,7 +107,7 @@ def report_command(
     records: Annotated[Path | None, typer.Option(help="The file of records (default: in the cache).")] = None,
     export: Annotated[Path | None, typer.Option(help="Also write the best records to this JSON file.")] = None,
 ) -> None:
-    """Add the results of a bundle to the records, and print the fastest kernel of each operator."""
+    """Add a bundle's results to the records, and print the fastest."""
     from neptune_lab.autotune.bundle import collect
     from neptune_lab.autotune.report import fastest, table
     from neptune_lab.records import Store
@@ -126,7 +132,7 @@ def records_command(
     ] = False,
     with_shipped: Annotated[bool, typer.Option("--shipped", help="Also print the records of the package.")] = False,
 ) -> None:
-    """Print the fastest recorded kernel of each operator; export and load records."""
+    """Print the fastest recorded kernels; export and load records."""
     from neptune_lab.autotune.report import fastest, table
     from neptune_lab.records import Store, shipped
 

@@ -31,6 +31,8 @@ table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabula
 th, td { padding: .2rem .6rem; border-bottom: 1px solid #ddd; text-align: left; vertical-align: top; }
 th { position: sticky; top: 0; background: #f4f4f4; }
 .wide { overflow-x: auto; max-height: 40rem; overflow-y: auto; border: 1px solid #ddd; }
+.plot { overflow-x: auto; }
+.plot > div { min-width: 60rem; }
 code { background: #f4f4f4; padding: 0 .2em; }
 """
 
@@ -71,7 +73,7 @@ def to_html(results: BenchmarkResults) -> str:
         plot = one.figure.to_html(
             full_html=False, include_plotlyjs=False, config={"displaylogo": False, "responsive": True}
         )
-        sections.append((one.title, f"<p>{html.escape(one.text)}</p>{plot}"))
+        sections.append((one.title, f'<p>{html.escape(one.text)}</p><div class="plot"><div>{plot}</div></div>'))
     sections += [
         (name, _table(header, rows)) for name, make in SECTIONS[1:] for header, rows in [make(results)] if rows
     ]

@@ -150,7 +150,7 @@ def explain(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Print the derivation: each fusion, its phases, and the algebra of its repair term.
+    """Print each fusion, its phases, and the algebra of its repair.
 
     Of FILE.py:NAME: the graph's regions that are fused under inference, and why the rest stays apart.
     """
@@ -228,7 +228,7 @@ def run(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Compile, run on random inputs, and compare with the float64 reference."""
+    """Compile, run on random inputs, and compare with float64."""
     from neptune_lab.pipeline import compile_choice
     from neptune_lab.runtime import device_facts
 
@@ -270,9 +270,9 @@ def accuracy(
     inputs: Annotated[Path | None, typer.Option(help="Recorded q, k, v: a .npz or .pt file of tensors.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the table to this JSON file.")] = None,
 ) -> None:
-    """Print the numerical errors of the ten attention operators and of torch's kernels (Neptune, appendix F).
+    """Print the errors of the attention operators and of torch's.
 
-    Exit status 1 if our root mean square error is more than 1.2 times the best peer's.
+    The ten operators of Neptune's appendix F, beside torch's kernels for them. Exit status 1 if our root mean square error is more than 1.2 times the best peer's.
     """
     from neptune_lab.pipeline.accuracy import TEN, AccuracySetup, accuracy
     from neptune_lab.pipeline.accuracy_table import to_text
@@ -290,7 +290,7 @@ def accuracy(
 
 @app.command("list")
 def list_command(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """List operators with their options, presets, templates, and primitives."""
+    """List operators, their options, presets, templates, primitives."""
     from neptune_lab.cli.listing import as_text, listing
 
     found = listing(OPTIONS)
@@ -306,7 +306,7 @@ def opt(
     passes: Annotated[list[str] | None, typer.Option("--pass", help="A pass to run; several run in order.")] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the passes and exit.")] = False,
 ) -> None:
-    """Run passes on the text of a tile program, and print the resulting program.
+    """Run passes on the text of a tile program, and print the result.
 
     `neptune-lab compile ... --emit htile` prints such a text. Without --pass, the program is only verified and printed.
     """
@@ -319,7 +319,7 @@ def opt(
 
 @app.command()
 def env(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Print versions, and the GPU or the interpreter that kernels run on."""
+    """Print versions, and the GPU or interpreter that runs kernels."""
     from neptune_lab.pipeline import versions
     from neptune_lab.runtime import device_facts
 
@@ -346,7 +346,7 @@ def main() -> None:
     try:
         status = app(standalone_mode=False)
     except NeptuneError as error:
-        _fail(str(error).replace("\n  help: ", "; ").replace("\n", "; "))
+        _fail(str(error).replace("\n  help: ", "; help: ").replace("\n", "; "))
     except usage_errors as error:  # type: ignore[misc]
         _fail(error.format_message())
     except BrokenPipeError:

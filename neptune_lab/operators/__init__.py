@@ -12,6 +12,7 @@ needs NumPy only; TVM is loaded when its `program` is first asked for.
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import get_close_matches
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators import attention, gemm_chain, math, mla, norms, performer, rows, softmax
@@ -73,7 +74,8 @@ def find(name: str) -> Callable[..., Operator]:
     if name in gemm_chain.PRESETS:
         return gemm_chain.preset_function(name)
     if name not in OPERATORS:
-        raise DefinitionError(
-            f"there is no operator {name!r}", help=f"one of {', '.join((*OPERATORS, *PRESETS, *gemm_chain.PRESETS))}"
-        )
+        names = (*OPERATORS, *PRESETS, *gemm_chain.PRESETS)
+        near = get_close_matches(name, names, 1)
+        meant = f"did you mean {near[0]!r}? The names: " if near else "one of "
+        raise DefinitionError(f"there is no operator {name!r}", help=meant + ", ".join(names))
     return OPERATORS[name]
