@@ -272,7 +272,8 @@ def accuracy(
 ) -> None:
     """Print the errors of the attention operators and of torch's.
 
-    The ten operators of Neptune's appendix F, beside torch's kernels for them. Exit status 1 if our root mean square error is more than 1.2 times the best peer's.
+    The ten operators are those of Neptune's appendix F. Exit status 1 if our root mean square error is more than 1.2
+    times the best peer's.
     """
     from neptune_lab.pipeline.accuracy import TEN, AccuracySetup, accuracy
     from neptune_lab.pipeline.accuracy_table import to_text
