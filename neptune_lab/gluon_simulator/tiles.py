@@ -180,6 +180,12 @@ class Pointer:
     def __add__(self, offset: Any) -> Pointer:
         return Pointer(self.flat, self.offset + offset)
 
+    def __sub__(self, offset: Any) -> Pointer:
+        return Pointer(self.flat, self.offset - offset)
+
+    def __getitem__(self, place: Any) -> Pointer:
+        return Pointer(self.flat, self.offset[place])
+
 
 # How many products each group of warps has issued.
 _issued = threading.local()

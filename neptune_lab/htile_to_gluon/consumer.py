@@ -20,7 +20,7 @@ from neptune_lab.htile.nodes import Access, Arith, Elementwise, IndexExpr, Int, 
 from neptune_lab.htile.shapes import shape_of_access
 from neptune_lab.htile.walk import reads
 from neptune_lab.htile_to_gluon.context import GluonContext
-from neptune_lab.htile_to_gluon.expressions import emit, whole_tile
+from neptune_lab.htile_to_gluon.expressions import emit, read_ahead, whole_tile
 from neptune_lab.htile_to_gluon.memory import store
 from neptune_lab.htile_to_gluon.producer import for_tiles_of_program, next_tile
 from neptune_lab.htile_to_gluon.rows import CONSUMER, ROWS, part, part_of_store
@@ -154,6 +154,7 @@ class Consumer:
         self.ctx.tiles |= self.prefetched
         if not self.prefetched:
             self._start_leading(this)
+            read_ahead(self.ctx, this.middle, self.rows)
             self._finish_leading(this, 0)
         zero = {s.target.tensor for s in self.structure.before if isinstance(s.value, Literal) and s.value.value == 0}
         for stmt in this.middle:
@@ -175,6 +176,7 @@ class Consumer:
         self._issue_trailing(this)
         if self.ping_pong:
             ctx.line(f"{ctx.helper('_arrive')}({FIRST_BARRIER + 1} - {self.me})")
+        read_ahead(ctx, this.middle, self.rows)
         self._finish_leading(this, len(this.trailing))
         for n, stmt in enumerate(this.middle):
             self._store(stmt)

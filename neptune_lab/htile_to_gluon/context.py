@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from neptune_lab.htile.affine import affine, is_nonnegative
 from neptune_lab.htile.bounds import Interval
-from neptune_lab.htile.nodes import IndexExpr, Kernel, Program
+from neptune_lab.htile.nodes import Gather, IndexExpr, Kernel, Program
 from neptune_lab.htile_to_gluon.data_bounds import DataBounds, bind
 from neptune_lab.htile_to_gluon.helpers import HELPERS
 from neptune_lab.htile_to_gluon.options import GluonOptions
@@ -86,6 +86,7 @@ class GluonContext(Context):
         self.structure = structure
         self.kind = "8" if structure.eights else ""  # of the layouts' names
         self.gluon = options
+        self.ahead: dict[Gather, str] = {}  # what was read before a product was waited for
         self.fuses = False  # whether `a * b + c` is emitted as one operation
         self.columns = columns  # of the leading product
         self.layouts: dict[str, None] = {}

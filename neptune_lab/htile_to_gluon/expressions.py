@@ -8,7 +8,9 @@ from neptune_lab.errors import EmitError
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.walk import tile_dims
 from neptune_lab.htile_to_gluon.context import GluonContext
+from neptune_lab.htile_to_gluon.gather import diagonal_reads, gathered
 from neptune_lab.htile_to_gluon.memory import load, vector
+from neptune_lab.htile_to_gluon.rows import part_of_store
 from neptune_lab.htile_to_triton.context import ATOM
 from neptune_lab.htile_to_triton.elementwise import elementwise
 from neptune_lab.htile_to_triton.expression_text import (
@@ -54,13 +56,29 @@ def emit(ctx: GluonContext, expr: ir.TileExpr, columns: int) -> ExpressionText:
             return elementwise(ctx, expr, [emit(ctx, arg, columns) for arg in args])
         case ir.Reduce(op=op, arg=arg):
             return _reduce(ctx, op, arg)
-        case ir.Permute() | ir.Dot() | ir.Gather():
+        case ir.Gather():
+            if expr in ctx.ahead:
+                return ExpressionText(ctx.ahead[expr])
+            return ExpressionText(gathered(ctx, expr, columns, emit))
+        case ir.Permute() | ir.Dot():
             raise EmitError(
                 f"{type(expr).__name__} is not supported here by the Gluon emitter",
                 help='compile with code=nl.CodeOptions(code="triton")',
             )
         case _:
             assert_never(expr)
+
+
+def read_ahead(ctx: GluonContext, stmts: tuple[ir.Store, ...], rows: int) -> None:
+    """Starts what row work reads along diagonals, before it waits for a product."""
+    ctx.ahead.clear()
+    for stmt in stmts:
+        ctx.node, ctx.origin = stmt.node_id, stmt.origin
+        for read in diagonal_reads(part_of_store(stmt, rows)):
+            if read not in ctx.ahead:
+                name = ctx.name_for(("ahead", read.tensor), f"{read.tensor}_tile", ctx.scope)
+                ctx.line(seq(f"{name} = ", emit(ctx, read, ctx.shape(read)[1]).doc))
+                ctx.ahead[read] = name
 
 
 def _chip(ctx: GluonContext, access: ir.Access, columns: int) -> ExpressionText:

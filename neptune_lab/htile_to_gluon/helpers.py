@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from neptune_lab.htile_to_gluon.diagonal_helpers import DIAGONAL_HELPERS
 from neptune_lab.htile_to_triton.helpers import HELPERS as TRITON_HELPERS
 from neptune_lab.strict.emitted import ADD_OUT
 
@@ -387,6 +388,7 @@ HELPERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "_arctan": (_respelled("_arctan"), ()),
         "_square": (_respelled("_square"), ()),
         "_power": (_respelled("_power"), ()),
+        **DIAGONAL_HELPERS,
         "_KEEP_NAN": (_KEEP_NAN, ()),
         "_maximum": (_MAXIMUM, ("_KEEP_NAN",)),
         "_minimum": (_MINIMUM, ("_KEEP_NAN",)),

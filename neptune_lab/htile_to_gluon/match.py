@@ -37,6 +37,7 @@ from neptune_lab.htile.sizes import grid_envs
 from neptune_lab.htile.substitute import substitute
 from neptune_lab.htile.walk import accesses, evaluate, names_of_access, names_of_index, reads, subexpressions, tile_dims
 from neptune_lab.htile_to_gluon.data_bounds import DataBounds, bind
+from neptune_lab.htile_to_gluon.gather import is_along_diagonals
 from neptune_lab.htile_to_gluon.rows import ROWS
 from neptune_lab.htile_to_gluon.structure import LoopPart, Product, Structure, UnsupportedKernel
 from neptune_lab.strict.dtypes import EIGHTS, HALVES
@@ -377,8 +378,8 @@ def _check_tile(program: ir.Program, rows: int, expr: ir.TileExpr, name: str, dt
             raise UnsupportedKernel(f"{name} reduces rows, which are split among warp groups")
         case ir.Reduce(op="prod"):
             raise UnsupportedKernel(f"{name} reduces with prod; expected sum, max or min")
-        case ir.Gather():
-            raise UnsupportedKernel(f"{name} is gathered element by element; expected reads of tiles")
+        case ir.Gather() if not is_along_diagonals(program, expr):
+            raise UnsupportedKernel(f"{name} is gathered element by element; expected reads of tiles, or of diagonals")
         case ir.Permute():
             raise UnsupportedKernel(f"{name} permutes a tile that is not the right operand of a product")
         case ir.Dot():
@@ -386,5 +387,14 @@ def _check_tile(program: ir.Program, rows: int, expr: ir.TileExpr, name: str, dt
         case ir.Access(index=index) if len(shape) == 2 and shape[1] == 1:
             if isinstance(tile_dims(index)[-1], ir.Slice):
                 raise UnsupportedKernel(f"{name} has a tile of one column")
-        case ir.Access() | ir.Iota() | ir.Scalar() | ir.Literal() | ir.Elementwise() | ir.Cast() | ir.Reduce():
+        case (
+            ir.Access()
+            | ir.Gather()
+            | ir.Iota()
+            | ir.Scalar()
+            | ir.Literal()
+            | ir.Elementwise()
+            | ir.Cast()
+            | ir.Reduce()
+        ):
             pass

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
-from neptune_lab.htile.nodes import Access, Program
+from neptune_lab.htile.nodes import Access, Gather, Program
 from neptune_lab.htile.shapes import dtype_of, shape_of
 from neptune_lab.htile.walk import reads
+from neptune_lab.htile_to_gluon.gather import diagonal_reads
 from neptune_lab.htile_to_gluon.rows import ROWS
 from neptune_lab.htile_to_gluon.structure import LoopPart, Product, Structure
 from neptune_lab.htile_to_triton.descriptors import BYTES
@@ -63,6 +64,8 @@ def _of_part(program: Program, part: LoopPart, together: bool) -> int:
     leading, trailing, operands = _of_products(program, part)
     loaded = {access for stmt in (*part.middle, *part.after) for access in reads(stmt) if _is_global(program, access)}
     of_loads = sum(_of_access(program, access) for access in loaded)
+    read = {read for stmt in (*part.middle, *part.after) for read in diagonal_reads(stmt)}
+    of_loads += sum(_of_gather(program, one) for one in read)
     if all(product.promotion is None for product in part.trailing):
         return leading + trailing + operands + of_loads
     # (Trailing products and their accumulators have as many registers each. Operands take the place of scores.)
@@ -99,6 +102,13 @@ def _of_operand(program: Program, product: Product) -> int:
 
 def _is_global(program: Program, access: Access) -> bool:
     return program.tensor(access.tensor).space != "chip"
+
+
+def _of_gather(program: Program, read: Gather) -> int:
+    """Of the elements that a thread reads along diagonals: a row's, and a pair of those of the row after the next
+    seven."""
+    columns = shape_of(read, program)[1]
+    return (columns // VECTOR_THREADS + 2) * BYTES[dtype_of(read, program)] // REGISTER
 
 
 def _of_access(program: Program, access: Access) -> int:

@@ -37,11 +37,11 @@ JOINT = nl.CodeOptions(code="gluon", deterministic=False)
 IN_ORDER = nl.CodeOptions(code="gluon", joint=True)
 
 
-def backward(op, code=JOINT, **options) -> nl.Kernel:
+def backward(op, code=JOINT, wrt=("q", "k", "v"), **options) -> nl.Kernel:
     """The backward pass of attention in one kernel."""
     width = op.inputs[0].shape[-1]
     config = nl.TileConfig(block_q=128, block_kv=64 if width == 128 else 128)
-    passes = training(op, ("q", "k", "v")).backward
+    passes = training(op, wrt).backward
     return nl.compile(passes, "rolling_update", config=config, target="h100", validate="none", code=code, **options)
 
 

@@ -29,7 +29,7 @@ from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import shape_of
 from neptune_lab.htile.walk import tile_dims
 from neptune_lab.htile_to_gluon.context import GluonContext
-from neptune_lab.htile_to_gluon.expressions import emit, whole_tile
+from neptune_lab.htile_to_gluon.expressions import emit, read_ahead, whole_tile
 from neptune_lab.htile_to_gluon.joint.plan import Plan
 from neptune_lab.htile_to_gluon.joint.vectors import Vector, columns_of
 from neptune_lab.htile_to_gluon.memory import store
@@ -218,6 +218,7 @@ class JointConsumer:
         self._issue(first)
         ctx.line("total = warpgroup_mma_wait(1, [total_pending])")
         self._give_total()
+        read_ahead(ctx, before, self.structure.rows)
         self._finish(first, 0)
         for vector in plan.vectors:
             if vector.early:
@@ -238,6 +239,7 @@ class JointConsumer:
         self._accumulate(late)
         ctx.line(f"{ctx.helper('_meet_of')}({OWN} + {self.me}, 128)")
         ctx.line(f"mbarrier.arrive({plan.turned}.index(turn), count=1)")
+        self._diagonals(this)
         for product, running in ((early, 1), (late, 0)):
             name, ring = ctx.tiles[product.target], plan.ring_of(product)
             ctx.line(f"{name} = warpgroup_mma_wait({running}, [{name}_pending])")
@@ -249,6 +251,17 @@ class JointConsumer:
         ctx.line("parity ^= turn")
         ctx.line("turn ^= 1")
         ctx.line("done += 1")
+
+    def _diagonals(self, this: LoopPart) -> None:
+        """Stores sums along the diagonals of a tile, while products run that do not read it."""
+        ctx, plan = self.ctx, self.plan
+        if plan.parts is None:
+            return
+        assert plan.joint.diagonals is not None
+        self._at(plan.joint.diagonals.output)
+        tile = ctx.tiles[plan.joint.diagonals.tile]
+        at = f"{ctx.pointers[plan.parts]} + ({plan.place_in_parts(ctx, this, self.me)})"
+        ctx.line(call(ctx.helper("_store_diagonals"), f"{tile}.to(gl.float32)", at, str(plan.numbers(ctx))))
 
     def _value(self, this: LoopPart) -> str:
         """The tile that both consumers read; 0 in rows past the last key, where it may be infinite."""

@@ -15,6 +15,7 @@ from neptune_lab.htile_to_gluon.context import (
 )
 from neptune_lab.htile_to_gluon.joint.by_sizes import joint_by_sizes
 from neptune_lab.htile_to_gluon.joint.consumer import ADDER, CONSUMERS, TICKET, JointConsumer, emit_adder, emit_producer
+from neptune_lab.htile_to_gluon.joint.diagonals import parts_shape, sum_of_parts, without
 from neptune_lab.htile_to_gluon.joint.match import Joint
 from neptune_lab.htile_to_gluon.joint.plan import Plan, plan_of
 from neptune_lab.htile_to_gluon.kernel import (
@@ -50,12 +51,14 @@ class Joined:
         order: a tensor of whole numbers, one for each row of the total, which begin at 0: at the first row of a tile,
             the number after the row block that added to it last; at the second of all rows, how many programs have
             started.  None: programs add in any order.
+        parts: the tensor of sums along diagonals that `kernel` stores besides; None: there are none.
     """
 
     program: ir.Program
     joint: Joint
     total: str
     order: str | None
+    parts: str | None = None
 
     @property
     def kernel(self) -> ir.Kernel:
@@ -94,27 +97,33 @@ def joined(program: ir.Program, *, in_order: bool = False) -> Joined:
     def visit(expr: ir.TileExpr) -> ir.TileExpr:
         return replace(expr, tensor=total) if isinstance(expr, ir.Access) and expr.tensor == joint.total else expr
 
+    pairs, parts, added = joint.diagonals, None, list[ir.Tensor]()
+    if pairs is not None:
+        parts, of_pairs = names.fresh(f"{pairs.pairs}_parts"), program.tensor(pairs.pairs)
+        made = ir.Tensor(parts, parts_shape(of_pairs.shape), "float32", "global")
+        summed, tile = sum_of_parts(program, pairs, of_pairs, parts)
+        program, added = without(program, pairs), [made, tile]
     finish = replace(joint.other, body=(replace(output, value=rewrite(output.value, visit)),), num_stages=None)
     kernels: list[ir.Kernel] = []
     zeroed = False
     for kernel in program.kernels:
-        if kernel is joint.other:
+        if kernel.name == joint.other.name:
             continue
-        if kernel is joint.kernel:
+        if kernel.name == joint.kernel.name:
             if not zeroed:
                 zeros = _zeros(output, output.target.index, total, order)
                 kernels.append(replace(joint.other, node_id=f"{finish.node_id}.zero", name=f"{total}_zero", body=zeros))
-            kernels += [kernel, finish]
+            kernels += [joint.kernel, finish, *([] if pairs is None else [summed])]
             continue
         index = None if zeroed else _rows_beside(program, kernel, output)
         zeroed = zeroed or index is not None
         beside = () if index is None else _zeros(output, index, total, order)
         kernels.append(replace(kernel, body=(*kernel.body, *beside)))
-    tensors = [*program.tensors, ir.Tensor(total, shape, "float32", "global", sizes=sizes)]
+    tensors = [*program.tensors, *added, ir.Tensor(total, shape, "float32", "global", sizes=sizes)]
     if order is not None:
         rows = None if sizes is None else sizes[:-1]
         tensors.append(ir.Tensor(order, shape[:-1], "int32", "global", sizes=rows))
-    return Joined(replace(program, tensors=tuple(tensors), kernels=tuple(kernels)), joint, total, order)
+    return Joined(replace(program, tensors=tuple(tensors), kernels=tuple(kernels)), joint, total, order, parts)
 
 
 def _zeros(output: ir.Store, index: tuple[ir.Index, ...], total: str, order: str | None) -> tuple[ir.Store, ...]:
@@ -169,7 +178,7 @@ def emit_joint(
         UnsupportedKernel: shared memory or registers do not suffice, or the copy engine cannot load a tile.
     """
     used: dict[str, dict[str, None]] = {}
-    program, plan = plan_of(made.program, made.joint, made.total, made.order, UniqueNames(taken))
+    program, plan = plan_of(made.program, made.joint, made.total, made.order, UniqueNames(taken), made.parts)
     limit = options.emit.target.shared_memory
     if plan.size + BARRIERS > limit:
         raise UnsupportedKernel(f"its tiles take {plan.size + BARRIERS} bytes of shared memory, of {limit}")
@@ -210,6 +219,8 @@ def emit_joint(
     taken |= {d.parameter for d in producer.host_descriptors.values()}
     ctx = context()
     ctx.name_pointers()
+    if made.parts is not None:
+        ctx.pointers[made.parts] = ctx.names.fresh(f"{made.parts}_ptr")
     JointConsumer(ctx, plan).emit()
     adder = context()
     ticket: list[str] = []

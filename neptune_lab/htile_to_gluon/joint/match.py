@@ -15,29 +15,28 @@ stores the same out as the first nest, up to the order of a sum, if (1) both nes
 same elements of global memory, (2) the mask hides each pair of V that is not in W, and (3) where W visits a pair that V
 does not, x is 0 there, or not a number in both.  (1) is an equality of terms, and (2) is tried for all programs
 (masks.py).  (3) holds since both nests are of one sum over all pairs, from which the compiler leaves out only tiles
-that add 0.
+that add 0.  What the nest over keys stores for each pair is summed along diagonals besides, if that is all that is read
+of it (diagonals.py), and the nest over queries visits all pairs once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from math import prod
-from typing import Any
 
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import dtype_of, shape_of
-from neptune_lab.htile.walk import evaluate, names_of_index, same_index, subexpressions, tile_dims
+from neptune_lab.htile.walk import same_index, subexpressions
+from neptune_lab.htile_to_gluon.joint.diagonals import Diagonals, diagonals_of, without
 from neptune_lab.htile_to_gluon.joint.masks import definition, hides
-from neptune_lab.htile_to_gluon.match import MOST_PROGRAMS, match_structure
-from neptune_lab.htile_to_gluon.structure import LoopPart, Product, Structure, UnsupportedKernel
+from neptune_lab.htile_to_gluon.joint.terms import SQUARE, Terms
+from neptune_lab.htile_to_gluon.match import match_structure
+from neptune_lab.htile_to_gluon.structure import Product, Structure, UnsupportedKernel
 from neptune_lab.htile_to_triton.context import sizes_of
 from neptune_lab.strict.dtypes import HALVES
 
 KEYS = 128  # rows of a program: two consumers of 64
 WIDTHS = (64, 128)  # of the heads
-SQUARE = 64  # rows and columns of tiles are multiples of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +56,8 @@ class Joint:
         queries, keys: the lengths, of which tiles need not be a divisor.
         in_turn: whether each tile of the sum is visited by consecutive row blocks, once by each.
         from_first: whether the first row block is always among them.
+        diagonals: of the pairs that are summed along diagonals, the tile of `kernel` that has them; None: there are
+            none.
     """
 
     kernel: ir.Kernel
@@ -73,6 +74,7 @@ class Joint:
     keys: ir.IndexExpr
     in_turn: bool
     from_first: bool
+    diagonals: Diagonals | None = None
 
 
 def joint_of(program: ir.Program) -> Joint:
@@ -82,12 +84,14 @@ def joint_of(program: ir.Program) -> Joint:
         UnsupportedKernel: there are no two of this form; the message says in what they differ.
     """
     reason = UnsupportedKernel("it has no two nests over the same pairs")
+    diagonals = diagonals_of(program)
+    program = program if diagonals is None else without(program, diagonals)
     for kernel in program.kernels:
         for other in program.kernels:
             if kernel is other:
                 continue
             try:
-                return _joint(program, kernel, other)
+                return _joint(program, kernel, other, diagonals)
             except UnsupportedKernel as found:
                 if _products(kernel) == 4 and _products(other) == 3:
                     reason = found
@@ -112,7 +116,7 @@ def _products(kernel: ir.Kernel) -> int:
     return sum(isinstance(s, ir.Store) and isinstance(s.value, ir.Dot) for s in loops[0].body) if loops else 0
 
 
-def _joint(program: ir.Program, kernel: ir.Kernel, other: ir.Kernel) -> Joint:
+def _joint(program: ir.Program, kernel: ir.Kernel, other: ir.Kernel, diagonals: Diagonals | None) -> Joint:
     flat, around = _without_loop_around(kernel)
     mine, theirs = match_structure(program, flat), match_structure(program, other)
     _check_form(program, kernel, mine, theirs)
@@ -120,9 +124,9 @@ def _joint(program: ir.Program, kernel: ir.Kernel, other: ir.Kernel) -> Joint:
     heads = _outer(mine.first.leading[0].b)
     if len({program.tensor(n).shape[:-2] for n in (output.target.tensor, mine.first.leading[0].b.tensor)}) != 1:
         raise UnsupportedKernel(f"{output.target.tensor} has other heads than the queries")
-    keys = [_Terms(program, flat, part, mine.resident, heads, transposed=True) for part in mine.parts]
+    keys = [Terms(program, flat, part, mine.resident, heads, transposed=True) for part in mine.parts]
     outer = _outer(output.target)
-    queries = [_Terms(program, other, part, theirs.resident, outer, transposed=False) for part in theirs.parts]
+    queries = [Terms(program, other, part, theirs.resident, outer, transposed=False) for part in theirs.parts]
     if keys[0].heads != queries[0].heads:
         raise UnsupportedKernel(f"{kernel.name} and {other.name} do not visit the same heads once each")
     sums = [part.trailing[0] for part in theirs.parts]
@@ -155,7 +159,34 @@ def _joint(program: ir.Program, kernel: ir.Kernel, other: ir.Kernel) -> Joint:
     in_turn = all(found == [*range(found[0], found[0] + len(found))] for found in visitors)
     from_first = all(found[0] == 0 for found in visitors)
     rest = (sum_.target, output, keys[0].axis, *_lengths(program, output, sum_), in_turn, from_first)
-    return Joint(kernel, mine, around, heads, other, values[0], held[0], *rest)
+    if diagonals is not None:
+        whole = (lengths[0] // SQUARE, lengths[1] // SQUARE)
+        if diagonals.maker != other.name or _outer(diagonals.stored.target) != outer:
+            raise UnsupportedKernel(f"{diagonals.pairs} has other pairs than the sum of {other.name}")
+        if any(not _are_all(keys, whole, head) for head in heads_apart):
+            raise UnsupportedKernel(f"{kernel.name} leaves out tiles of {diagonals.pairs}")
+        diagonals = replace(diagonals, tile=_same_tile(mine, keys, queries, diagonals.stored))
+    return Joint(kernel, mine, around, heads, other, values[0], held[0], *rest, diagonals)
+
+
+def _are_all(keys: list[Terms], whole: tuple[int, int], head: int) -> bool:
+    """Whether the programs of a nest over queries visit each square of pairs, `whole` of them, once."""
+    visited = sorted((q, k) for terms in keys for k, q in terms.visited(head))
+    return visited == [*product(range(whole[0]), range(whole[1]))]
+
+
+def _same_tile(mine: Structure, keys: list[Terms], queries: list[Terms], stored: ir.Store) -> str:
+    """The tile of the nest over queries that has the values of a statement of the nest over keys."""
+    (*_, rows, columns) = stored.target.index
+    own = (queries[0].rows, queries[0].columns)
+    placed = all(isinstance(i, ir.Slice) and same_index(i, o) for i, o in zip((rows, columns), own, strict=True))
+    if not placed or len(keys) != 1 or len(queries) != 1:
+        raise UnsupportedKernel(f"{stored.target.tensor} is stored in parts")
+    wanted = queries[0].of(stored.value)
+    for stmt in mine.parts[0].middle:
+        if keys[0].of(stmt.target) == wanted:
+            return stmt.target.tensor
+    raise UnsupportedKernel(f"no tile of the nest over queries has the values of {stored.target.tensor}")
 
 
 def _lengths(program: ir.Program, output: ir.Store, sum_: Product) -> tuple[ir.IndexExpr, ir.IndexExpr]:
@@ -212,154 +243,7 @@ def _check_form(program: ir.Program, kernel: ir.Kernel, mine: Structure, theirs:
         raise UnsupportedKernel(f"{kernel.name} loads other tiles than queries and their cotangents")
 
 
-class _Terms:
-    """The tiles of one part of a nest as terms of an element of a pair: "row" is the element of `kernel`'s rows.
-
-    Args:
-        heads: the indices of a query's other dimensions.
-        transposed: whether the rows of this nest are the keys.
-    """
-
-    def __init__(
-        self,
-        program: ir.Program,
-        kernel: ir.Kernel,
-        part: LoopPart,
-        resident: dict[str, ir.Access],
-        heads: tuple[ir.IndexExpr, ...],
-        *,
-        transposed: bool,
-    ) -> None:
-        self._program = program
-        self._resident = resident
-        self._loop = part.loop
-        scores = part.leading[0].store.target
-        self.rows, self.columns = (i for i in tile_dims(scores.index) if isinstance(i, ir.Slice))
-        self._names = ("key", "query") if transposed else ("query", "key")
-        self._grid = {axis.var: axis.extent for axis in kernel.grid}
-        self._values = {
-            s.target.tensor: s
-            for s in (*kernel.body, *(p.store for p in part.leading), *part.middle)
-            if isinstance(s, ir.Store)
-        }
-        others = {var: range(extent) for var, extent in self._grid.items() if var not in names_of_index(self.rows)}
-        if prod(map(len, others.values())) > MOST_PROGRAMS:
-            raise UnsupportedKernel("there are too many heads")
-        envs = [dict(zip(others, values, strict=True)) for values in product(*others.values())]
-        if any(names_of_index(index) - others.keys() for index in heads):
-            raise UnsupportedKernel("the heads of a tile depend on its rows or columns")
-        by_head = {tuple(evaluate(index, env) for index in heads): env for env in envs}
-        if len(by_head) != len(envs):
-            raise UnsupportedKernel("several programs of a row block visit the same head")
-        self._envs = [by_head[head] for head in sorted(by_head)]
-        self.heads = sorted(by_head)
-
-    def of(self, expr: ir.TileExpr) -> Any:
-        """The term of an expression.
-
-        Raises:
-            UnsupportedKernel: it is not made of elements of the pair's row and column.
-        """
-        match expr:
-            case ir.Access(tensor=name) if self._program.tensor(name).space == "chip":
-                stored = self._values.get(name)
-                if stored is None or stored.mask is not None or not _same_elements(stored.target, expr):
-                    raise UnsupportedKernel(f"{name} is read in parts, or computed elsewhere")
-                return self.of(stored.value)
-            case ir.Access(tensor=name, index=index):
-                return ("load", name, *(self._place(i, n, name) for n, i in enumerate(_dimensions(index))))
-            case ir.Iota(index=index):
-                (place,) = (i for i in index if isinstance(i, ir.Slice))
-                return ("iota", self._element(place))
-            case ir.Literal(value=value, dtype=dtype):
-                return ("literal", repr(value), dtype)
-            case ir.Scalar(value=value):
-                return ("scalar", self._outside(value, "a scalar"))
-            case ir.Elementwise(op=op, args=args, dtype=dtype):
-                return (op, dtype, *(self.of(arg) for arg in args))
-            case ir.Cast(arg=arg, dtype=dtype):
-                return ("cast", dtype, self.of(arg))
-            case ir.Dot(a=a, b=ir.Permute(arg=b, order=(1, 0)), acc=None):
-                return ("dot", frozenset({self.of(a), self.of(b)}))
-            case _:
-                raise UnsupportedKernel(f"a tile of the backward pass has {type(expr).__name__}")
-
-    def visited(self, head: int) -> Iterator[tuple[int, int]]:
-        """The pairs that the part visits for a head, as numbers of squares of 64 rows and 64 columns."""
-        for number in range(self._grid[self.axis]):
-            row = evaluate(self.rows.start, {self.axis: number})
-            for column in self.columns_of(number, head):
-                if (row | column | self.rows.extent | self.columns.extent) % SQUARE:
-                    raise UnsupportedKernel(f"tiles are no multiples of {SQUARE}")
-                for r in range(row // SQUARE, (row + self.rows.extent) // SQUARE):
-                    for c in range(column // SQUARE, (column + self.columns.extent) // SQUARE):
-                        yield r, c
-
-    @property
-    def axis(self) -> str:
-        """The axis of the grid that counts row blocks."""
-        names = sorted(names_of_index(self.rows.start))
-        if len(names) != 1 or self._grid[names[0]] > MOST_PROGRAMS:
-            raise UnsupportedKernel("the rows of a program depend on several axes of the grid, or there are too many")
-        return names[0]
-
-    @property
-    def programs(self) -> int:
-        """The number of row blocks."""
-        return self._grid[self.axis]
-
-    @property
-    def differ(self) -> bool:
-        """Whether the tiles of a row block differ from head to head."""
-        loop = self._loop
-        names = set[str]() if loop is None else names_of_index(loop.start) | names_of_index(loop.stop)
-        if not names <= self._grid.keys():
-            raise UnsupportedKernel("the tiles of a program depend on more than its place in the grid")
-        return not names <= {self.axis}
-
-    def columns_of(self, number: int, head: int) -> Iterator[int]:
-        """Where the tiles begin that the program of a row block visits for a head."""
-        env, loop = {**self._envs[head], self.axis: number}, self._loop
-        for step in [0] if loop is None else range(evaluate(loop.start, env), evaluate(loop.stop, env)):
-            yield evaluate(self.columns.start, env if loop is None else {**env, loop.var: step})
-
-    def _place(self, index: Any, dimension: int, tensor: str) -> Any:
-        if not isinstance(index, ir.Slice):
-            return ("at", self._outside(index, tensor))
-        whole = index.start == ir.Int(0) and index.extent == self._program.tensor(tensor).shape[dimension]
-        if whole and index.axis not in (self.rows.axis, self.columns.axis):  # (one tile may be all queries or keys)
-            return "all"
-        return self._element(index)
-
-    def _outside(self, index: ir.IndexExpr, what: str) -> Any:
-        """The term of an index that depends on no row and no column: its values for all heads."""
-        names = names_of_index(index)
-        if not names <= self._grid.keys() - names_of_index(self.rows) - names_of_index(self.columns):
-            raise UnsupportedKernel(f"{what} is read at an index that moves with the tiles")
-        return tuple(evaluate(index, env) for env in self._envs)
-
-    def _element(self, index: ir.Slice) -> str:
-        """Which of the pair's elements a slice runs over; on the diagonal, where both are the same, by its loop."""
-        both = zip((self.rows, self.columns), self._names, strict=True)
-        fitting = [(mine, n) for mine, n in both if same_index(ir.Slice(index.start, index.extent, mine.axis), mine)]
-        if len(fitting) > 1:
-            fitting = [(mine, name) for mine, name in fitting if mine.axis == index.axis]
-        if len(fitting) != 1:
-            raise UnsupportedKernel("a tile is read beside the pairs that a program visits")
-        return fitting[0][1]
-
-
-def _dimensions(index: tuple[Any, ...]) -> Iterator[Any]:
-    """The entries of an index that are dimensions of the tensor."""
-    return (i for i in index if not isinstance(i, ir.NewAxis))
-
-
-def _same_elements(stored: ir.Access, read: ir.Access) -> bool:
-    places = [*_dimensions(stored.index)], [*_dimensions(read.index)]
-    return len(places[0]) == len(places[1]) and all(map(same_index, *places))
-
-
-def _visitors(keys: list[_Terms], head: int) -> list[list[int]]:
+def _visitors(keys: list[Terms], head: int) -> list[list[int]]:
     """For each tile of columns of a head, the row blocks that visit it, sorted.
 
     Formal statement: programs add to a tile in the order of their row blocks if these are r, r + 1, ..., each of them
@@ -388,7 +272,7 @@ def _unguarded(program: ir.Program, product: Product) -> ir.TileExpr:
             return product.a
 
 
-def _left_out(keys: list[_Terms], queries: list[_Terms], rows: int, columns: int, head: int) -> list[tuple[int, int]]:
+def _left_out(keys: list[Terms], queries: list[Terms], rows: int, columns: int, head: int) -> list[tuple[int, int]]:
     """The squares of `rows` x `columns` that the nest over keys visits for a head, and the nest over queries does
     not."""
     mine = {(q, k) for terms in keys for k, q in terms.visited(head)}

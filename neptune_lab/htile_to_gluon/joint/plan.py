@@ -9,9 +9,10 @@ from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import dtype_of, shape_of
 from neptune_lab.htile.sizes import product_of
 from neptune_lab.htile.substitute import substitute_index
-from neptune_lab.htile.walk import evaluate, names_of_index, reads, simplify
+from neptune_lab.htile.walk import evaluate, names_of_index, reads, simplify, tile_dims
 from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.helpers import EVEN, ORDERED_BYTES, ORDERED_CACHE, ORDERED_HEADS
+from neptune_lab.htile_to_gluon.joint.diagonals import NUMBERS, TILE_COLUMNS, WARP_ROWS
 from neptune_lab.htile_to_gluon.joint.match import Joint
 from neptune_lab.htile_to_gluon.joint.regroup import regrouped
 from neptune_lab.htile_to_gluon.joint.vectors import Vector, columns_of, late_tiles, with_vectors
@@ -67,6 +68,7 @@ class Plan:
         stage, staged, freed: names of the buffers from which the adder adds to the total what consumers give, and of
             the barriers by which a consumer says that it has, and the adder that it has read it.
         order: the tensor that says which row block added to a tile of the total last; None: programs add in any order.
+        parts: the tensor of sums along diagonals (diagonals.py); None: there are none.
     """
 
     joint: Joint
@@ -83,6 +85,7 @@ class Plan:
     staged: str
     freed: str
     order: str | None
+    parts: str | None = None
 
     @property
     def by_columns(self) -> bool:
@@ -225,6 +228,21 @@ class Plan:
         shape = sizes_of(ctx.program.tensor(self.total.tensor))
         return _flat(ctx, shape[:-1], (*self.joint.heads, columns_of(this).start))
 
+    def place_in_parts(self, ctx: GluonContext, this: LoopPart, consumer: str) -> str:
+        """Where a consumer stores sums along diagonals of a tile: of its first sixteen rows."""
+        assert self.parts is not None
+        shape = sizes_of(ctx.program.tensor(self.parts))
+        rows = next(i for i in tile_dims(this.leading[0].store.target.index) if isinstance(i, ir.Slice)).start
+        number = ir.Arith("//", rows, ir.Int(WARP_ROWS))
+        tile = ir.Arith("*", ir.Arith("//", columns_of(this).start, ir.Int(TILE_COLUMNS)), ir.Int(NUMBERS))
+        at = _flat(ctx, shape, (*self.joint.heads, number, tile))
+        return f"{at} + {consumer} * {ROWS // WARP_ROWS * self.numbers(ctx)}"
+
+    def numbers(self, ctx: GluonContext) -> int:
+        """How many numbers of sixteen rows `parts` has."""
+        assert self.parts is not None
+        return ctx.program.tensor(self.parts).shape[-1]
+
     def place_of(self, ctx: GluonContext, vector: Vector, this: LoopPart) -> str:
         """Where a tile's vector begins in its tensor."""
         return _flat(ctx, sizes_of(vector.tensor), (*vector.outer, columns_of(this).start))
@@ -256,7 +274,12 @@ def _flat(ctx: GluonContext, shape: tuple[ir.IndexExpr, ...], index: tuple[ir.In
 
 
 def plan_of(
-    program: ir.Program, joint: Joint, total: str, order: str | None, names: UniqueNames
+    program: ir.Program,
+    joint: Joint,
+    total: str,
+    order: str | None,
+    names: UniqueNames,
+    parts: str | None = None,
 ) -> tuple[ir.Program, Plan]:
     """The plan of a kernel of two nests, and the program with an on-chip tile for each vector.
 
@@ -264,6 +287,7 @@ def plan_of(
         total: the tensor in global memory that the sum of the other nest is added to.
         order: the tensor that says which row block added last; None: programs add in any order.
         names: of the module's functions and parameters.
+        parts: the tensor of sums along diagonals; None: there are none.
 
     Raises:
         UnsupportedKernel: the row work reads more than shared memory or registers have space for.
@@ -285,7 +309,9 @@ def plan_of(
     share = width // 2 if queries == ROWS else width
     described = _of_total(program.tensor(total), share, names)
     made = (names.fresh(name) for name in ("turns", "turned", "stage", "staged", "freed"))
-    return program, Plan(joint, structure, held, rings, queries, vectors, described, share, *made, order=order)
+    return program, Plan(
+        joint, structure, held, rings, queries, vectors, described, share, *made, order=order, parts=parts
+    )
 
 
 def _of_total(total: ir.Tensor, share: int, names: UniqueNames) -> HostDescriptor:

@@ -1,0 +1,252 @@
+"""Biases of relative positions in Gluon: reads along diagonals, and gradients summed in the kernel of both nests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+import neptune_lab as nl
+from neptune_lab.errors import EmitError
+from neptune_lab.gluon_simulator import Simulator
+from neptune_lab.htile import nodes as ir
+from neptune_lab.htile.interpret import interpret
+from neptune_lab.htile_to_gluon.joint import diagonals, joined
+from neptune_lab.htile_to_gluon.joint.diagonals import diagonals_of
+from neptune_lab.htile_to_gluon.joint.match import joint_of
+from neptune_lab.htile_to_gluon.structure import UnsupportedKernel
+from neptune_lab.operators import Operator, attention, training
+from tests.gluon.test_joint import IN_ORDER, backward, interpreted
+
+HEADS, QUERIES, KEYS = 2, 128, 256
+
+
+def with_bias(
+    queries: int = QUERIES, keys: int = KEYS, offset: int | None = None, mask: Callable[..., torch.Tensor] | None = None
+) -> Operator:
+    """Attention with a bias of relative positions."""
+    offset = keys - 1 if offset is None else offset
+    bias = torch.linspace(-1, 1, HEADS * (queries + offset)).to(torch.bfloat16).view(HEADS, -1)
+
+    def score_mod(score, b, h, q, kv):
+        return score + bias[h, q - kv + offset]
+
+    return attention.general(1, HEADS, queries, keys, 128, score_mod, mask, "bfloat16", empty_rows="zero", live=True)
+
+
+@cache
+def both_nests() -> nl.Kernel:
+    return backward(with_bias(), IN_ORDER, None)
+
+
+def references(op: Operator, offset: int) -> tuple[dict[str, torch.Tensor], list[torch.Tensor]]:
+    """Inputs of the backward pass, and its results in float64."""
+    drawn = {n: torch.from_numpy(a.astype(np.float32)).bfloat16() for n, a in op.random_inputs(0).items()}
+    wide = [t.double().requires_grad_() for t in drawn.values()]
+    i, j = torch.arange(wide[0].shape[2])[:, None], torch.arange(wide[1].shape[2])
+    score = wide[0] @ wide[1].mT * 128**-0.5 + wide[3][:, i - j + offset]
+    out = score.softmax(-1) @ wide[2]
+    d_out = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).bfloat16()
+    expected = torch.autograd.grad(out, wide, d_out.double())
+    lse2 = (score.logsumexp(-1) * np.log2(np.e)).float().detach()
+    return {**drawn, "out": out.detach().bfloat16(), "d_out": d_out, "lse2": lse2}, [out.detach(), *expected]
+
+
+def simulated(kernel: nl.Kernel, op: Operator, offset: int) -> dict[str, float]:
+    """The relative error of each gradient."""
+    program = joined(kernel.htile, in_order=True).program
+    plain = {
+        s.name: interpreted(program, k, s.arguments)
+        for s, k in zip(kernel.triton.kernels, program.kernels, strict=True)
+        if s.language == "triton"
+    }
+    given, (_, *expected) = references(op, offset)
+    found = Simulator(kernel.source, plain=plain)(kernel.triton.entry, *(given[n] for n in kernel.htile.inputs))
+    names = kernel.htile.outputs
+    by_name = dict(zip(("d_q", "d_k", "d_v", names[-1]), expected, strict=True))
+    return {n: float((a.double() - by_name[n]).norm() / by_name[n].norm()) for n, a in zip(names, found, strict=True)}
+
+
+def test_the_sums_of_diagonals_are_made_in_the_kernel_of_both_nests():
+    kernel = both_nests()
+    assert [k.language for k in kernel.triton.kernels] == ["triton", "gluon", "triton", "triton"]
+    shapes = {t.shape for t in joined(kernel.htile, in_order=True).program.tensors if t.space == "global"}
+    assert (1, HEADS, QUERIES, KEYS) not in shapes, "no value per pair goes through memory"
+
+
+def test_gradients_of_a_relative_bias_in_one_kernel():
+    errors = simulated(both_nests(), with_bias(), KEYS - 1)
+    assert max(errors.values()) < 1e-2, errors
+
+
+@pytest.mark.parametrize("lengths", [(QUERIES, KEYS), (100, 500)], ids=["whole tiles", "tiles past the end"])
+def test_a_forward_pass_reads_a_relative_bias_along_diagonals(lengths: tuple[int, int]):
+    """An element outside of the bias, which no query and key have, is not loaded."""
+    op, code = with_bias(*lengths), nl.CodeOptions(code="gluon")
+    config = nl.TileConfig(block_q=128, block_kv=128)
+    passes = training(op).forward
+    kernel = nl.compile(passes, "rolling_update", config=config, target="h100", validate="none", code=code)
+    (source,) = kernel.triton.kernels
+    assert source.language == "gluon"
+    assert ("mask=" in re.findall(r"gl\.load\(bias.*", source.text)[0]) == (lengths == (100, 500))
+    given, (expected, *_) = references(op, lengths[1] - 1)
+    out, lse2 = Simulator(kernel.source)(kernel.triton.entry, *(given[n] for n in kernel.htile.inputs))
+    assert (out.double() - expected).norm() / expected.norm() < 1e-2
+    np.testing.assert_allclose(lse2, given["lse2"], atol=1e-2)
+
+
+def summing() -> ir.Kernel:
+    """The kernel that sums diagonals, before both nests are one kernel."""
+    found = diagonals_of(both_nests().htile)
+    assert found is not None
+    return found.kernel
+
+
+def changed(kernel: ir.Kernel, change: Callable[[ir.Stmt], ir.Stmt | None]) -> ir.Program:
+    """The program with statements of its kernel of sums replaced, or left out."""
+    program = both_nests().htile
+    body = tuple(made for stmt in kernel.body if (made := change(stmt)) is not None)
+    other = replace(kernel, body=body)
+    return replace(program, kernels=tuple(other if k is kernel else k for k in program.kernels))
+
+
+def without_a_part(stmt: ir.Stmt) -> ir.Stmt | None:
+    return None if isinstance(stmt, ir.For) and stmt.part == "interior" else stmt
+
+
+def one_step_longer(stmt: ir.Stmt) -> ir.Stmt:
+    if isinstance(stmt, ir.For) and stmt.part == "interior":
+        return replace(stmt, stop=ir.Arith("+", stmt.stop, ir.Int(1)))
+    return stmt
+
+
+def doubled(stmt: ir.Stmt) -> ir.Stmt:
+    last = summing().body[-1]
+    if stmt is not last:
+        return stmt
+    assert isinstance(stmt, ir.Store)
+    assert isinstance(stmt.value, ir.Cast)
+    twice = ir.Elementwise("add", (stmt.value.arg, stmt.value.arg), "float32")
+    return replace(stmt, value=ir.Cast(twice, stmt.value.dtype))
+
+
+def edge_of_another_length(stmt: ir.Stmt) -> ir.Stmt:
+    """A condition that leaves out elements that exist."""
+    if not isinstance(stmt, ir.For) or "edge" not in stmt.part:
+        return stmt
+    (store,) = stmt.body
+    assert isinstance(store, ir.Store)
+    assert isinstance(store.value, ir.Elementwise)
+    kept, added = store.value.args
+    assert isinstance(added, ir.Elementwise)
+    condition, read, zero = added.args
+    assert isinstance(condition, ir.Elementwise)
+    if condition.op != "lt":
+        return stmt
+    shifted = ir.Elementwise(condition.op, (condition.args[0], ir.Literal(7, "int32")), "bool")
+    made = replace(added, args=(shifted, read, zero))
+    return replace(stmt, body=(replace(store, value=replace(store.value, args=(kept, made))),))
+
+
+@pytest.mark.parametrize(
+    "change", [without_a_part, one_step_longer, doubled, edge_of_another_length], ids=lambda f: f.__name__
+)
+def test_only_whole_diagonals_summed_once_are_summed_on_chip(change: Callable[[ir.Stmt], ir.Stmt | None]):
+    program = changed(summing(), change)
+    assert program != both_nests().htile
+    assert diagonals_of(program) is None
+
+
+def test_a_tensor_of_pairs_that_another_kernel_reads_is_stored():
+    program = both_nests().htile
+    again = replace(summing(), node_id="again", name="again")
+    assert diagonals_of(replace(program, kernels=(*program.kernels, again))) is None
+
+
+@pytest.mark.parametrize(
+    ("stored", "summed"),
+    [
+        ("d_score_bfloat16_chip", "d_score_bfloat16_2"),
+        ("d_score", "d_score_2"),
+        ("weights", "weights_2"),
+        ("d_weights_in_bfloat16", None),
+    ],
+)
+def test_the_tile_that_is_summed_has_the_values_that_were_stored(stored: str, summed: str | None):
+    """The other nest has them too; products of scores are no row work, and are not looked for."""
+    program = both_nests().htile
+    found = diagonals_of(program)
+    assert found is not None
+    assert isinstance(found.stored.value, ir.Access)
+    value = replace(found.stored.value, tensor=stored)
+    kernels = tuple(
+        replace(k, body=tuple(_with_value(s, found.stored, value) for s in k.body)) for k in program.kernels
+    )
+    program = replace(program, kernels=kernels)
+    if summed is None:
+        with pytest.raises(UnsupportedKernel, match="no tile of the nest over queries has the values"):
+            joint_of(program)
+    else:
+        made = joint_of(program).diagonals
+        assert made is not None
+        assert made.tile == summed
+
+
+def _with_value(stmt: ir.Stmt, stored: ir.Store, value: ir.TileExpr) -> ir.Stmt:
+    if isinstance(stmt, ir.For):
+        return replace(stmt, body=tuple(_with_value(s, stored, value) for s in stmt.body))
+    return replace(stmt, value=value) if stmt is stored else stmt
+
+
+@pytest.mark.parametrize(
+    ("op", "reason"),
+    [
+        (lambda: with_bias(256, 256, mask=lambda b, h, q, kv: kv <= q), "leaves out tiles"),
+        (lambda: with_bias(160), "its loop stores to"),
+        (lambda: with_bias(keys=320), "leaves out tiles"),
+    ],
+    ids=["hidden tiles", "queries past the end", "keys past the end"],
+)
+def test_pairs_that_are_not_all_visited_are_stored(op: Callable[[], Operator], reason: str):
+    with pytest.raises(EmitError, match=reason):
+        backward(op(), IN_ORDER, None)
+
+
+@pytest.mark.parametrize("places", [16, 128])
+def test_sums_of_parts_are_sums_of_diagonals(places: int):
+    """For diagonals before, on and after the first tile of each sixteen rows."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1, HEADS, QUERIES, KEYS))
+    program = both_nests().htile
+    found = diagonals_of(program)
+    assert found is not None
+    (*outer, place) = found.output.target.index
+    assert isinstance(place, ir.Slice)
+    start = ir.Arith("*", ir.Name(summing().grid[0].var), ir.Int(places))
+    output = replace(
+        found.output,
+        target=replace(found.output.target, index=(*outer, ir.Slice(start, places, place.axis))),
+    )
+    length = QUERIES + KEYS - 1
+    grid = (replace(found.kernel.grid[0], extent=-(-length // places)), *found.kernel.grid[1:])
+    found = replace(found, output=output, kernel=replace(found.kernel, grid=grid))
+    pairs = program.tensor(found.pairs)
+    kernel, tile = diagonals.sum_of_parts(program, found, pairs, "parts")
+    shape = diagonals.parts_shape(pairs.shape)
+    made = ir.Tensor("parts", shape, "float32", "input")
+    out = replace(program.tensor(output.target.tensor), space="output")
+    alone = ir.Program("sums", (made, tile, out), ("parts",), (out.name,), (kernel,))
+    parts = np.zeros(shape, np.float32)
+    for w in range(KEYS // 16):
+        for t in range(QUERIES // 64):
+            square = x[..., t * 64 : t * 64 + 64, w * 16 : w * 16 + 16]
+            for n in range(-15, 64):
+                sums = np.trace(square, offset=-n, axis1=-2, axis2=-1)
+                parts[..., w, t * 80 + 16 + n] = sums
+    want = np.stack([np.trace(x[0], offset=KEYS - 1 - p, axis1=-2, axis2=-1) for p in range(length)], -1)
+    np.testing.assert_allclose(interpret(alone, {"parts": parts})[out.name], want, rtol=2e-2, atol=5e-2)
