@@ -16,6 +16,7 @@ from neptune_lab.htile_to_triton.elementwise import elementwise
 from neptune_lab.htile_to_triton.expression_text import (
     ExpressionText,
     cast,
+    converted_number,
     literal_expression,
     literal_text,
     triton_dtype,
@@ -39,7 +40,7 @@ def emit(ctx: GluonContext, expr: ir.TileExpr, columns: int) -> ExpressionText:
                 return _chip(ctx, expr, columns)
             return ExpressionText(load(ctx, expr, columns))
         case ir.Cast(arg=ir.Literal(value=value), dtype=dtype):
-            return literal_expression(value, dtype)
+            return literal_expression(converted_number(value, dtype), dtype)
         case ir.Cast(arg=arg, dtype=dtype):
             emitted = emit(ctx, arg, columns)
             return emitted if ctx.dtype(arg) == dtype else cast(emitted, dtype)

@@ -7,7 +7,7 @@ import math
 from neptune_lab.htile.nodes import Elementwise, Iota, Literal, Scalar, Slice, TileExpr
 from neptune_lab.htile.shapes import COMPARISONS, LOGICAL, operation
 from neptune_lab.htile.walk import subexpressions
-from neptune_lab.htile_to_triton.context import ADD, ATOM, COMPARE, LEVELS, MUL, NEGATE, Context
+from neptune_lab.htile_to_triton.context import ATOM, COMPARE, LEVELS, MUL, NEGATE, Context
 from neptune_lab.htile_to_triton.expression_text import ExpressionText, cast, full, literal_expression, with_dtype
 from neptune_lab.scalar_ops import OPERATIONS, Formula, compose
 from neptune_lab.strict.dtypes import FLOATS
@@ -117,21 +117,20 @@ def _infix(op: str, operands: list[ExpressionText], dtype: str) -> ExpressionTex
 
 
 def _floored(op: str, expr: Elementwise, operands: list[ExpressionText], ctx: Context) -> ExpressionText:
-    """Division that floors; Triton's truncates, so the remainder is corrected if an operand may be negative."""
+    """Division that floors; Triton's truncates, so the result is corrected where the remainder has the other sign."""
     a, b = operands
     x, y = a.at(MUL), b.at(MUL + 1)
     if _is_non_negative(ctx, expr.args[0]) and _is_non_negative(ctx, expr.args[1]):
         return ExpressionText(seq(x, " // " if op == "floordiv" else " % ", y), MUL, a.python and b.python)
+    left = seq(x, " % ", y)
+    cut = left if op == "floormod" else seq(x, " // ", y)
+    # (no sum of both and no difference of x and the remainder: these may leave the dtype)
+    moved = seq(cut, " + ", y) if op == "floormod" else seq(cut, " - 1")
     match expr.args[1]:
-        case Literal(value=int() as divisor) if abs(divisor) > 2**30:  # (twice as much leaves 32 bits)
-            other_sign = seq(x, " % ", y, " < 0" if divisor > 0 else " > 0")
-            part = seq(x, " % ", y) if op == "floormod" else seq(x, " // ", y)
-            moved = seq(part, " + ", y) if op == "floormod" else seq(part, " - 1")
-            return ExpressionText(seq("tl.where(", other_sign, ", ", moved, ", ", part, ")"), MUL)
-    remainder: Doc = seq("(", x, " % ", y, " + ", y, ") % ", y)
-    if op == "floormod":
-        return ExpressionText(remainder, MUL)
-    return ExpressionText(seq("(", a.at(ADD), " - ", remainder, ") // ", y), MUL)
+        case Literal(value=int() as divisor):
+            return ExpressionText(call("tl.where", seq(left, " < 0" if divisor > 0 else " > 0"), moved, cut))
+    moved = call("tl.where", seq("(", left, " ^ ", y, ") < 0"), moved, cut)
+    return ExpressionText(call("tl.where", seq(left, " != 0"), moved, cut))
 
 
 def _is_non_negative(ctx: Context, expr: TileExpr) -> bool:

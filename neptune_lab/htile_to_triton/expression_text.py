@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import ml_dtypes  # noqa: F401  (teaches NumPy the names of small floats)
+import numpy as np
+
 from neptune_lab.htile.nodes import Literal
 from neptune_lab.htile_to_triton.context import ATOM, NEGATE
-from neptune_lab.strict.dtypes import FLOATS
+from neptune_lab.strict.dtypes import EIGHTS, FLOATS, HALVES
 from neptune_lab.wrapping import Doc, call, seq
 
 TRITON_NAMES = {"bool": "tl.int1", "float8_e4m3fn": "tl.float8e4nv", "float8_e5m2": "tl.float8e5"}
@@ -54,6 +57,18 @@ def literal_expression(value: float | int | bool, dtype: str) -> ExpressionText:
     """The text of a constant."""
     text = literal_text(value, dtype)
     return ExpressionText(text, NEGATE if text.startswith("-") else ATOM, True, Literal(value, dtype))
+
+
+def converted_number(value: float | int | bool, dtype: str) -> float | int | bool:
+    """A constant as its conversion to `dtype` gives it: rounded to floats of 8 and 16 bits.
+
+    >>> converted_number(0.1, "float16"), converted_number(0.1, "bfloat16"), converted_number(0.1, "float32")
+    (0.0999755859375, 0.10009765625, 0.1)
+    """
+    if dtype not in (*EIGHTS, *HALVES):
+        return value
+    with np.errstate(over="ignore"):
+        return float(np.dtype(dtype).type(value))
 
 
 def with_dtype(emitted: ExpressionText, dtype: str) -> Doc:

@@ -20,7 +20,14 @@ from neptune_lab.htile_to_triton.addresses import INT32_MAX, inside, is_wide, su
 from neptune_lab.htile_to_triton.context import ADD, ATOM, COMPARE, MUL, Context, sizes_of
 from neptune_lab.htile_to_triton.conversions import converted
 from neptune_lab.htile_to_triton.elementwise import elementwise
-from neptune_lab.htile_to_triton.expression_text import ExpressionText, cast, full, literal_expression, with_dtype
+from neptune_lab.htile_to_triton.expression_text import (
+    ExpressionText,
+    cast,
+    converted_number,
+    full,
+    literal_expression,
+    with_dtype,
+)
 from neptune_lab.htile_to_triton.memory import Condition, conjunction, load_once
 from neptune_lab.strict.dtypes import EIGHTS, FLOATS
 from neptune_lab.wrapping import Doc, call, flat, seq
@@ -44,7 +51,7 @@ def emit(ctx: Context, expr: ir.TileExpr, order: tuple[int, ...] | None = None) 
                 return _chip(ctx, expr, order)
             return ExpressionText(load_once(ctx, expr, order or tuple(range(len(ctx.shape(expr))))))
         case ir.Cast(arg=ir.Literal(value=value), dtype=dtype):
-            return literal_expression(value, dtype)
+            return literal_expression(converted_number(value, dtype), dtype)
         case ir.Cast(arg=arg, dtype=dtype):
             emitted = emit(ctx, arg, order)
             return converted(ctx, emitted, ctx.dtype(arg), dtype)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from math import copysign, inf, isfinite
 from typing import TypeAlias
 
+import torch
+
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, walk
 from neptune_lab.scalar_ops import NEGATION, OPERATIONS
 from neptune_lab.torch_to_stages.lines import SourceLine
@@ -120,6 +122,15 @@ def constant(value: float | int | bool, dtype: str, shape: Sequence[int] = ()) -
         if kind == "float32" and isfinite(number) and abs(number) >= _INFINITE:
             number = copysign(inf, number)
     return Value(tuple(shape), dtype, lambda _: Const(number, kind), plain=True)
+
+
+def rounded_number(value: float | int | bool, dtype: str) -> float | int | bool:
+    """The number as an element of torch's `dtype`, if that has 16 bits; else the number.
+
+    >>> rounded_number(0.1, "float16"), rounded_number(0.1, "float32")
+    (0.0999755859375, 0.1)
+    """
+    return torch.tensor(value, dtype=getattr(torch, dtype)).item() if dtype in HALVES else value
 
 
 # The least number that float32 rounds to infinity.

@@ -13,7 +13,15 @@ from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op, Var, walk
 from neptune_lab.torch_to_stages.lines import SourceLine
 from neptune_lab.torch_to_stages.refusals import refused_operation
 from neptune_lab.torch_to_stages.stages import Stages
-from neptune_lab.torch_to_stages.values import HALVES, NARROW_INTEGERS, Value, computed_dtype, constant, has_loads
+from neptune_lab.torch_to_stages.values import (
+    HALVES,
+    NARROW_INTEGERS,
+    Value,
+    computed_dtype,
+    constant,
+    has_loads,
+    rounded_number,
+)
 
 Results: TypeAlias = Value | tuple[Value, ...]
 Lowering: TypeAlias = Callable[..., Results]
@@ -121,11 +129,21 @@ class Context:
         """An operand as a tensor; a number is a tensor of `dtype` without dimensions."""
         return operand if isinstance(operand, Value) else constant(operand, dtype)
 
+    def element(self, operand: Value | float | int | bool) -> Value:
+        """An operand that may become an element of the result; a number is rounded to its dtype."""
+        return self.tensor(operand if isinstance(operand, Value) else rounded_number(operand, self.dtype), self.dtype)
+
     def converted(self, value: Value, dtype: str) -> Value:
         """`value` with elements computed in torch's `dtype`, without rounding a float to 16 bits."""
         if dtype == "int64" and value.dtype in ("int32", *NARROW_INTEGERS):
             return replace(value, dtype=dtype, at=lambda i: self.in_64_bits(self.as_dtype(value.at(i), dtype)))
         return replace(value, dtype=dtype, at=lambda i: self.as_dtype(value.at(i), dtype))
+
+    def floats(self, value: Value) -> Value:
+        """`value` in the result's dtype, which must be one of floats."""
+        if "float" not in self.dtype:
+            raise self.refused(f"for {value.dtype}: convert to floats before, with .float()")
+        return self.converted(value, self.dtype)
 
     def as_dtype(self, expr: Expr, dtype: str) -> Expr:
         """An element in the dtype in which elements of torch's `dtype` are computed.

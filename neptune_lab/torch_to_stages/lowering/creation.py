@@ -7,7 +7,7 @@ from typing import Any
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op, add, mul
 from neptune_lab.torch_to_stages.lowering.context import Context, lowers
 from neptune_lab.torch_to_stages.masks import chosen
-from neptune_lab.torch_to_stages.values import Index, Value, constant
+from neptune_lab.torch_to_stages.values import Index, Value, constant, rounded_number
 
 # Positions per row up to which a scattered value is a chain of choices; more of them are folded.
 _MOST_SCATTERED = 8
@@ -42,7 +42,7 @@ def full(ctx: Context, *args: Any, **_: Any) -> Value:
     number = args[0] if ctx.name == "scalar_tensor" else args[2] if ctx.name == "new_full" else args[1]
     if isinstance(number, Value):
         raise ctx.refused("with a tensor as the number")
-    return constant(number, ctx.dtype, ctx.shape)
+    return constant(rounded_number(number, ctx.dtype), ctx.dtype, ctx.shape)
 
 
 @lowers("ones", "ones_like", "new_ones")
@@ -118,7 +118,7 @@ def stack(ctx: Context, tensors: list[Value], dim: int = 0) -> Value:
 def pad(ctx: Context, x: Value, widths: list[int], value: float = 0.0) -> Value:
     """Elements added around a tensor; a negative width takes some away."""
     before = {x.ndim - 1 - n: widths[2 * n] for n in range(len(widths) // 2)}
-    fill = constant(value, x.dtype).at(())
+    fill = ctx.element(value).at(())
 
     def element(i: Index) -> Expr:
         moved = tuple(add(e, Const(-before.get(d, 0))) for d, e in enumerate(i))

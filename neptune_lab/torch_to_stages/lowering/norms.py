@@ -37,7 +37,7 @@ def var(ctx: Context, x: Value, dim: Any = None, *unbiased: Any, correction: Any
         keepdim = bool(flags[1])
     less = correction if correction is not None else (float(flags[0]) if flags else 1)
     dims = dims_of(x, dim)
-    mean, spread = variance(ctx, ctx.converted(x, ctx.dtype), dims, less)
+    mean, spread = variance(ctx, ctx.floats(x), dims, less)
     result = spread
     if ctx.name.startswith("std"):
         result = Value(spread.shape, spread.dtype, lambda i: ctx.stages.with_tie(Op("sqrt", (spread.at(i),)), 0.0))

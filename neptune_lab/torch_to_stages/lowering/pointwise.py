@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -14,7 +15,7 @@ from neptune_lab.operators.ties import HALVES_TIES
 from neptune_lab.torch_to_stages.lowering.activations import FORMULAS, Term, by_formula, formula
 from neptune_lab.torch_to_stages.lowering.context import Context, lowers
 from neptune_lab.torch_to_stages.masks import chosen
-from neptune_lab.torch_to_stages.values import HALVES, NARROW_INTEGERS, Value, negated
+from neptune_lab.torch_to_stages.values import HALVES, NARROW_INTEGERS, Value, constant, negated, rounded_number
 
 Number: TypeAlias = float | int | bool
 Operand: TypeAlias = Value | Number
@@ -35,6 +36,8 @@ def add_or_subtract(ctx: Context, a: Operand, b: Operand, alpha: Number = 1) -> 
     """a + alpha * b, a - alpha * b, or b - alpha * a."""
     if ctx.name == "rsub":
         a, b = b, a
+    if ctx.dtype == "bool":
+        return ctx.elementwise(lambda x, y: Op("or", (x, y)), a, b)
     name = "add" if ctx.name == "add" else "sub"
 
     def element(x: Expr, y: Expr) -> Expr:
@@ -114,9 +117,9 @@ def fmod(ctx: Context, a: Operand, b: Operand) -> Value:
 
         def whole(x: Expr, y: Expr) -> Expr:
             left = ctx.applied("floormod", x, y)
-            zero = Const(0, ctx.stages.type_of(x))
-            negative = ctx.applied("sub", zero, ctx.applied("floormod", ctx.applied("sub", zero, x), y))
-            return Op("select", (Op("lt", (x, zero)), negative, left))
+            negative = Op("lt", (x, Const(0, ctx.stages.type_of(x))))
+            other_sign = Op("and", (negative, Op("ne", (left, Const(0, ctx.stages.type_of(left))))))
+            return Op("select", (other_sign, ctx.applied("sub", left, y), left))
 
         return ctx.elementwise(whole, _checked(ctx, a), _divisor(ctx, b))
     _checked_step(ctx, b)
@@ -148,6 +151,8 @@ def _divisor(ctx: Context, b: Operand) -> Operand:
 def extreme(ctx: Context, a: Value, b: Value) -> Value:
     """The larger or the smaller of two elements."""
     name = ctx.name[:3]
+    if ctx.dtype == "bool":
+        return ctx.elementwise(lambda x, y: Op("or" if name == "max" else "and", (x, y)), a, b)
     return ctx.elementwise(lambda x, y: ctx.stages.with_tie(ctx.applied(name, x, y), HALVES_TIES), a, b)
 
 
@@ -168,9 +173,9 @@ def clamp(ctx: Context, x: Value, *limits: Operand | None, **named: Operand | No
 
     value = ctx.elementwise(lambda e: e, x)
     if low is not None:
-        value = ctx.elementwise(limited("max"), value, low)
+        value = ctx.elementwise(limited("max"), value, ctx.element(low))
     if high is not None:
-        value = ctx.elementwise(limited("min"), value, high)
+        value = ctx.elementwise(limited("min"), value, ctx.element(high))
     return value
 
 
@@ -220,7 +225,16 @@ def compare(ctx: Context, name: str, a: Operand, b: Operand) -> Value:
             return Op(name, (short, other))
         return ctx.applied(name, x, y)
 
-    return ctx.elementwise(element, a, b, within=dtype, dtype="bool")
+    return ctx.elementwise(element, *(_rounded_to(ctx, v, dtype) for v in (a, b)), within=dtype, dtype="bool")
+
+
+def _rounded_to(ctx: Context, operand: Operand, dtype: str) -> Operand:
+    """What PyTorch compares in 16 bits and another dtype had before, rounded to them: 0.1 in float16 is not 0.1."""
+    if dtype not in HALVES or (isinstance(operand, Value) and operand.dtype == dtype):
+        return operand
+    if isinstance(operand, Value):
+        return replace(operand, dtype=dtype, at=lambda i: ctx.rounded(ctx.as_dtype(operand.at(i), dtype), dtype))
+    return rounded_number(operand, dtype)
 
 
 def _from_int32(ctx: Context, expr: Expr) -> Expr | None:
@@ -293,6 +307,8 @@ def invert(ctx: Context, x: Value) -> Value:
 @lowers("isnan")
 def isnan(ctx: Context, x: Value) -> Value:
     """Whether an element is NaN."""
+    if "float" not in x.dtype:
+        return constant(False, "bool", ctx.shape)
     return ctx.elementwise(lambda e: Op("ne", (e, e)), ctx.reused(x), within=x.dtype)
 
 
@@ -300,6 +316,8 @@ def isnan(ctx: Context, x: Value) -> Value:
 def isinf(ctx: Context, x: Value) -> Value:
     """Whether an element is an infinity, or is neither that nor NaN."""
     name = "eq" if ctx.name == "isinf" else "lt"
+    if "float" not in x.dtype:
+        return constant(name == "lt", "bool", ctx.shape)
 
     def element(e: Expr) -> Expr:
         return Op(name, (Op("abs", (e,)), Const(math.inf, ctx.stages.type_of(e))))
@@ -312,7 +330,7 @@ def where(ctx: Context, condition: Value, a: Operand, b: Operand) -> Value:
     """a where the condition holds, else b."""
     own = ctx.dtype
     test = ctx.converted(condition, "bool").expanded(ctx.shape)
-    yes, no = (ctx.converted(ctx.tensor(v, own), own).expanded(ctx.shape) for v in (a, b))
+    yes, no = (ctx.converted(ctx.element(v), own).expanded(ctx.shape) for v in (a, b))
     return Value(ctx.shape, own, lambda i: chosen(test.at(i), yes.at(i), no.at(i)))
 
 

@@ -14,6 +14,7 @@ from neptune_lab.torch_to_stages.values import Value
 @lowers("softmax.int", "_softmax", "_safe_softmax", "special_softmax")
 def softmax(ctx: Context, x: Value, dim: int, dtype: Any = None) -> Value:
     """exp(x - max x) / sum exp(x - max x); the safe form gives 0 in a row of -inf."""
+    x = ctx.floats(x)
     exponentials, largest, total = parts(ctx, x, dim)
     dims = dims_of(x, dim)
     if not ctx.name.startswith("_safe"):
@@ -29,7 +30,7 @@ def softmax(ctx: Context, x: Value, dim: int, dtype: Any = None) -> Value:
 @lowers("log_softmax.int", "_log_softmax", "special_log_softmax")
 def log_softmax(ctx: Context, x: Value, dim: int, dtype: Any = None) -> Value:
     """x - max x - log(sum exp(x - max x))."""
-    x = ctx.staged(x)
+    x = ctx.staged(ctx.floats(x))
     _, largest, total = parts(ctx, x, dim)
     dims = dims_of(x, dim)
 
@@ -42,7 +43,7 @@ def log_softmax(ctx: Context, x: Value, dim: int, dtype: Any = None) -> Value:
 @lowers("logsumexp", "special_logsumexp")
 def logsumexp(ctx: Context, x: Value, dim: Any, keepdim: bool = False) -> Value:
     """max x + log(sum exp(x - max x)); +inf where a row has it, as in torch, though inf - inf is NaN in the sum."""
-    x = ctx.converted(x, ctx.dtype)
+    x = ctx.floats(x)
     _, largest, total = parts(ctx, x, dim)
     dims = dims_of(x, dim)
     m, s = (kept(v, x, dims) if keepdim else v for v in (largest, total))

@@ -39,7 +39,7 @@ def t(ctx: Context, x: Value) -> Value:
     return x if x.ndim < 2 else transpose(ctx, x, -2, -1)
 
 
-@lowers("unsqueeze", "squeeze", "view", "_unsafe_view")
+@lowers("unsqueeze", "squeeze", "view.default", "_unsafe_view")
 def reshape(ctx: Context, x: Value, *_: Any, **__: Any) -> Value:
     """The same elements, in the same order, in another shape."""
     own, shape = x.shape, ctx.shape
