@@ -20,6 +20,7 @@ from neptune_lab.htile_to_triton.expression_text import (
     literal_expression,
     literal_text,
     triton_dtype,
+    with_dtype,
 )
 from neptune_lab.htile_to_triton.expressions import fold_function, reduced_in
 from neptune_lab.wrapping import Doc, call, seq
@@ -52,7 +53,9 @@ def emit(ctx: GluonContext, expr: ir.TileExpr, columns: int) -> ExpressionText:
         case ir.Literal(value=value, dtype=dtype):
             return literal_expression(value, dtype)
         case ir.Elementwise(op="add", args=(ir.Elementwise(op="mul", args=(a, b)), c)) if ctx.fuses:
-            return ExpressionText(call("gl.fma", *(emit(ctx, arg, columns).doc for arg in (a, b, c))))
+            return ExpressionText(
+                call("gl.fma", *(with_dtype(emit(ctx, arg, columns), ctx.dtype(arg)) for arg in (a, b, c)))
+            )
         case ir.Elementwise(args=args):
             return elementwise(ctx, expr, [emit(ctx, arg, columns) for arg in args])
         case ir.Reduce(op=op, arg=arg):

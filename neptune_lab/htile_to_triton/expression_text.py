@@ -15,6 +15,8 @@ from neptune_lab.wrapping import Doc, call, seq
 
 TRITON_NAMES = {"bool": "tl.int1", "float8_e4m3fn": "tl.float8e4nv", "float8_e5m2": "tl.float8e5"}
 _NATIVE_LITERALS = frozenset({"float32", "int32", "bool"})
+# The least float32 with all digits: Triton takes a smaller number of Python for a float64.
+_LEAST_NORMAL = 2.0**-126
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +75,12 @@ def converted_number(value: float | int | bool, dtype: str) -> float | int | boo
 
 def with_dtype(emitted: ExpressionText, dtype: str) -> Doc:
     """`emitted` as an argument of a function that would promote a Python number: literals get their dtype."""
-    if emitted.literal is not None and dtype not in _NATIVE_LITERALS:
+    if emitted.literal is None:
+        return emitted.doc
+    if dtype not in _NATIVE_LITERALS:
         return full((), emitted.literal.value, dtype)
+    if dtype == "float32" and 0 < abs(emitted.literal.value) < _LEAST_NORMAL:
+        return call("tl.cast", emitted.doc, triton_dtype(dtype))
     return emitted.doc
 
 

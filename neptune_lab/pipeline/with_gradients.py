@@ -39,10 +39,13 @@ def differentiable(
     from neptune_lab.operators.reverse_mode import refuse_stopped_gradients
     from neptune_lab.runtime.differentiable import Differentiable
 
-    passes = training(replace(op, gradient_stops=None))
+    # The backward pass may come when what a mod reads has changed, so the mods are not called again then.
+    program = op.program
+    fixed = replace(op, gradient_stops=None, build=lambda: program)
+    passes = training(fixed)
 
     def backward_for(wanted: tuple[str, ...]) -> LoadedKernel:
-        return backward(training(op, wanted, passes.kept).backward)
+        return backward(training(fixed, wanted, passes.kept).backward)
 
     kernel, wrt = forward(passes.forward), frozenset(passes.wrt)
     made = Differentiable(

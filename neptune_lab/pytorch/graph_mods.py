@@ -34,7 +34,7 @@ from typing import Any
 import torch
 
 from neptune_lab.errors import DefinitionError
-from neptune_lab.pytorch.mods import UNSEEN_NAMES
+from neptune_lab.pytorch.mods import DROPOUTS, UNSEEN_NAMES
 
 # Python's spelling of functions of `operator`.
 _BINARY = {
@@ -103,6 +103,14 @@ def mod_of_graph(graph: torch.fx.Graph, arguments: Sequence[str], captured: Sequ
     return _Writer(graph, arguments, captured).mod()
 
 
+def _is_off(name: str, node: torch.fx.Node) -> bool:
+    """Whether a call of a dropout draws nothing: dropout(x, p, training=False), or with a p of 0."""
+    given = [*node.args[1:3], None, None]
+    p = node.kwargs.get("p", given[0])
+    training = node.kwargs.get("training", node.kwargs.get("train", given[1]))
+    return name in DROPOUTS and (training is False or (isinstance(p, int | float) and p == 0))
+
+
 class _Writer:
     """Writes one graph; a statement for each node."""
 
@@ -138,7 +146,7 @@ class _Writer:
     def _call(self, node: torch.fx.Node) -> str:
         kwargs = [f"{_identifier(name)}={self._text(value)}" for name, value in node.kwargs.items()]
         name = _identifier(str(getattr(node.target, "__name__", node.target)))
-        if UNSEEN_NAMES & {name, name.strip("_")}:
+        if UNSEEN_NAMES & {name, name.strip("_")} and not _is_off(name, node):
             raise DefinitionError(
                 f"inside torch.compile a mod calls {name}, which gives other values each time", help=_HELP
             )

@@ -10,6 +10,7 @@ is kept, and which gradients are computed, chosen at one.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -20,7 +21,7 @@ from neptune_lab.pytorch import stored
 from neptune_lab.pytorch.arguments import Problem
 from neptune_lab.pytorch.length_plans import Plan, compiled, operator_at
 from neptune_lab.pytorch.lengths import Family, captured_indices, plans_of, takes
-from neptune_lab.pytorch.mods import Reading
+from neptune_lab.pytorch.mods import Reading, read
 from neptune_lab.runtime import LoadedKernel, load
 from neptune_lab.runtime.differentiable import Differentiable
 
@@ -110,21 +111,34 @@ def _made(
     try:
         at_hint = training(own(plan.hint))
         kept = at_hint.kept
-        backward_for(at_hint.wrt)  # (first, as the one that is refused more often)
+        for_every_input = backward_for(at_hint.wrt)  # (first, as the one that is refused more often)
         first = kernel("forward", forward, {"options": problem.extras.forward_options})
         captured = captured_indices(own, first.spec, problem, score_mod, mask_mod, reading, plan)
     except NeptuneError as error:
         family.refusals[plan] = str(error)
         return None
+
+    def in_backward_pass(wanted: tuple[str, ...]) -> LoadedKernel:
+        # Kernels are derived from what the mods read in the forward pass: if that has changed, this one is left.
+        if wanted == at_hint.wrt or not _reads_the_same(read(score_mod, mask_mod), reading):
+            return for_every_input
+        return guard(lambda: backward_for(wanted))
+
     made = Differentiable(
         first,
         len(at_hint.of.outputs),
         cotangents_of(at_hint.of),
         frozenset(at_hint.wrt),
-        lambda wanted: guard(lambda: backward_for(wanted)),
+        in_backward_pass,
         "" if problem.extras.deterministic else "in any order",
     )
     return made, captured
+
+
+def _reads_the_same(now: Reading, before: Reading) -> bool:
+    """Whether mods certainly read the same numbers and tensors as before."""
+    tensors = len(now.tensors) == len(before.tensors) and all(map(operator.is_, now.tensors, before.tensors))
+    return now.exact and now.key == before.key and tensors
 
 
 def _first_of(

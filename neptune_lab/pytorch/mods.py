@@ -34,13 +34,24 @@ _ARRAYS = torch.Tensor, np.ndarray
 _TORCH_NAMES = torch.dtype, torch.device
 _NAMED = BuiltinFunctionType, np.ufunc, type(np.where), type
 
+# Functions that draw random numbers unless training is switched off.
+DROPOUTS = frozenset(
+    {
+        *("dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "alpha_dropout_"),
+        *("feature_dropout", "feature_dropout_", "feature_alpha_dropout", "feature_alpha_dropout_", "native_dropout"),
+    }
+)
+
 # Code with one of these names may read any value, or another one at each call.
 UNSEEN_NAMES = frozenset(
     {
         *("getattr", "vars", "globals", "locals", "eval", "exec", "compile", "dir", "open", "input", "id", "hash"),
         *("attrgetter", "methodcaller", "import_module", "random", "rand", "randn", "randint", "seed", "time"),
-        *("randperm", "rand_like", "randn_like", "randint_like", "normal", "bernoulli", "multinomial"),
-        *("empty", "empty_like", "new_empty", "uniform_", "normal_", "bernoulli_", "random_"),
+        *("randperm", "rand_like", "randn_like", "randint_like", "normal", "bernoulli", "multinomial", "binomial"),
+        *("poisson", "uniform", "uniform_", "normal_", "bernoulli_", "random_", "cauchy_", "exponential_"),
+        *("geometric_", "log_normal_", "gumbel_softmax", "rrelu", "rrelu_"),
+        *("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_"),
+        *DROPOUTS,
     }
 )
 

@@ -54,7 +54,7 @@ class Differentiable:
         cotangents: by the name of a backward kernel's input, the index of the operator's output.
         wrt: names of the inputs that have a gradient; no result depends on the others, or only by steps.
         backward_for: the backward kernel with respect to some inputs of the forward kernel, by name; it is called once
-            for each choice of inputs.
+            for each choice of inputs.  Its results are named after the inputs (`d_q` for `q`), and may be more.
         derivative: text that tells the backward pass from others of the same forward kernel.
         check: raises an error if the definition's derivative with respect to some inputs, by name, is not that of the
             function; None: it always is.  It is called once for each choice of inputs, in the forward pass.
@@ -187,8 +187,9 @@ class Differentiable:
         for spec in kernel.spec.inputs:
             cotangent = self.cotangents.get(spec.name, -1)
             sources.append((saved[spec.name if cotangent < 0 else outputs[cotangent].name], cotangent))
-        places = {name: n for n, name in enumerate(wanted)}
-        return _Backward(launch, op, tuple(sources), tuple(places.get(t.name) for t in specs))
+        places = {t.name: n for n, t in enumerate(kernel.spec.outputs)}
+        found = (places[f"d_{t.name}"] if t.name in wanted else None for t in specs)
+        return _Backward(launch, op, tuple(sources), tuple(found))
 
 
 def _gradient(found: Sequence[Any], place: int | None, needs: bool, tensor: torch.Tensor) -> torch.Tensor | None:

@@ -65,7 +65,8 @@ class Call:
     """A call of attention.
 
     Args:
-        score: the score_mod's body, over s, b, h, q, kv and the captured tensors.
+        score: the score_mod's body, over s, b, h, q, kv, the captured tensors and a number c, which changes before
+            the backward pass.
         recording: names of the tensors that record gradients.
         stopped: names of the tensors of which the mod stops a gradient somewhere; "s" for the score.
         seed: of the tensors.
@@ -93,8 +94,10 @@ class Call:
         given = self.tensors(dtype)
         scope = {"torch": torch, "Passed": Passed, "unrecorded": unrecorded}
         scope |= {name: t for name, t in given.items() if name in SIZES}
+        scope["c"] = 0.75
         mod = eval(f"lambda s, b, h, q, kv: {self.score}", scope)
         out = attend(given["q"], given["k"], given["v"], mod)
+        scope["c"] = 3.0  # (the derivative is that of the forward pass)
         out.backward(torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out))
         return {"out": out.detach()} | {n: given[n].grad for n in self.recording}  # pyright: ignore[reportReturnType]
 
@@ -102,7 +105,7 @@ class Call:
 def draw(seed: int) -> Call:
     """The call of that seed."""
     rng = random.Random(seed)
-    text, stopped = "s", set[str]()
+    text, stopped = "s * c", set[str]()
     for _ in range(rng.randrange(1, 4)):
         name = rng.choice(list(SIZES))
         whole, element = name, rng.choice(READS[name])

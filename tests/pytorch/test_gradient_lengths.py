@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from attention_reference import DEVICE, causal
+from attention_reference import DEVICE, causal, reference
 from gradient_reference import check, leaf
 
 import neptune_lab as nl
@@ -71,6 +71,25 @@ def test_the_first_lengths_have_kernels_of_their_own(made_for_all: list[str], mo
     monkeypatch.setattr(length_training, "OWN_LENGTHS", 2)
     sweep([(20, 20), (21, 21), (20, 20)], lambda: (None, causal))
     assert (kernels(), made_for_all) == (2, [])
+
+
+def test_numbers_that_change_before_the_backward_pass_leave_the_kernel_of_the_forward_pass(made_for_all: list[str]):
+    slope = 1.0
+
+    def score_mod(s: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return s * slope
+
+    sweep([(20, 20), (21, 21)], lambda: (score_mod, None))
+    q, k, v = drawn(22, 22)
+    wide = [t.double() for t in (q, k, v)]
+    out, exact = nl.attention(q, k.requires_grad_(), v, score_mod=score_mod), reference(*wide, score_mod, None)
+    wide[1].requires_grad_()
+    (theirs,) = torch.autograd.grad((reference(*wide, score_mod, None) ** 2).sum(), wide[1])
+    assert (out - exact).norm() < 1e-5 * exact.norm()
+    slope = 3.0
+    (ours,) = torch.autograd.grad((out**2).sum(), k)
+    assert (ours - theirs).norm() < 1e-5 * theirs.norm()
+    assert len(made_for_all) == 2
 
 
 @pytest.mark.nightly

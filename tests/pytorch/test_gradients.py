@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -196,6 +196,23 @@ def test_only_what_needs_a_gradient_is_computed():
     assert q.grad is None
     assert k.grad is None
     check([*(t.detach() for t in (q, k)), v.detach()], lambda: (None, causal))
+
+
+def test_a_number_that_changes_before_the_backward_pass_has_no_effect_on_it():
+    layers = [tensors((1, 2, 6, 8)) for _ in range(2)]
+    leaves = [t.requires_grad_() for layer in layers for t in layer]
+    wide = [t.detach().double().requires_grad_() for t in leaves]
+
+    def total(attend: Callable[..., torch.Tensor], own: Sequence[torch.Tensor]) -> torch.Tensor:
+        summed = torch.zeros((), dtype=own[0].dtype, device=DEVICE)
+        for layer, slope in enumerate((0.5, 2.0)):  # every mod reads the variable of the loop
+            out = attend(*own[3 * layer : 3 * layer + 3], lambda s, b, h, q, kv: s * slope, None)  # noqa: B023
+            summed = summed + (out**2).sum()
+        return summed
+
+    found = torch.autograd.grad(total(nl.attention, leaves), leaves)
+    for ours, theirs in zip(found, torch.autograd.grad(total(reference, wide), wide), strict=True):
+        assert (ours - theirs).norm() < 1e-5 * theirs.norm()
 
 
 def test_the_gradient_of_a_gradient_is_refused():

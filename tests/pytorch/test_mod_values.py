@@ -253,6 +253,12 @@ def test_scores_that_are_one_number(value):
     assert (nl.attention(q, k, v, score_mod=lambda *_: value) - expected).abs().max() < 2e-5
 
 
+def test_constants_below_the_least_normal_float32():
+    q, k, v = tensors((1, 1, 20, 16))
+    mod = lambda s, b, h, q, kv: torch.where(kv % 2 == 0, 1.0, 1e-40) * torch.clamp(s, min=-1e-38)  # noqa: E731
+    assert (nl.attention(q, k, v, score_mod=mod) - flex(q, k, v, mod)).abs().max() < 2e-5
+
+
 def test_scores_that_ignore_the_queries():
     q, k, v = tensors((1, 1, 20, 16))
     q[0, 0, 3] = math.nan

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.nn.attention.flex_attention import and_masks
 
-from neptune_lab.pytorch.mods import follow, read
+from neptune_lab.pytorch.mods import UNSEEN_NAMES, follow, read
 
 CAP = 20.0
 SLOPES = torch.ones(4)
@@ -177,4 +177,18 @@ print(read(mod).key)
 def test_numbers_that_a_mod_draws_are_seen_to_differ_from_call_to_call():
     assert not read(lambda b, h, q, kv: torch.randperm(4)[0] > kv).exact
     assert not read(lambda b, h, q, kv: torch.empty(()).uniform_() > kv).exact
+    assert not read(lambda b, h, q, kv: torch.nn.functional.dropout(torch.ones(4))[0] > kv).exact
     assert read(lambda b, h, q, kv: torch.tensor(4) > kv).exact
+
+
+def test_every_operation_of_torch_that_draws_numbers_is_known_to():
+    """Those that a mod may apply to tensors that it makes: not private ones, networks and attention."""
+    others = {"gru", "lstm", "miopen_rnn", "rnn_relu", "rnn_tanh", "scaled_dot_product_attention"}
+    for full in torch._C._dispatch_get_all_op_names():
+        home, _, name = full.partition("::")
+        name, _, overload = name.partition(".")
+        if home == "aten" and not name.startswith("_") and name not in others:
+            packet = getattr(torch.ops.aten, name, None)
+            op = getattr(packet, overload or "default", None)
+            if op is not None and torch.Tag.nondeterministic_seeded in op.tags:
+                assert {name, f"{name}_"} & UNSEEN_NAMES or name.startswith(("rrelu_with", "normal_f")), full
