@@ -16,7 +16,8 @@ from neptune_lab.errors import EmitError
 from neptune_lab.gluon_simulator import Simulator
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.interpret import interpret
-from neptune_lab.htile_to_gluon.joint import diagonals, joined
+from neptune_lab.htile.walk import rewrite
+from neptune_lab.htile_to_gluon.joint import joined, parts
 from neptune_lab.htile_to_gluon.joint.diagonals import diagonals_of
 from neptune_lab.htile_to_gluon.joint.match import joint_of
 from neptune_lab.htile_to_gluon.structure import UnsupportedKernel
@@ -24,19 +25,18 @@ from neptune_lab.operators import Operator, attention, training
 from tests.gluon.test_joint import IN_ORDER, backward, interpreted
 
 HEADS, QUERIES, KEYS = 2, 128, 256
+Mask = Callable[..., torch.Tensor]
 
 
-def with_bias(
-    queries: int = QUERIES, keys: int = KEYS, offset: int | None = None, mask: Callable[..., torch.Tensor] | None = None
-) -> Operator:
+def with_bias(queries: int = QUERIES, keys: int = KEYS, mask: Mask | None = None, batch: int = 1) -> Operator:
     """Attention with a bias of relative positions."""
-    offset = keys - 1 if offset is None else offset
-    bias = torch.linspace(-1, 1, HEADS * (queries + offset)).to(torch.bfloat16).view(HEADS, -1)
+    bias = torch.linspace(-1, 1, HEADS * (queries + keys - 1)).to(torch.bfloat16).view(HEADS, -1)
 
     def score_mod(score, b, h, q, kv):
-        return score + bias[h, q - kv + offset]
+        return score + bias[h, q - kv + keys - 1]
 
-    return attention.general(1, HEADS, queries, keys, 128, score_mod, mask, "bfloat16", empty_rows="zero", live=True)
+    options = {"empty_rows": "zero", "live": True}
+    return attention.general(batch, HEADS, queries, keys, 128, score_mod, mask, "bfloat16", **options)
 
 
 @cache
@@ -44,12 +44,14 @@ def both_nests() -> nl.Kernel:
     return backward(with_bias(), IN_ORDER, None)
 
 
-def references(op: Operator, offset: int) -> tuple[dict[str, torch.Tensor], list[torch.Tensor]]:
+def references(op: Operator, mask: Mask | None = None) -> tuple[dict[str, torch.Tensor], list[torch.Tensor]]:
     """Inputs of the backward pass, and its results in float64."""
     drawn = {n: torch.from_numpy(a.astype(np.float32)).bfloat16() for n, a in op.random_inputs(0).items()}
     wide = [t.double().requires_grad_() for t in drawn.values()]
     i, j = torch.arange(wide[0].shape[2])[:, None], torch.arange(wide[1].shape[2])
-    score = wide[0] @ wide[1].mT * 128**-0.5 + wide[3][:, i - j + offset]
+    score = wide[0] @ wide[1].mT * 128**-0.5 + wide[3][:, i - j + len(j) - 1]
+    if mask is not None:
+        score = score.masked_fill(~mask(0, 0, i, j), -torch.inf)
     out = score.softmax(-1) @ wide[2]
     d_out = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).bfloat16()
     expected = torch.autograd.grad(out, wide, d_out.double())
@@ -57,7 +59,7 @@ def references(op: Operator, offset: int) -> tuple[dict[str, torch.Tensor], list
     return {**drawn, "out": out.detach().bfloat16(), "d_out": d_out, "lse2": lse2}, [out.detach(), *expected]
 
 
-def simulated(kernel: nl.Kernel, op: Operator, offset: int) -> dict[str, float]:
+def simulated(kernel: nl.Kernel, op: Operator, mask: Mask | None) -> dict[str, float]:
     """The relative error of each gradient."""
     program = joined(kernel.htile, in_order=True).program
     plain = {
@@ -65,8 +67,10 @@ def simulated(kernel: nl.Kernel, op: Operator, offset: int) -> dict[str, float]:
         for s, k in zip(kernel.triton.kernels, program.kernels, strict=True)
         if s.language == "triton"
     }
-    given, (_, *expected) = references(op, offset)
-    found = Simulator(kernel.source, plain=plain)(kernel.triton.entry, *(given[n] for n in kernel.htile.inputs))
+    given, (_, *expected) = references(op, mask)
+    # What is read before it is stored is not a number.
+    source = re.sub(r"torch\.empty\((\([^)]*\)), dtype=torch.float32", r"torch.full(\1, torch.nan", kernel.source)
+    found = Simulator(source, plain=plain)(kernel.triton.entry, *(given[n] for n in kernel.htile.inputs))
     names = kernel.htile.outputs
     by_name = dict(zip(("d_q", "d_k", "d_v", names[-1]), expected, strict=True))
     return {n: float((a.double() - by_name[n]).norm() / by_name[n].norm()) for n, a in zip(names, found, strict=True)}
@@ -79,8 +83,26 @@ def test_the_sums_of_diagonals_are_made_in_the_kernel_of_both_nests():
     assert (1, HEADS, QUERIES, KEYS) not in shapes, "no value per pair goes through memory"
 
 
-def test_gradients_of_a_relative_bias_in_one_kernel():
-    errors = simulated(both_nests(), with_bias(), KEYS - 1)
+def causal(b, h, q, kv):
+    return kv <= q
+
+
+def banded(b, h, q, kv):
+    """Of the keys of a row block, the first queries see none, nor do the last."""
+    return (kv <= q) & (q - kv < 100)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "mask", "batch"),
+    [((QUERIES, KEYS), None, 1), ((256, 256), causal, 1), ((384, 384), banded, 1), ((QUERIES, 128), None, 2)],
+    ids=["full", "causal", "a band", "two samples"],
+)
+def test_gradients_of_a_relative_bias_in_one_kernel(lengths: tuple[int, int], mask: Mask | None, batch: int):
+    op = with_bias(*lengths, mask, batch)
+    known = {(KEYS, 1): both_nests, (128, 2): backward_of_two_samples}.get((lengths[1], batch))
+    kernel = backward(op, IN_ORDER, None) if known is None or mask else known()
+    assert [k.language for k in kernel.triton.kernels] == ["triton", "gluon", "triton", "triton"]
+    errors = simulated(kernel, op, mask)
     assert max(errors.values()) < 1e-2, errors
 
 
@@ -94,7 +116,7 @@ def test_a_forward_pass_reads_a_relative_bias_along_diagonals(lengths: tuple[int
     (source,) = kernel.triton.kernels
     assert source.language == "gluon"
     assert ("mask=" in re.findall(r"gl\.load\(bias.*", source.text)[0]) == (lengths == (100, 500))
-    given, (expected, *_) = references(op, lengths[1] - 1)
+    given, (expected, *_) = references(op)
     out, lse2 = Simulator(kernel.source)(kernel.triton.entry, *(given[n] for n in kernel.htile.inputs))
     assert (out.double() - expected).norm() / expected.norm() < 1e-2
     np.testing.assert_allclose(lse2, given["lse2"], atol=1e-2)
@@ -206,13 +228,12 @@ def _with_value(stmt: ir.Stmt, stored: ir.Store, value: ir.TileExpr) -> ir.Stmt:
 @pytest.mark.parametrize(
     ("op", "reason"),
     [
-        (lambda: with_bias(256, 256, mask=lambda b, h, q, kv: kv <= q), "leaves out tiles"),
         (lambda: with_bias(160), "its loop stores to"),
-        (lambda: with_bias(keys=320), "leaves out tiles"),
+        (lambda: with_bias(keys=320), "visits other tiles"),
     ],
-    ids=["hidden tiles", "queries past the end", "keys past the end"],
+    ids=["queries past the end", "keys past the end"],
 )
-def test_pairs_that_are_not_all_visited_are_stored(op: Callable[[], Operator], reason: str):
+def test_pairs_of_parts_of_tiles_are_stored(op: Callable[[], Operator], reason: str):
     with pytest.raises(EmitError, match=reason):
         backward(op(), IN_ORDER, None)
 
@@ -223,7 +244,7 @@ def test_sums_of_parts_are_sums_of_diagonals(places: int):
     rng = np.random.default_rng(0)
     x = rng.standard_normal((1, HEADS, QUERIES, KEYS))
     program = both_nests().htile
-    found = diagonals_of(program)
+    found = joint_of(program).diagonals
     assert found is not None
     (*outer, place) = found.output.target.index
     assert isinstance(place, ir.Slice)
@@ -236,17 +257,55 @@ def test_sums_of_parts_are_sums_of_diagonals(places: int):
     grid = (replace(found.kernel.grid[0], extent=-(-length // places)), *found.kernel.grid[1:])
     found = replace(found, output=output, kernel=replace(found.kernel, grid=grid))
     pairs = program.tensor(found.pairs)
-    kernel, tile = diagonals.sum_of_parts(program, found, pairs, "parts")
-    shape = diagonals.parts_shape(pairs.shape)
+    kernel, tile = parts.sum_of_parts(program, found, pairs, "parts")
+    shape = parts.parts_shape(pairs.shape)
     made = ir.Tensor("parts", shape, "float32", "input")
     out = replace(program.tensor(output.target.tensor), space="output")
     alone = ir.Program("sums", (made, tile, out), ("parts",), (out.name,), (kernel,))
-    parts = np.zeros(shape, np.float32)
+    given = np.zeros(shape, np.float32)
     for w in range(KEYS // 16):
         for t in range(QUERIES // 64):
             square = x[..., t * 64 : t * 64 + 64, w * 16 : w * 16 + 16]
             for n in range(-15, 64):
                 sums = np.trace(square, offset=-n, axis1=-2, axis2=-1)
-                parts[..., w, t * 80 + 16 + n] = sums
+                given[..., w, t * 80 + 16 + n] = sums
     want = np.stack([np.trace(x[0], offset=KEYS - 1 - p, axis1=-2, axis2=-1) for p in range(length)], -1)
-    np.testing.assert_allclose(interpret(alone, {"parts": parts})[out.name], want, rtol=2e-2, atol=5e-2)
+    np.testing.assert_allclose(interpret(alone, {"parts": given})[out.name], want, rtol=2e-2, atol=5e-2)
+
+
+def fewer_samples(store: ir.Store) -> ir.Store:
+    def cut(expr: ir.TileExpr) -> ir.TileExpr:
+        first = expr.index[0] if isinstance(expr, ir.Access) else None
+        if not isinstance(expr, ir.Access) or not isinstance(first, ir.Slice):
+            return expr
+        return replace(expr, index=(replace(first, extent=1), *expr.index[1:]))
+
+    return replace(store, value=rewrite(store.value, cut))
+
+
+def largest_sample(store: ir.Store) -> ir.Store:
+    assert isinstance(store.value, ir.Reduce)
+    return replace(store, value=replace(store.value, op="max"))
+
+
+def one_row_only(store: ir.Store) -> ir.Store:
+    head, _, *rest = store.target.index
+    return replace(store, target=replace(store.target, index=(head, ir.Int(0), *rest)))
+
+
+@pytest.mark.parametrize("change", [fewer_samples, largest_sample, one_row_only], ids=lambda f: f.__name__)
+def test_only_sums_over_all_samples_are_made_on_chip(change: Callable[[ir.Store], ir.Store]):
+    program = backward_of_two_samples().htile
+    found = diagonals_of(program)
+    assert found is not None
+    assert found.samples == 2
+    kernel = next(k for k in program.kernels if k.name == found.before[0])
+    (store,) = kernel.body
+    assert isinstance(store, ir.Store)
+    other = replace(kernel, body=(change(store),))
+    assert diagonals_of(replace(program, kernels=tuple(other if k is kernel else k for k in program.kernels))) is None
+
+
+@cache
+def backward_of_two_samples() -> nl.Kernel:
+    return backward(with_bias(QUERIES, 128, batch=2), IN_ORDER, None)

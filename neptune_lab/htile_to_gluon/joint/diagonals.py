@@ -11,25 +11,19 @@ a tile of 16 x 64 has 79 diagonals, and an element of `parts` for each.
 Legality.  Formal statement: t is stored by one statement, from the tile x, and read by one kernel, whose result d[p] is
 the sum of t[i, i + c - p] over all i for which that element exists: the kernel visits each of them once (tried for all
 its programs), and where a condition leaves one out, it is outside of t.  Sums of the same numbers in another order
-differ by rounding only.  The kernel of both nests visits each pair once, so each element of `parts` is stored, once.
+differ by rounding only.  The kernel of both nests visits each pair once but those that the mask hides, where x is 0, so
+what it visits of `parts` is stored once, and the rest is not read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.affine import affine
 from neptune_lab.htile.walk import evaluate, names_of_index, subexpressions
-from neptune_lab.htile_to_gluon.structure import UnsupportedKernel
-
-# Rows of a warp, columns of a tile, and numbers of a tile's diagonals that a warp stores.
-WARP_ROWS, TILE_COLUMNS, NUMBERS = 16, 64, 80
-# Of these, those of diagonals that begin before the tile's first column.
-BEFORE = 16
-# Rows of `parts` that a program of the sum adds up at once.
-TOGETHER = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +37,11 @@ class Diagonals:
         output: its store of the sums.
         outer: the indices of the tensor's other dimensions there.
         offset: c, where the sum at p is of the elements [i, i + c - p].
+        samples: how many samples, the first dimension, are summed before; 0: none are.
+        before: the kernel that does so, and the tensor of its sums.
         tile: the tile of the transposed nest that has the same values; "" before it is known.
+        visited: the first of the tiles that a row block visits there, and the one after the last, by the number `row`
+            of the row block; in all others, values are 0.
     """
 
     stored: ir.Store
@@ -52,7 +50,11 @@ class Diagonals:
     output: ir.Store
     outer: tuple[ir.IndexExpr, ...]
     offset: int
+    samples: int = 0
+    before: tuple[str, ...] = ()
     tile: str = ""
+    row: str = ""
+    visited: tuple[ir.IndexExpr, ir.IndexExpr] = (ir.Int(0), ir.Int(0))
 
     @property
     def pairs(self) -> str:
@@ -67,87 +69,74 @@ def diagonals_of(program: ir.Program) -> Diagonals | None:
     for tensor in program.tensors:
         if tensor.space != "global" or len(tensor.shape) < 2 or tensor.strides is not None:
             continue
-        readers = [k for k in program.kernels if any(tensor.name in _reads(s) for s in _stores(k.body))]
         stored = [(k, loop, s) for k in program.kernels for loop, s in _in_loops(k) if s.target.tensor == tensor.name]
-        if len(readers) != 1 or len(stored) != 1:
+        reader = _only_reader(program, tensor.name)
+        if len(stored) != 1 or reader is None:
             continue
-        (maker, loop, store), (reader,) = stored[0], readers
+        ((maker, loop, store),) = stored
         chip = isinstance(store.value, ir.Access) and program.tensor(store.value.tensor).space == "chip"
         if loop is None or store.mask is not None or not chip or maker is reader:
             continue
         found = _sum_of(program, reader, tensor)
         if found is not None:
             return Diagonals(store, maker.name, reader, *found)
+        if (summed := _summed_samples(program, reader, tensor)) is None:
+            continue
+        after = _only_reader(program, summed.name)
+        found = None if after is None else _sum_of(program, after, summed)
+        if after is not None and found is not None:
+            return Diagonals(store, maker.name, after, *found, tensor.shape[0], (reader.name, summed.name))
     return None
 
 
+def _only_reader(program: ir.Program, name: str) -> ir.Kernel | None:
+    readers = [k for k in program.kernels if any(name in _reads(s) for s in _stores(k.body))]
+    return readers[0] if len(readers) == 1 else None
+
+
+def _summed_samples(program: ir.Program, kernel: ir.Kernel, tensor: ir.Tensor) -> ir.Tensor | None:
+    """The tensor of sums over the first dimension of another, if a kernel computes each of them once, in float32, and
+    nothing else."""
+    match kernel.body:
+        case (ir.Store(target=target, value=ir.Reduce(op="sum", arg=arg, dim=0), mask=None),):
+            read = arg.arg if isinstance(arg, ir.Cast) and arg.dtype == "float32" else arg
+            summed = program.tensor(target.tensor)
+        case _:
+            return None
+    if not isinstance(read, ir.Access) or read.tensor != tensor.name or summed.dtype != "float32":
+        return None
+    samples, *rest = read.index
+    whole = isinstance(samples, ir.Slice) and (samples.start, samples.extent) == (ir.Int(0), tensor.shape[0])
+    if not whole or tuple(rest) != target.index or summed.shape != tensor.shape[1:] or summed.space != "global":
+        return None
+    axes = {axis.var: axis.extent for axis in kernel.grid if axis.size is None}
+    named = [names_of_index(index) for index in target.index if not isinstance(index, ir.NewAxis)]
+    each = len(named) == len(summed.shape) and sum(map(len, named)) == len({name for names in named for name in names})
+    return summed if each and all(map(partial(_covers, axes), target.index, summed.shape)) else None
+
+
+def _covers(axes: dict[str, int], index: ir.Index, extent: int) -> bool:
+    """Whether an index takes each value of a dimension once, as an axis of the grid does."""
+    match index:
+        case ir.Slice(start=ir.Int(0), extent=width):
+            return width == extent
+        case ir.Slice(start=ir.Arith("*", ir.Name(name), ir.Int(step)), extent=width):
+            return step == width and axes.get(name, 0) == -(-extent // width)
+        case ir.Name(name):
+            return axes.get(name, 0) == extent
+        case _:
+            return extent == 1 and index == ir.Int(0)
+
+
 def without(program: ir.Program, found: Diagonals) -> ir.Program:
-    """The program without the tensor, the statement that stores it and the kernel that sums it."""
+    """The program without the tensor, the statement that stores it and the kernels that sum it."""
     kernels = tuple(
         replace(kernel, body=_dropped(kernel.body, found.stored)) if kernel.name == found.maker else kernel
         for kernel in program.kernels
-        if kernel is not found.kernel
+        if kernel is not found.kernel and kernel.name not in found.before
     )
-    tensors = tuple(tensor for tensor in program.tensors if tensor.name != found.pairs)
+    tensors = tuple(tensor for tensor in program.tensors if tensor.name not in (found.pairs, *found.before[1:]))
     return replace(program, kernels=kernels, tensors=tensors)
-
-
-def parts_shape(pairs: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of `parts` for a tensor of pairs (…, queries, keys).
-
-    Raises:
-        UnsupportedKernel: its last dimensions are not whole tiles.
-    """
-    *outer, queries, keys = pairs
-    if queries % TILE_COLUMNS or keys % (2 * TILE_COLUMNS):
-        raise UnsupportedKernel(f"pairs of {queries} queries and {keys} keys are not whole tiles")
-    return (*outer, keys // WARP_ROWS, queries // TILE_COLUMNS * NUMBERS)
-
-
-def sum_of_parts(program: ir.Program, found: Diagonals, pairs: ir.Tensor, parts: str) -> tuple[ir.Kernel, ir.Tensor]:
-    """The kernel that adds up `parts` in place of the one that sums diagonals, and its tile.
-
-    The diagonal i - j = d of the rows 16 w to 16 w + 15 of keys is e = d + 16 w of these rows.  Of e = 64 t + r with
-    0 <= r < 64, the tile t has the number 16 + r, and the tile t + 1 the number r - 48 if that is not negative.
-    """
-    queries, keys = pairs.shape[-2:]
-    (*_, places) = found.output.target.index
-    assert isinstance(places, ir.Slice)
-    accumulated = ir.Tensor(f"{parts}_tile", (TOGETHER, places.extent), "float32", "chip")
-    rows = ir.Slice(_times(ir.Name("w0"), TOGETHER), TOGETHER, "w1")
-    # e + keys, which is not negative.
-    diagonal = _add(_int("mul", ir.Iota((rows, ir.NewAxis())), _literal(WARP_ROWS)), ir.Iota((ir.NewAxis(), places)))
-    diagonal = _add(diagonal, _literal(keys - found.offset))
-    tile, rest = (_int(op, diagonal, _literal(TILE_COLUMNS)) for op in ("floordiv", "floormod"))
-    number = _add(_int("mul", tile, _literal(NUMBERS)), rest)
-    first = BEFORE - keys // TILE_COLUMNS * NUMBERS
-    outer = tuple(ir.Scalar(index) for index in found.outer)
-
-    def read(more: int) -> ir.TileExpr:
-        return ir.Gather(parts, (*outer, ir.Iota((rows, ir.NewAxis())), _add(number, _literal(first + more))))
-
-    late = ir.Elementwise("ge", (rest, _literal(TILE_COLUMNS - BEFORE)), "bool")
-    zero = ir.Literal(0.0, "float32")
-    after = ir.Elementwise("where", (late, read(NUMBERS - TILE_COLUMNS), zero), "float32")
-    whole = ir.Access(accumulated.name, (ir.Slice(ir.Int(0), TOGETHER, "t0"), ir.Slice(ir.Int(0), places.extent, "t1")))
-    added = ir.Elementwise("add", (whole, ir.Elementwise("add", (read(0), after), "float32")), "float32")
-    node, origin = found.output.node_id, found.output.origin
-    # The least and the greatest d of the places, and so the rows of which a tile may have one of them.
-    least = ir.Arith("-", places.start, ir.Int(found.offset))
-    span = WARP_ROWS * TOGETHER
-    low = ir.Arith("-", ir.Int(-BEFORE - places.extent), least)
-    start = ir.Arith("//", ir.Arith("max", ir.Int(0), low), ir.Int(span))
-    high = ir.Arith("+", ir.Arith("max", ir.Int(-span), ir.Arith("-", ir.Int(queries), least)), ir.Int(span))
-    count = -(-keys // span)
-    stop = ir.Arith("min", ir.Int(count), ir.Arith("//", high, ir.Int(span)))
-    sums = ir.Reduce("sum", whole, 0)
-    dtype = program.tensor(found.output.target.tensor).dtype
-    body = (
-        ir.Store(f"{node}.start", whole, zero, origin),
-        ir.For(f"for:w0@{node}", "w0", start, stop, (ir.Store(f"{node}.parts", whole, added, origin),), origin),
-        replace(found.output, value=sums if dtype == "float32" else ir.Cast(sums, dtype)),
-    )
-    return replace(found.kernel, body=body), accumulated
 
 
 def _sum_of(
@@ -338,29 +327,4 @@ def _dropped(body: tuple[ir.Stmt, ...], stored: ir.Store) -> tuple[ir.Stmt, ...]
     )
 
 
-def _literal(value: int) -> ir.TileExpr:
-    return ir.Literal(value, "int32")
-
-
-def _int(op: str, a: ir.TileExpr, b: ir.TileExpr) -> ir.TileExpr:
-    return ir.Elementwise(op, (a, b), "int32")
-
-
-def _add(a: ir.TileExpr, b: ir.TileExpr) -> ir.TileExpr:
-    return _int("add", a, b)
-
-
-def _times(index: ir.IndexExpr, factor: int) -> ir.IndexExpr:
-    return ir.Arith("*", index, ir.Int(factor))
-
-
-__all__ = [
-    "NUMBERS",
-    "TILE_COLUMNS",
-    "WARP_ROWS",
-    "Diagonals",
-    "diagonals_of",
-    "parts_shape",
-    "sum_of_parts",
-    "without",
-]
+__all__ = ["Diagonals", "diagonals_of", "without"]

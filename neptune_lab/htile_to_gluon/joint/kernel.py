@@ -15,8 +15,9 @@ from neptune_lab.htile_to_gluon.context import (
 )
 from neptune_lab.htile_to_gluon.joint.by_sizes import joint_by_sizes
 from neptune_lab.htile_to_gluon.joint.consumer import ADDER, CONSUMERS, TICKET, JointConsumer, emit_adder, emit_producer
-from neptune_lab.htile_to_gluon.joint.diagonals import parts_shape, sum_of_parts, without
+from neptune_lab.htile_to_gluon.joint.diagonals import without
 from neptune_lab.htile_to_gluon.joint.match import Joint
+from neptune_lab.htile_to_gluon.joint.parts import parts_shape, sum_of_parts
 from neptune_lab.htile_to_gluon.joint.plan import Plan, plan_of
 from neptune_lab.htile_to_gluon.kernel import (
     BARRIERS,

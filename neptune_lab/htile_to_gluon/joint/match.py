@@ -16,22 +16,21 @@ same elements of global memory, (2) the mask hides each pair of V that is not in
 does not, x is 0 there, or not a number in both.  (1) is an equality of terms, and (2) is tried for all programs
 (masks.py).  (3) holds since both nests are of one sum over all pairs, from which the compiler leaves out only tiles
 that add 0.  What the nest over keys stores for each pair is summed along diagonals besides, if that is all that is read
-of it (diagonals.py), and the nest over queries visits all pairs once.
+of it (diagonals.py), and the nest over queries visits each pair once but those that the mask hides.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import product
 
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import dtype_of, shape_of
-from neptune_lab.htile.walk import same_index, subexpressions
+from neptune_lab.htile.walk import evaluate, same_index, subexpressions
 from neptune_lab.htile_to_gluon.joint.diagonals import Diagonals, diagonals_of, without
 from neptune_lab.htile_to_gluon.joint.masks import definition, hides
 from neptune_lab.htile_to_gluon.joint.terms import SQUARE, Terms
 from neptune_lab.htile_to_gluon.match import match_structure
-from neptune_lab.htile_to_gluon.structure import Product, Structure, UnsupportedKernel
+from neptune_lab.htile_to_gluon.structure import LoopPart, Product, Structure, UnsupportedKernel
 from neptune_lab.htile_to_triton.context import sizes_of
 from neptune_lab.strict.dtypes import HALVES
 
@@ -160,19 +159,30 @@ def _joint(program: ir.Program, kernel: ir.Kernel, other: ir.Kernel, diagonals: 
     from_first = all(found[0] == 0 for found in visitors)
     rest = (sum_.target, output, keys[0].axis, *_lengths(program, output, sum_), in_turn, from_first)
     if diagonals is not None:
-        whole = (lengths[0] // SQUARE, lengths[1] // SQUARE)
         if diagonals.maker != other.name or _outer(diagonals.stored.target) != outer:
             raise UnsupportedKernel(f"{diagonals.pairs} has other pairs than the sum of {other.name}")
-        if any(not _are_all(keys, whole, head) for head in heads_apart):
-            raise UnsupportedKernel(f"{kernel.name} leaves out tiles of {diagonals.pairs}")
-        diagonals = replace(diagonals, tile=_same_tile(mine, keys, queries, diagonals.stored))
+        tile = _same_tile(mine, keys, queries, diagonals.stored)
+        if different or not _are_between_bounds(mine.parts[0], keys[0], lengths):
+            raise UnsupportedKernel(f"{kernel.name} visits other tiles of {diagonals.pairs} than its bounds say")
+        loop = mine.parts[0].loop
+        visited = (ir.Int(0), ir.Int(1)) if loop is None else (loop.start, loop.stop)
+        diagonals = replace(diagonals, tile=tile, row=keys[0].axis, visited=visited)
     return Joint(kernel, mine, around, heads, other, values[0], held[0], *rest, diagonals)
 
 
-def _are_all(keys: list[Terms], whole: tuple[int, int], head: int) -> bool:
-    """Whether the programs of a nest over queries visit each square of pairs, `whole` of them, once."""
-    visited = sorted((q, k) for terms in keys for k, q in terms.visited(head))
-    return visited == [*product(range(whole[0]), range(whole[1]))]
+def _are_between_bounds(part: LoopPart, keys: Terms, lengths: tuple[int, int]) -> bool:
+    """Whether row blocks visit whole tiles, each once: those whose numbers are between the bounds of the loop, which
+    depend on the row block only."""
+    if any(length % SQUARE for length in lengths) or (part.loop is None and lengths[0] != SQUARE):
+        return False
+    wanted: list[tuple[int, int]] = []
+    for number in range(keys.programs):
+        env = {keys.axis: number}
+        bounds = (0, 1) if part.loop is None else tuple(evaluate(n, env) for n in (part.loop.start, part.loop.stop))
+        blocks = range(number * KEYS // SQUARE, (number + 1) * KEYS // SQUARE)
+        wanted += [(q, k) for k in blocks for q in range(*bounds)]
+    visited = sorted((q, k) for k, q in keys.visited(0))
+    return visited == sorted(wanted) and all(q < lengths[0] // SQUARE and k < lengths[1] // SQUARE for q, k in visited)
 
 
 def _same_tile(mine: Structure, keys: list[Terms], queries: list[Terms], stored: ir.Store) -> str:

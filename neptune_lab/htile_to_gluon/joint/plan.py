@@ -12,8 +12,8 @@ from neptune_lab.htile.substitute import substitute_index
 from neptune_lab.htile.walk import evaluate, names_of_index, reads, simplify, tile_dims
 from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.helpers import EVEN, ORDERED_BYTES, ORDERED_CACHE, ORDERED_HEADS
-from neptune_lab.htile_to_gluon.joint.diagonals import NUMBERS, TILE_COLUMNS, WARP_ROWS
 from neptune_lab.htile_to_gluon.joint.match import Joint
+from neptune_lab.htile_to_gluon.joint.parts import NUMBERS, TILE_COLUMNS, WARP_ROWS
 from neptune_lab.htile_to_gluon.joint.regroup import regrouped
 from neptune_lab.htile_to_gluon.joint.vectors import Vector, columns_of, late_tiles, with_vectors
 from neptune_lab.htile_to_gluon.rows import ROWS
