@@ -142,8 +142,8 @@ def unknown(library: str, name: str, kwargs: Any) -> DefinitionError:
     options = f" with {', '.join(kwargs)}" if kwargs else ""
     return DefinitionError(
         f"{library}.{name}{options} is not one of the functions that a mod can use",
-        help=f"it can use {', '.join(known_functions())}; or compute a tensor outside of the mod and read "
-        "its elements, `table[b, h, q, kv]`",
+        help="compute a tensor outside of the mod and read its elements, `table[b, h, q, kv]`, or use some of "
+        f"{', '.join(known_functions())}",
     )
 
 

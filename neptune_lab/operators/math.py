@@ -54,7 +54,7 @@ class Scalar:
     def __bool__(self) -> bool:
         raise DefinitionError(
             "a mod needs one truth value of an expression that differs by position",
-            help="write `&`, `|`, `~` and `math.where` for `and`, `or`, `not` and `if`",
+            help="write `&`, `|`, `~` and `torch.where` (or `operators.math.where`) for `and`, `or`, `not` and `if`",
         )
 
     def __add__(self, other: Any) -> Scalar:

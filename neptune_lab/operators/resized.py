@@ -23,7 +23,7 @@ class Resized:
         named: from such shapes, the names of their dimensions, and a hint for each name, to the operator whose sizes
             have these names.
         dynamic: whether the sizes have names from the first call on (True), from the second sizes on (None), or never
-            (False): each sizes have a kernel of their own.
+            (False): each combination of sizes has a kernel of its own.
 
     Both functions raise DefinitionError if the function does not take the sizes, or depends on them; and if it gives
     another operator at the first sizes than it did, since what it reads has changed.

@@ -211,24 +211,24 @@ def compile(
     """Compiles an operator (through a template), or a schedule without changing it.
 
     Args:
-        op: an Operator, or a Schedule.  Of an operator whose sizes have names (`nl.dim`), the kernel takes every
-            size; its code is Triton with loads by pointers, or with `tuned` Gluon if that of one size is, and it is
-            always checked at small sizes of every kind.
+        op: an Operator, or a Schedule.  If an operator's sizes have names (`nl.dim`), one kernel takes all their
+            values.  It is Triton that loads by pointers; with `tuned` it is Gluon if the kernel of one size would be.
+            It is always checked at small sizes of every kind.
         template: "rolling_update" or "split_k_update"; default: the operator's own, else chosen by shape.
         config: tile sizes and launch hints, such as TileConfig(num_warps=8); for "split_k_update", a SplitKConfig
             also has the number of splits.  What is left out is chosen by shape.
         code: options of code generation, such as CodeOptions(loads="descriptors").
-        tuned: whether template, config and code are those of the tuning record (`nl.tune`) for this operator and GPU,
-            or if there is none of these sizes, of what ranks first by the calibrated model: the record of the nearest
-            sizes, Gluon on a Hopper GPU, what the shape suggests, or other tiles.  A record of these sizes that does
-            not compile is skipped with a `RecordsWarning`.  A template, config or code given here replaces the
-            record's; block_q, block_kv and disable_passes replace one field.  None: yes on a GPU if neither template,
-            sizes, code nor target are given; else all follows from the shape.
+        tuned: whether template, config and code are those of the tuning record (`nl.tune`) for this operator and GPU.
+            If there is no record of these sizes, a calibrated model ranks the record of the nearest sizes, Gluon on a
+            Hopper GPU, what the shape suggests and other tiles, and the first of these is compiled.  A record of these
+            sizes that does not compile is skipped with a `RecordsWarning`.  A template, config or code given here
+            replaces the record's; block_q, block_kv and disable_passes replace one field.  None: True on a GPU if
+            neither template, sizes, code nor target are given; otherwise False, and all follows from the shape.
         target: the GPU that code is emitted for, as a `Target` or by name ("h200"); default: the local GPU.
         validate: "quick" runs the emitted kernel in NumPy against the definition, at small sizes, on ordinary and on
             special numbers (docs/concepts/validation.md); "full" runs every stage; "none" runs nothing.
         block_q, block_kv: rows and columns per tile, the two most used fields of `config`, by name.
-        disable_passes: names of HTile passes to leave out, the field of `code` by name.
+        disable_passes: names of HTile passes to leave out; the same as the field of `code`.
 
     Returns:
         The kernel: call it with torch tensors; it also has every intermediate program and the record.

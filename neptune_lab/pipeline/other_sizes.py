@@ -1,7 +1,7 @@
 """Kernels of an operator for calls whose sizes differ from its own, as torch's automatic dynamic shapes.
 
 The first call with other sizes compiles a kernel for all sizes that differ between the calls.  If the compiler has no
-such kernel, each sizes have a kernel of their own.
+such kernel, each combination of sizes has a kernel of its own.
 """
 
 from __future__ import annotations

@@ -259,7 +259,7 @@ def _untraceable(function: Callable[..., Any], error: Exception) -> DefinitionEr
     line = line_of_error(error.__traceback__)
     kind = type(error).__name__
     if "DataDependent" in kind or "unbacked" in str(error).lower():
-        what, help = "the function's course depends on the values of a tensor", _HELP
+        what, help = "the function's control flow depends on the values of a tensor", _HELP
     else:
         what = f"torch cannot trace {_name(function)}: {kind}: {first_line(str(error))}"
         own = isinstance(error, RuntimeError | TypeError | ValueError | IndexError) and kind in dir(builtins)

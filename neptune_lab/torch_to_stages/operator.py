@@ -68,8 +68,8 @@ def from_torch(
             always equal have one name.  The examples' own extents there do not count.
         dynamic: how its kernel takes tensors of other sizes than the examples', as torch.compile's.  None: the first
             call with other sizes compiles a kernel for all sizes that differ, which have names then.  True: all sizes
-            have names from the first call on, except those on which the function depends.  False: each sizes have a
-            kernel of their own.  Sizes for which the compiler has no kernel with names have kernels of their own, too.
+            have names from the first call on, except those on which the function depends.  False: each
+            combination of sizes has a kernel of its own.  So have sizes that no kernel with names can take.
 
     Returns:
         The operator, from the tensors among the arguments to those that the function returns.  Its reference is the

@@ -1,6 +1,6 @@
 """Functions of PyTorch at sizes with a name: the operator of each size is traced anew, and has the same stages.
 
-torch traces the function once with symbols in place of the sizes, which shows whether its course depends on them
+torch traces the function once with symbols in place of the sizes, which shows whether its control flow depends on them
 (`if x.shape[0] > 1000`).  Then it is traced at each size that the compiler asks for (`operators.dims.Family`): the
 stages have to be those of the first size, and what the function holds the same tensors.
 """
@@ -179,7 +179,7 @@ def _check_course(function: Callable[..., Any], examples: Sequence[Any], dims: _
         said = [line.strip(" -") for line in str(error).splitlines() if line.startswith("  - ")]
         why = said[0] if said else first_line(str(error))
         raise DefinitionError(
-            f"the function's course depends on the size {', '.join(symbols)}: {why}",
+            f"the function's control flow depends on the size {', '.join(symbols)}: {why}",
             help="compile it for each size, without dynamic_shapes, or write it for all sizes alike",
         ) from error
 

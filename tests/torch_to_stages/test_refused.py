@@ -37,7 +37,7 @@ def speaks(x):
 
 
 def test_torch_prints_and_logs_nothing_of_its_own(capfd: pytest.CaptureFixture[str]):
-    """Its exporter prints the graph of a function whose course depends on values, and logs a warning."""
+    """Its exporter prints the graph of a function whose control flow depends on values, and logs a warning."""
     assert "values of a tensor" in refusal(speaks).reason
     assert capfd.readouterr() == ("", "a word\n")
 

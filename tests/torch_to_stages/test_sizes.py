@@ -104,11 +104,15 @@ def with_held(x: Any) -> Any:
 @pytest.mark.parametrize(
     ("function", "sizes", "match"),
     [
-        (many_rows, ({0: N},), r"course depends on the size n: Not all values of n .* satisfy the generated guard"),
+        (
+            many_rows,
+            ({0: N},),
+            r"control flow depends on the size n: Not all values of n .* satisfy the generated guard",
+        ),
         (joined, ({1: N},), "dimension 1 of out is 16384 at n=8192"),
         (ahead, ({1: N},), r"holds the tensor cumsum of shape \(4096,\), which is another one at n=8192"),
-        (scaled, ({1: N},), "course depends on the size n"),
-        (with_held, ({1: N},), "course depends on the size n: .*must match the size of tensor b"),
+        (scaled, ({1: N},), "control flow depends on the size n"),
+        (with_held, ({1: N},), "control flow depends on the size n: .*must match the size of tensor b"),
         (softmax, ({2: N},), r"expected a dimension of the shape \(8, 64\)"),
         (softmax, ({0: 5},), "has 0: 5; expected a dimension"),
         (softmax, ({},), "dynamic_shapes names no size"),

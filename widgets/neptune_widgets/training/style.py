@@ -101,6 +101,11 @@ STYLE = """
   .nt .main { grid-template-columns: minmax(0, 1fr); }
   .nt .panel { position: static; max-height: none; }
 }
+@container (max-width: 760px) {
+  .nt .n { white-space: normal; }
+  .nt th, .nt td { padding-right: 9px; }
+  .nt td:last-child { min-width: 16ch; }
+}
 """
 
 __all__ = ["STYLE"]
