@@ -26,13 +26,13 @@ def _store_squares(before, after, fits, source, pointers):
 '''
 
 _PLACES_OF_SQUARES = '''@gluon.jit
-def _places_of_squares(NUMBERS: gl.constexpr, LAYOUT: gl.constexpr):
+def _places_of_squares(like, NUMBERS: gl.constexpr):
     """Of squares of eight rows of each warp: the row that is moved to each, so that diagonals become rows; where that
     is on the square's own diagonals; places of sums; and zeros."""
-    warp = gl.arange(0, 4, gl.SliceLayout(1, gl.SliceLayout(2, LAYOUT)))
-    row = gl.arange(0, 8, gl.SliceLayout(0, gl.SliceLayout(2, LAYOUT)))[None, :]
-    column = gl.arange(0, 8, gl.SliceLayout(0, gl.SliceLayout(1, LAYOUT)))[None, None, :]
-    zeros = gl.zeros([4, 8, 8], gl.int32, LAYOUT)
+    warp = gl.arange(0, 4, gl.SliceLayout(1, gl.SliceLayout(2, like.type.layout)))
+    row = gl.arange(0, 8, gl.SliceLayout(0, gl.SliceLayout(2, like.type.layout)))[None, :]
+    column = gl.arange(0, 8, gl.SliceLayout(0, gl.SliceLayout(1, like.type.layout)))[None, None, :]
+    zeros = (warp[:, None, None] + row[:, :, None] + column) * 0
     source = ((column + 8 - row[:, :, None]) & 7) + zeros
     return source, column >= row[:, :, None], warp[:, None] * NUMBERS + row, zeros.to(gl.float32)
 '''
@@ -43,7 +43,7 @@ def _store_diagonals(x, pointer, NUMBERS: gl.constexpr):
     upper, lower = gl.split(gl.permute(gl.reshape(x, [4, 2, 8, 8, 8]), (0, 2, 3, 4, 1)))
     a0, a1, a2, a3, a4, a5, a6, a7 = _columns_apart(upper)
     b0, b1, b2, b3, b4, b5, b6, b7 = _columns_apart(lower)
-    source, fits, place, zero = _places_of_squares(NUMBERS, a0.type.layout)
+    source, fits, place, zero = _places_of_squares(a0, NUMBERS)
     at = pointer + place
     _store_squares(zero, b0, fits, source, at)
     a0 = a0 + b1

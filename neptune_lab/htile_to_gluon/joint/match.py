@@ -173,7 +173,7 @@ def _joint(program: ir.Program, kernel: ir.Kernel, other: ir.Kernel, diagonals: 
 def _are_between_bounds(part: LoopPart, keys: Terms, lengths: tuple[int, int]) -> bool:
     """Whether row blocks visit whole tiles, each once: those whose numbers are between the bounds of the loop, which
     depend on the row block only."""
-    if any(length % SQUARE for length in lengths) or (part.loop is None and lengths[0] != SQUARE):
+    if keys.columns.extent != SQUARE or any(length % SQUARE for length in lengths):
         return False
     wanted: list[tuple[int, int]] = []
     for number in range(keys.programs):
