@@ -15,7 +15,7 @@ from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.bounds import interval
 from neptune_lab.htile.shapes import identity_of
 from neptune_lab.htile.tile_bounds import tile_interval
-from neptune_lab.htile.walk import tile_dims
+from neptune_lab.htile.walk import region, same_index, tile_dims
 from neptune_lab.htile_to_triton.addresses import INT32_MAX, inside, is_wide, subscript, times_step, vector
 from neptune_lab.htile_to_triton.context import ADD, ATOM, COMPARE, MUL, Context, sizes_of
 from neptune_lab.htile_to_triton.conversions import converted
@@ -71,6 +71,10 @@ def emit(ctx: Context, expr: ir.TileExpr, order: tuple[int, ...] | None = None) 
             other
         ) and ctx.shape(read) == ctx.shape(expr):
             return _gather(ctx, read.tensor, read.indices, emit(ctx, condition))
+        case ir.Elementwise(op="where", args=(condition, ir.Access() as read, ir.Literal() as other)) if _reads_as_zero(
+            other
+        ) and _is_end_of(ctx, condition, read, ctx.shape(expr)):
+            return emit(ctx, read)
         case ir.Elementwise():
             return elementwise(ctx, expr, [emit(ctx, arg) for arg in expr.args])
         case ir.Reduce():
@@ -119,6 +123,28 @@ def _iota(ctx: Context, index: tuple[ir.Slice | ir.NewAxis, ...]) -> ExpressionT
 def _reads_as_zero(literal: ir.Literal) -> bool:
     """Whether a literal is what a load gives for an element that its mask leaves out: 0 and not -0."""
     return literal.value == 0 and math.copysign(1.0, literal.value) > 0
+
+
+def _is_end_of(ctx: Context, condition: ir.TileExpr, read: ir.Access, shape: tuple[int, ...]) -> bool:
+    """Whether a condition says no more than that the elements of a load exist."""
+    # Formal statement: element x of dimension n is at start + x; the condition is start + x < size, of the same start,
+    # extent and dimension, and the size is the tensor's there.  `load` gives 0 where it is false.
+    match condition:
+        case ir.Elementwise(op="lt", args=(ir.Iota(index=index), ir.Literal() | ir.Scalar() as end)):
+            pass
+        case _:
+            return False
+    tensor = ctx.program.tensor(read.tensor)
+    dims = tile_dims(read.index)
+    if tensor.space == "chip" or ctx.shape(read) != shape or len(index) != len(dims):
+        return False
+    n, part = next((n, part) for n, part in enumerate(index) if isinstance(part, ir.Slice))
+    loaded = dims[n]
+    if not isinstance(loaded, ir.Slice) or not same_index(part, loaded) or part.extent == 1:
+        return False
+    sliced = [s for s, entry in zip(sizes_of(tensor), region(read), strict=True) if isinstance(entry, ir.Slice)]
+    size = sliced[sum(isinstance(entry, ir.Slice) for entry in dims[:n])]
+    return same_index(size, ir.Int(int(end.value)) if isinstance(end, ir.Literal) else end.value)
 
 
 def _gather(

@@ -248,3 +248,14 @@ def test_an_absolute_value_bounds_the_loop_as_its_two_comparisons_do(written, co
     assert loops[0] == loops[1]
     assert loops[0]
     assert loops[0] != ["for j0 in range(8)"]
+
+
+@pytest.mark.parametrize(("operator", "parts"), [
+    (lambda: attention.general(2, 4, 1, 77, 16, None, lambda b, h, q, kv: kv > 20, kv_heads=1), 1),
+    (lambda: attention.general(2, 4, 77, 77, 16, None, lambda b, h, q, kv: (kv <= q) & (q - kv < 40)), 3),
+])  # fmt: skip
+def test_a_loop_of_few_queries_stays_one(operator, parts):
+    """It waits for memory, and each loop would start and drain the pipeline of loads again."""
+    kernel = by_name.compile(operator(), "rolling_update", **TILES, disable_passes=("unroll_single_parts",))
+    loops = [stmt for stmt in kernel.htile.kernels[0].body if isinstance(stmt, For)]
+    assert len(loops) == parts

@@ -31,6 +31,7 @@ from neptune_lab.htile.nodes import (
     TileExpr,
 )
 from neptune_lab.htile_passes import run as run_passes
+from neptune_lab.htile_to_triton import emit
 
 
 def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
@@ -294,6 +295,21 @@ def test_window_reads_before_the_start(run_triton):
     program = Program("p", tensors, ("x",), ("y",), (kernel,))
     np.testing.assert_allclose(interpret(program, {"x": x}, dtype="float64")["y"], expected)
     np.testing.assert_allclose(run_triton(program, {"x": x})["y"], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("start", "size", "left_out"), [(0, 10, True), (1, 10, False), (0, 9, False), (0, 11, False)])
+def test_a_condition_that_a_load_has_already_is_left_out(start, size, left_out, run_triton):
+    """Elements past the end read as 0: `where(i < end, x, 0)` is `x` for the positions and the end of that load."""
+    loaded, compared = (Slice(Arith("+", Arith("*", Name("i0"), Int(4)), Int(first)), 4, "i") for first in (0, start))
+    inside = Elementwise("lt", (Iota((compared,)), Literal(size, "int32")), "bool")
+    value = op("where", inside, at("x", loaded), lit(0.0))
+    tensors = (Tensor("x", (10,), F32, "input"), Tensor("y", (12,), F32, "output"))
+    kernel = Kernel("k", "p", (GridAxis("i0", 3),), (Store("s", at("y", loaded), value, "y"),))
+    program = Program("p", tensors, ("x",), ("y",), (kernel,))
+    assert ("tl.where" not in emit(program).text) == left_out
+    x, places = np.arange(1.0, 11.0, dtype=np.float32), np.arange(12)
+    expected = np.where(places + start < size, np.append(x, [0, 0]), 0)
+    np.testing.assert_array_equal(run_triton(program, {"x": x})["y"], expected)
 
 
 def test_masked_stores(run_triton):
