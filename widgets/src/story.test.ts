@@ -24,7 +24,7 @@ describe("the story of a record", () => {
     const index = indexLinks(doc);
     for (const stop of storyOf(doc)) expect(relate(doc, index, stop.select, doc.byKey.get(stop.key)!).empty).toBe(false);
     expect(storyOf(doc)[3]!.select).toEqual(["store:s_sum"]);
-    expect(storyOf(doc)[4]!.select).toEqual(["triton:3"]);
+    expect(storyOf(doc)[4]).toMatchObject({ select: ["triton:3"], marks: "the lines of s_sum" });
   });
   it("says who reads what too early, and h", () => {
     const [definition, wrong, why] = storyOf(fixture());

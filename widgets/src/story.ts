@@ -14,6 +14,8 @@ export interface StoryStop {
   key: string;
   /** What is lit: ids as in a selection. */
   select: string[];
+  /** What these are, in a few words, where the text does not say it. */
+  marks?: string;
 }
 
 const list = (names: readonly string[]): string => (names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} and ${names[names.length - 1]}`);
@@ -155,8 +157,9 @@ function kernel(doc: Doc, code: Stop, blocks: readonly string[]): StoryStop {
   return {
     part: "kernel",
     title: "Kernel",
-    text: `${launches === 1 ? "One launch" : `${launches} launches`} of ${doc.language}. ${lines.length ? `The lines of ${list(blocks)} are marked.` : ""}`.trim(),
+    text: `${launches === 1 ? "One launch" : `${launches} launches`} of ${doc.language}.`,
     key: code.key,
     select: lines.map((l) => `triton:${l.number}`),
+    ...(lines.length ? { marks: `the lines of ${list(blocks)}` } : {}),
   };
 }

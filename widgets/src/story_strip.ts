@@ -44,6 +44,12 @@ export function storyStrip(ctx: Context): Strip {
     return stops[chosen]?.key === ctx.stop.key ? chosen : stops.findIndex((s) => s.key === ctx.stop.key);
   };
   const off = (): boolean => ctx.view.panes.story === "off";
+  /** The text of a stop; one that was reached through the list of steps has marked nothing. */
+  const told = (n: number): string => {
+    const { text: said, marks, select, title } = stops[n]!;
+    const marked = select.every((id) => ctx.view.selection.includes(id));
+    return !marks ? said : `${said} ${marked ? `Marked are ${marks}.` : `Press "${n + 1} ${title}" to mark ${marks}.`}`;
+  };
 
   function show(n: number): void {
     const stop = stops[n];
@@ -85,7 +91,7 @@ export function storyStrip(ctx: Context): Strip {
       if (el.hidden) return;
       const now = at();
       buttons.forEach((b, n) => (n === now ? b.setAttribute("aria-current", "step") : b.removeAttribute("aria-current")));
-      const said = now < 0 ? "Not a stop of the story: Next returns to it." : stops[now]!.text;
+      const said = now < 0 ? "Not a stop of the story: Next returns to it." : told(now);
       if (text.textContent !== said) text.textContent = said;
       back.disabled = now === 0;
       next.disabled = now === stops.length - 1;

@@ -113,13 +113,15 @@ function programPane(ctx: Context): Pane {
   const note = h("p", { class: "note" });
   const choose = h("div", { class: "choose" });
   const body = h("div", { class: "body", role: "tabpanel" });
+  /** Shows what is new at a stop; of the kernel's source its first kernel, past imports and helpers. */
+  const opened = (stop: Stop) => (stop.kind === "triton" ? listing.startAt(/^def [^_]/) : listing.revealFirstChange());
   // A widget may be drawn before it is in the page, or before its panes have their sizes: then nothing could be scrolled.
   let room = 0;
   const sized = new ResizeObserver(([entry]) => {
     const { height } = entry!.contentRect;
     const first = height > 0 && room === 0;
     room = height;
-    if (first && stopDrawn && !ctx.view.compare && ctx.view.panes.program !== "definition") ctx.related.empty ? listing.revealFirstChange() : (lit = null, ctx.refresh());
+    if (first && stopDrawn && !ctx.view.compare && ctx.view.panes.program !== "definition") ctx.related.empty ? opened(stopDrawn) : (lit = null, ctx.refresh());
   });
   // What is there already stays: to attach thousands of lines again takes longer than a step may.
   const put = (child: HTMLElement) => void (body.firstChild === child || body.replaceChildren(child));
@@ -213,7 +215,7 @@ function programPane(ctx: Context): Pane {
           put(listing.el);
           listing.label(`${stop.kind === "loops" ? "loop program" : stop.kind === "htile" ? "HTile program" : `${doc.language} source`}, ${stopName(stop)}`);
           listing.show(marked(stop, before, view.panes.diff === "on"), stop);
-          if (stopDrawn !== stop) listing.revealFirstChange();
+          if (stopDrawn !== stop) opened(stop);
         }
         drawn = key;
         drawnDoc = doc;
