@@ -173,8 +173,8 @@ def balance(op: Operator, target: Target) -> str:
     program = Schedule(op).definition
     least = work(program)
     moved, flops = total(traffic(program)), least.flops
-    rates = f"{target.gbps / 1e3:.1f} TB/s and {target.tflops:.0f} Tera-operations per second"
+    rates = f"{target.gbps / 1e3:.1f} TB/s and {target.tflops:.0f} TFLOP/s"
     return (
-        f"estimate, {target.name.upper()}, {rates}: the stages' traffic takes {moved / target.gbps / 1e6:.2f} ms, "
+        f"estimate, {target.name.upper()}, {rates}:\nthe stages' traffic takes {moved / target.gbps / 1e6:.2f} ms, "
         f"one kernel's {least.bytes / target.gbps / 1e6:.2f} ms, the operations {flops / target.tflops / 1e9:.2f} ms"
     )

@@ -106,7 +106,7 @@ function schedulePane(ctx: Context): Pane {
     const call = h(isRemark(step) ? "span" : "code", { class: isRemark(step) ? "says remark" : "says" }, callText(step.primitive, step.arguments));
     const mini = (label: string, name: string, off: boolean, f: () => void) => h("button", { type: "button", class: "mini", title: name, "aria-label": `${name}: step ${n + 1}, ${step.primitive}`, disabled: off, onclick: f }, label);
     const holder = h("div", { class: "unfolded" });
-    const toggle = h("button", { type: "button", class: "call", "data-f": `call ${n}`, "aria-expanded": String(open.has(n)), onclick: () => { open.has(n) ? open.delete(n) : open.add(n); unfold(); toggle.setAttribute("aria-expanded", String(open.has(n))); } }, h("i", {}, String(n + 1)), call, id?.ours && !isRemark(step) ? h("span", { class: "chip tiny" }, "ours") : null);
+    const toggle = h("button", { type: "button", class: "call", "data-f": `call ${n}`, "aria-expanded": String(open.has(n)), onclick: () => { open.has(n) ? open.delete(n) : open.add(n); unfold(); toggle.setAttribute("aria-expanded", String(open.has(n))); } }, h("i", {}, String(n + 1)), call, id?.ours && !isRemark(step) ? h("span", { class: "chip tiny", title: "a primitive of this compiler; the others are those of TVM" }, "not in TVM") : null);
     const li = h(
       "li",
       { class: "card", draggable: "true", "data-n": n },
@@ -159,7 +159,7 @@ function schedulePane(ctx: Context): Pane {
   function draftCard(): HTMLElement {
     const d = draft!;
     const pick = h("select", { "aria-label": "primitive to insert", onchange: () => { d.primitive = pick.value; d.args = {}; d.parameters = null; if (pick.value) d.seq = askChoices(d.index, pick.value); cards(); (list.querySelector(".draft select") as HTMLElement | null)?.focus(); } },
-      h("option", { value: "" }, "choose a primitive to insert"), ...primitives().map((p) => h("option", { value: p.name }, p.ours ? `${p.name} · ours` : p.name)));
+      h("option", { value: "" }, "choose a primitive to insert"), ...primitives().map((p) => h("option", { value: p.name }, p.ours ? `${p.name} · not in TVM` : p.name)));
     pick.value = d.primitive;
     const known = primitive(d.primitive);
     const parameters = d.parameters ?? known?.parameters ?? [];
