@@ -10,6 +10,7 @@ from pathlib import Path
 
 import by_name
 import pytest
+import torch
 
 from neptune_lab.operators import attention, math
 from neptune_lab.scalar_ops import rows
@@ -32,6 +33,13 @@ def capped(s, b, h, q, kv):
     return math.tanh(s / 20.0) * 20.0
 
 
+def biased(**more):
+    """Attention with a bias of relative positions."""
+    bias = torch.zeros(2, 1023, dtype=torch.bfloat16)
+    sizes = {"batch": 1, "heads": 2, "q_len": 512, "kv_len": 512, "head_dim": 128, "dtype": "bfloat16"}
+    return attention.general(**sizes, score_mod=lambda s, b, h, q, kv: s + bias[h, q - kv + 511], **more)
+
+
 KERNELS = {
     "causal": (lambda: attention.causal(**BIG), {}),
     "persistent": (lambda: attention.softcap(**BIG), {"persistent": True, "tie": True, "tanh": "hardware"}),
@@ -40,6 +48,8 @@ KERNELS = {
     "e4m3": (eights, {}),
     "e4m3, capped": (lambda: eights(score_mod=capped, return_lse=True), {"persistent": True}),
     "keys of 192": (lambda: attention.causal(**{**BIG, "head_dim": 192}, v_head_dim=128), {"block_kv": 64}),
+    "relative bias": (biased, {}),
+    "relative bias, causal": (lambda: biased(mask_mod=lambda b, h, q, kv: q >= kv), {}),
     "wide": (lambda: attention.causal(**{**BIG, "head_dim": 256}), {"block_kv": 64}),
 }
 # ptxas takes 14 s of CPU for the others, which `make nightly` compiles.

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +27,7 @@ from neptune_lab.htile_to_gluon.joint.diagonals import diagonals_of
 from neptune_lab.htile_to_gluon.joint.match import joint_of
 from neptune_lab.htile_to_gluon.structure import UnsupportedKernel
 from neptune_lab.operators import Operator, attention, training
-from tests.gluon.test_joint import IN_ORDER, backward, interpreted
+from tests.gluon.test_joint import IN_ORDER, SCRIPT, backward, interpreted
 
 HEADS, QUERIES, KEYS = 2, 128, 256
 Mask = Callable[..., torch.Tensor]
@@ -350,3 +355,17 @@ def test_only_sums_over_all_samples_are_made_on_chip(change: Callable[[ir.Store]
 @cache
 def backward_of_two_samples() -> nl.Kernel:
     return backward(with_bias(QUERIES, 128, batch=2), IN_ORDER, None)
+
+
+@pytest.mark.nightly
+@pytest.mark.xdist_group("gluon")
+def test_sums_of_diagonals_compile_for_hopper(tmp_path: Path):
+    """Without products that wait for each other, and with few spilled registers."""
+    path = tmp_path / "biased.py"
+    path.write_text(both_nests().source)
+    environment = {n: v for n, v in os.environ.items() if n != "TRITON_INTERPRET"}
+    command = [sys.executable, str(SCRIPT), str(path)]
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    (facts,) = json.loads(said)[str(path)].values()
+    assert not facts["serialized"]
+    assert facts["spills"] <= 400
