@@ -70,6 +70,13 @@ def test_a_large_operator_of_ones_own_says_how_to_get_a_sample():
     assert "nl.explore(op, sample=small_op)" in payload["tags_note"]
 
 
+def test_a_large_traced_function_says_how_to_get_a_sample():
+    import torch
+
+    op = nl.from_torch(lambda x: torch.softmax(x, -1), torch.randn(64, 1024))
+    assert "nl.explore(op, sample=nl.from_torch(f, *small_tensors))" in tags.too_large(nl.Schedule(op))
+
+
 def test_a_large_operator_of_ones_own_has_tags_and_a_check_by_its_sample():
     explorer = nl.explore(nl.compile(scaled_sum(2048, 65536)), sample=scaled_sum(2, 8))
     payload = json.loads(explorer.payload)

@@ -42,11 +42,12 @@ def too_large(schedule: Schedule) -> str:
     from neptune_widgets.checks import small_enough
 
     smaller = small_enough(schedule.operator)
-    advice = (
-        f"; {smaller} is small enough"
-        if smaller
-        else ". Make the operator at small sizes, too, and give it as a sample: nl.explore(op, sample=small_op)"
-    )
+    if smaller:
+        advice = f"; {smaller} is small enough"
+    elif schedule.operator.resized is not None:
+        advice = ". Trace the function on small tensors, too: nl.explore(op, sample=nl.from_torch(f, *small_tensors))"
+    else:
+        advice = ". Make the operator at small sizes, too, and give it as a sample: nl.explore(op, sample=small_op)"
     return f"No tag tables: a run makes {found:,} stores, tables are made up to {LARGEST:,}{advice}."
 
 
