@@ -198,7 +198,13 @@ def partition(run: Run, maps: Mapping[str, TileMap]) -> list[tuple[str, ...]]:
     return rows
 
 
-PARTITION_HEAD = ("setup", "tiles visited", "tiles masked", f"time without `{PARTITION}`", "errors")
+PARTITION_HEAD = (
+    "setup",
+    "tiles visited",
+    "tiles masked",
+    f"time without `{PARTITION}` over the time with it",
+    "errors with it and without",
+)
 
 
 def ablation(run: Run, setups: Sequence[str]) -> Drawn:
