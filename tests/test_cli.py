@@ -15,6 +15,7 @@ import pytest
 from neptune_lab.cli import main
 from neptune_lab.htile.nodes import Program
 from neptune_lab.htile_passes import ALL_PASSES
+from neptune_lab.trace import SCHEMA
 
 CAUSAL = ["attention.causal", "--batch", "1", "--heads", "2", "--seq", "32", "--head-dim", "16"]
 
@@ -44,7 +45,7 @@ def call(monkeypatch, capsys):
         ("triton", "@triton.jit"),
         ("resources", "attention_causal_kernel for sm_90"),
         ("traffic", "bound by\ndefinition"),
-        ("trace", '"schema":4'),
+        ("trace", f'"schema":{SCHEMA}'),
     ],
 )
 def test_compile_emits_each_stage(call, emit, expected):
