@@ -133,7 +133,8 @@ def graph_of_module(module: torch.fx.GraphModule, decomposition: Callable[[Any],
 
 
 def _alone(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone()
+    """A tensor like this one that shares nothing with it.  It holds nothing: no value counts in a trace."""
+    return torch.empty_like(tensor.detach())
 
 
 def _check_examples(function: Callable[..., Any], examples: Sequence[Any]) -> None:

@@ -7,6 +7,7 @@ stages have to be those of the first size, and what the function holds the same 
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -27,6 +28,8 @@ _Dims = tuple[Mapping[int, Dim], ...]
 _FORM = 'one entry per argument, such as dynamic_shapes=({0: nl.dim("n")}, None), or a dict by the arguments\' names'
 _USUAL = 4096
 _MOST = 64
+# Bytes of a tensor that the function is traced on: of memory that is not touched.
+_MOST_BYTES = 2**32
 
 
 def sized(
@@ -150,12 +153,18 @@ def _hints(dims: _Dims) -> dict[str, int]:
 
 
 def _at(examples: Sequence[Any], dims: _Dims, sizes: Mapping[str, int]) -> tuple[Any, ...]:
-    """The examples at these sizes; tensors that change hold zeros."""
+    """The examples at these sizes.  Tensors that change hold nothing, as they may be large, and are only traced."""
     made = []
     for example, own in zip(examples, dims, strict=True):
         if own:
             shape = [sizes[own[n].name] if n in own else extent for n, extent in enumerate(example.shape)]
-            example = torch.zeros(shape, dtype=example.dtype)
+            if math.prod(shape) * example.dtype.itemsize > _MOST_BYTES:
+                text = ", ".join(f"{size.name}={sizes[size.name]}" for size in own.values())
+                raise DefinitionError(
+                    f"at {text} an argument would have the shape {tuple(shape)}, of more than {_MOST_BYTES >> 30} GiB",
+                    help="give sizes smaller hints, such as nl.dim('n', 64), or name fewer of them",
+                )
+            example = torch.empty(shape, dtype=example.dtype)
         made.append(example)
     return tuple(made)
 

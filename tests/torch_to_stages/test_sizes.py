@@ -126,6 +126,12 @@ def test_refusals_name_the_cause(function, sizes, match):
         nl.from_torch(function, torch.zeros(8, 64), dynamic_shapes=sizes)
 
 
+def test_sizes_whose_hints_make_a_huge_tensor_are_refused():
+    """(`dynamic=True` then names fewer of them.)"""
+    with pytest.raises(DefinitionError, match="at n=4096, m=4096, l=4096 .* more than 4 GiB"):
+        nl.from_torch(softmax, torch.ones(2, 3, 4), dynamic_shapes=({0: N, 1: M, 2: nl.dim("l")},))
+
+
 def test_draw_is_for_one_shape():
     with pytest.raises(DefinitionError, match="draw makes arrays of one shape"):
         nl.from_torch(softmax, torch.zeros(8, 64), draw=lambda rng: (), dynamic_shapes=({0: N},))
