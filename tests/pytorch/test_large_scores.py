@@ -38,6 +38,22 @@ def test_rows_of_large_scores_under_a_mask():
     check(drawn(), lambda: (MODS["set to the least float"], causal))
 
 
+def test_rows_that_a_tensor_hides_whole():
+    mask = torch.where(torch.arange(20) < 10, LEAST, 0.0)[:, None].expand(20, 20).clone().to(DEVICE)
+    check(drawn(), lambda: (lambda x, b, h, q, kv: x + mask[q, kv], None))
+
+
+def test_rows_of_a_traced_function_that_a_tensor_hides_whole():
+    x, v, mask = torch.randn(3, 6), torch.randn(6, 4), torch.zeros(3, 6)
+    mask[1], mask[2, 3:] = LEAST, LEAST
+    inputs = [t.requires_grad_() for t in (x, v, mask)]
+    function = lambda x, v, mask: torch.softmax(x + mask, -1) @ v  # noqa: E731
+    out = nl.compile(nl.from_torch(function, x, v, mask)).with_gradients()(*inputs)
+    expected = torch.autograd.grad(function(*inputs).sum(), inputs)
+    for ours, theirs in zip(torch.autograd.grad(out.sum(), inputs), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
 def test_the_log_sum_exp_of_such_rows_has_a_gradient():
     q, k, v = (t.requires_grad_() for t in drawn())
     out, lse = nl.attention(q, k, v, score_mod=MODS["set to a large number"], return_lse=True)

@@ -89,3 +89,9 @@ def test_numbers_out_of_range_are_no_mistake_of_the_compiler():
     function = lambda x: x.int().float().sum(-1)  # noqa: E731
     kernel = nl.compile(nl.from_torch(function, FLOATS * 3))
     torch.testing.assert_close(kernel(FLOATS * 3), function(FLOATS * 3))
+
+
+def test_indices_beyond_32_bits_read_no_element():
+    x, beyond = torch.arange(1.0, 6.0), torch.tensor([2, 2**32 + 1, -(2**32) + 1, 2**31])
+    for function in (lambda x, i: x[i], lambda x, i: x.index_select(0, i)):
+        assert nl.compile(nl.from_torch(function, x, beyond))(x, beyond).tolist() == [3.0, 0.0, 0.0, 0.0]

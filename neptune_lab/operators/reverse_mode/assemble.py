@@ -17,7 +17,7 @@ from neptune_lab.operators.reverse_mode.partial_sums import with_partial_sums
 from neptune_lab.operators.reverse_mode.parts import divided
 from neptune_lab.operators.reverse_mode.stabilisers import without_gradient
 from neptune_lab.operators.reverse_mode.stages import Stage, in_order, needed, program_of, renamed, stages_of
-from neptune_lab.operators.reverse_mode.weights import Softmax, find_softmaxes, fits_one_number, in_weights
+from neptune_lab.operators.reverse_mode.weights import Softmax, find_softmaxes, in_weights
 from neptune_lab.operators.ties import Ties
 from neptune_lab.strict.console import shown
 
@@ -97,7 +97,7 @@ def assemble(
     inputs = tuple(program.buffer(b) for b in program.inputs)
     defined = stages_of(program)
     stages = defined
-    softmaxes = found = tuple(s for s in find_softmaxes(stages, program.inputs) if fits_one_number(s, stages))
+    softmaxes = found = find_softmaxes(stages, program.inputs)
     for softmax in softmaxes:
         stages = in_weights(stages, softmax)
     # The cotangent of a log-sum-exp needs the weights, also where no result reads them.
@@ -149,6 +149,7 @@ def _stands_for(softmaxes: Sequence[Softmax], stages: Sequence[Stage], defined: 
     found: dict[str, str] = {}
     for softmax in softmaxes:
         found |= {softmax.lse: softmax.total.name, softmax.shift: softmax.total.name}
+        found |= {softmax.top: softmax.largest.name} if softmax.top else {}
         found[softmax.weights] = softmax.exponential.name
     for stage in stages:
         if stage.name not in own and stage.name not in found:
@@ -178,7 +179,7 @@ def _active(stages: Sequence[Stage], wrt: Sequence[str], constant: Collection[st
 def _in_question(stages: Sequence[Stage], softmaxes: Sequence[Softmax]) -> set[str]:
     """The reductions that may be stabilisers: not the maximum of a softmax that nothing else reads, whose cotangent is
     never computed (`Reverse`)."""
-    own = {s.largest.name: {s.exponential.name, s.lse} for s in softmaxes}
+    own = {s.largest.name: {s.exponential.name, s.lse, s.top, s.shift} for s in softmaxes}
     read = {name: {stage.name for stage in stages if name in stage.reads} for name in own}
     return {stage.name for stage in stages} - {name for name in own if read[name] <= own[name]}
 

@@ -11,8 +11,10 @@ Both sides are equal over the reals.  The log-sum-exp is rounded to about 1e-7 o
 every weight of its row.  The weights are powers of two, which is what a GPU computes, and the row holds lse times
 log2(e), so that a weight takes one multiplication and one subtraction.  A row whose largest element is -inf has lse =
 -inf on both sides; there `w` reads 0 in place of lse, and is 0, where e / s is NaN.  FlashAttention's backward pass
-keeps the log-sum-exp too (Dao 2023, 3.1).  Scores with numbers so large that a row may have nothing else stay as they
-are (`fits_one_number`).
+keeps the log-sum-exp too (Dao 2023, 3.1).  Where a row may have nothing but scores near a large number, from which the
+logarithm of the sum is rounded away (`fits_one_number`), two numbers are kept:
+
+    w[r, c] = exp2((x[r, c] - m[r]) * log2(e) - log2(s[r]))
 """
 
 from __future__ import annotations
@@ -23,7 +25,19 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from neptune_lab.loop_ir.names import unique
-from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, children, reads_buffer, substitute, transform
+from neptune_lab.loop_ir.nodes import (
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Var,
+    children,
+    loads,
+    reads_buffer,
+    substitute,
+    transform,
+)
 from neptune_lab.operators.reverse_mode.stages import Axis, Stage, in_order, with_term
 from neptune_lab.strict.dtypes import EIGHTS
 
@@ -44,7 +58,8 @@ class Softmax:
         scores: the expression x, over the axes of `exponential`.
         folded: the axes c of `exponential`.
         lse: the name of the stage of the log-sum-exp.
-        shift: the name of the stage that is lse times log2(e), and 0 where that is -inf.
+        shift: the name of the stage that is lse times log2(e), or log2(s), and 0 where m is -inf.
+        top: the name of the stage that is m, and 0 where that is -inf; "" if lse stands for both.
         weights: the name of the stage w.
     """
 
@@ -56,6 +71,7 @@ class Softmax:
     lse: str
     shift: str
     weights: str
+    top: str = ""
 
 
 def find_softmaxes(stages: Sequence[Stage], inputs: Collection[str]) -> tuple[Softmax, ...]:
@@ -74,19 +90,47 @@ def find_softmaxes(stages: Sequence[Stage], inputs: Collection[str]) -> tuple[So
     for stage in stages:
         softmax = _softmax(stage, by_name, taken)
         if softmax is not None:
+            if not fits_one_number(softmax, stages):
+                names = [(word, f"{stage.name}_{word}") for word in ("log2_sum", "top")]
+                shift, top = (word if word not in taken else unique(long, taken, "_") for word, long in names)
+                softmax = replace(softmax, shift=shift, top=top)
             found.append(softmax)
-            taken |= {softmax.lse, softmax.shift, softmax.weights}
+            taken |= {softmax.lse, softmax.shift, softmax.weights, softmax.top}
     return tuple(found)
 
 
 def fits_one_number(softmax: Softmax, stages: Sequence[Stage]) -> bool:
     """Whether the log-sum-exp may stand for the maximum and the sum.
 
-    Formal statement: no number above `LARGEST_SHIFT` is in the scores, other than in conditions and indices.  A row
-    whose scores are all near such a number, as those that a mask sets to the least float, has a log-sum-exp from which
-    the logarithm of the sum was rounded away.
+    Formal statement: no number above `LARGEST_SHIFT` is in the scores, other than in conditions and indices, and no
+    element of an input is added in them: it may be a mask of such numbers.  A row whose scores are all near such a
+    number has a log-sum-exp from which the logarithm of the sum was rounded away.
     """
-    return _largest_number(softmax.scores, {stage.name: stage for stage in stages}, set()) <= LARGEST_SHIFT
+    by_name = {stage.name: stage for stage in stages}
+    return _largest_number(softmax.scores, by_name, set()) <= LARGEST_SHIFT and not _adds_an_input(
+        softmax.scores, by_name, added=False
+    )
+
+
+def _adds_an_input(expr: Expr, by_name: Mapping[str, Stage], added: bool) -> bool:
+    """Whether an element of a float input is a summand of a value, or is the value and that is `added`."""
+    match expr:
+        case Load(name, _):
+            made = by_name.get(name)
+            if made is not None:
+                return made.reducer is None and _adds_an_input(made.term, by_name, added)
+            return added
+        case Op("add" | "sub", args):
+            return any(_adds_an_input(x, by_name, added=True) for x in args)
+        case Op("select", (_, a, b)):
+            return any(_adds_an_input(x, by_name, added) for x in (a, b))
+        case Cast(dtype, arg) if "float" in dtype:
+            return _adds_an_input(arg, by_name, added)
+        case Op("mul", (a, b)) if any(not isinstance(x, Const) and not any(loads(x)) for x in (a, b)):
+            return False  # slopes times distances
+        case Op("mul" | "neg" | "max" | "min" | "div", args):
+            return any(_adds_an_input(x, by_name, added) for x in args)
+    return False
 
 
 def _largest_number(expr: Expr, by_name: Mapping[str, Stage], seen: set[str]) -> float:
@@ -177,7 +221,7 @@ def in_weights(stages: Sequence[Stage], softmax: Softmax) -> tuple[Stage, ...]:
 
 
 def _statistics(softmax: Softmax, stages: Sequence[Stage]) -> tuple[Stage, ...]:
-    """The stages lse, shift and w."""
+    """The stages lse, top, shift and w."""
     total, exponential = softmax.total, softmax.exponential
     lowest = Const(float("-inf"), total.dtype)
     sum_here = total.element
@@ -186,9 +230,17 @@ def _statistics(softmax: Softmax, stages: Sequence[Stage]) -> tuple[Stage, ...]:
     lse = Stage(softmax.lse, total.axes, (), None, value, total.dtype)
     zero = Const(0.0, total.dtype)
     scaled_lse = _finite(Op("mul", (lse.element, Const(LOG2E, total.dtype))), total.dtype)
+    row = _row(softmax)
+    if softmax.top:
+        empty = Op("eq", (largest, lowest))
+        log2 = Op("mul", (Op("log", (sum_here,)), Const(LOG2E, total.dtype)))
+        shift = Stage(softmax.shift, total.axes, (), None, Op("select", (empty, zero, log2)), total.dtype)
+        top = Stage(softmax.top, total.axes, (), None, Op("select", (empty, zero, largest)), total.dtype)
+        above = Op("sub", (_inlined(softmax.scores, stages), Load(softmax.top, row)))
+        logarithm = Op("sub", (Op("mul", (above, Const(LOG2E, total.dtype))), Load(softmax.shift, row)))
+        return lse, top, shift, replace(exponential, name=softmax.weights, term=Op("exp2", (logarithm,)))
     held = Op("select", (Op("eq", (lse.element, lowest)), zero, scaled_lse))
     shift = Stage(softmax.shift, total.axes, (), None, held, total.dtype)
-    row = _row(softmax)
     scores = _scaled(_inlined(softmax.scores, stages), total.dtype)
     weight = Op("exp2", (Op("sub", (scores, Load(shift.name, row))),))
     return lse, shift, replace(exponential, name=softmax.weights, term=weight)

@@ -32,6 +32,9 @@ LARGEST_REPEATED = 12
 # A mask may be larger: it is read from indices, and a loop is bounded by it only where it is used.
 LARGEST_MASK = 64
 
+# An index of no tensor's element, whose sum with a size is an int32.
+_OUTSIDE = 2**30
+
 _TABLE: dict[str, Lowering] = {}
 
 
@@ -210,6 +213,14 @@ class Context:
             case Cast("int64", inner):
                 return inner if self.stages.type_of(inner) == "int32" else Cast("int32", inner)
         return Cast("int32", expr) if self.stages.type_of(expr) == "int64" else expr
+
+    def place(self, index: Expr) -> Expr:
+        """As `position`, of an index that reads an element; one that 32 bits do not hold is outside of every tensor."""
+        position = self.position(index)
+        if position != Cast("int32", index):
+            return position
+        ends = Op("le", (Const(-_OUTSIDE, "int64"), index)), Op("le", (index, Const(_OUTSIDE, "int64")))
+        return Op("select", (Op("and", ends), position, Const(_OUTSIDE)))
 
 
 def dims_of(value: Value, dim: int | Sequence[int] | None) -> tuple[int, ...]:

@@ -237,7 +237,7 @@ def gather(ctx: Context, *args: Any, **_: Any) -> Value:
 
 
 def _row(ctx: Context, index: Expr, size: int, negative: bool) -> Expr:
-    position = ctx.position(index)
+    position = ctx.place(index)
     if not negative:
         return position
     return Op("select", (Op("lt", (position, Const(0))), Op("add", (position, Const(size))), position))
