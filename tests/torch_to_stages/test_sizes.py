@@ -128,7 +128,7 @@ def test_refusals_name_the_cause(function, sizes, match):
 
 def test_sizes_whose_hints_make_a_huge_tensor_are_refused():
     """(`dynamic=True` then names fewer of them.)"""
-    with pytest.raises(DefinitionError, match="at n=4096, m=4096, l=4096 .* more than 4 GiB"):
+    with pytest.raises(DefinitionError, match=r"at n=4096, m=4096, l=4096 .* more than 4 GiB"):
         nl.from_torch(softmax, torch.ones(2, 3, 4), dynamic_shapes=({0: N, 1: M, 2: nl.dim("l")},))
 
 
