@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import linecache
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +15,7 @@ from neptune_lab.operators.arrays import Array, constant, unread
 from neptune_lab.operators.base import name_of
 from neptune_lab.operators.math import Scalar
 from neptune_lab.operators.operations import kind_of, to_tvm
+from neptune_lab.strict.console import source_line
 
 _OURS = Path(__file__).parents[1]
 
@@ -85,7 +85,7 @@ def _line_of(traceback: TracebackType | None) -> str:
     while traceback is not None:
         path = Path(traceback.tb_frame.f_code.co_filename)
         if not path.is_relative_to(_OURS) and not {"torch", "numpy", "tvm"} & set(path.parts):
-            line = linecache.getline(str(path), traceback.tb_lineno).strip()
+            line = source_line(str(path), traceback.tb_lineno)
             found = f", in {path}, line {traceback.tb_lineno}" + (f": `{line}`" if line else "")
         traceback = traceback.tb_next
     return found

@@ -238,8 +238,9 @@ class Scalar:
 
     def __index__(self) -> int:
         raise DefinitionError(
-            "a mod uses a value that differs by position as a Python number",
-            help="index captured tensors with it, and use torch's functions in place of Python's",
+            "a mod uses a value of a position or of a tensor as a Python number",
+            help="index captured tensors with it, use torch's functions in place of Python's, and make numbers of whole "
+            "tensors outside of the mod",
         )
 
     __int__ = __float__ = __index__

@@ -8,7 +8,6 @@ does not import torch.
 from __future__ import annotations
 
 import inspect
-import linecache
 import sys
 from collections.abc import Callable, Collection
 from contextlib import nullcontext, suppress
@@ -20,6 +19,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.strict.console import source_line
 
 if TYPE_CHECKING:
     from neptune_lab.operators.capture import Captures
@@ -173,7 +173,7 @@ def _line_of(frame: FrameType | None) -> str:
     while frame is not None:
         path = Path(frame.f_code.co_filename)
         if not path.is_relative_to(_OURS) and not {"torch", "numpy"} & set(path.parts):
-            line = linecache.getline(str(path), frame.f_lineno).strip()
+            line = source_line(str(path), frame.f_lineno)
             return f"{path}, line {frame.f_lineno}" + (f": `{line}`" if line else "")
         frame = frame.f_back
     return "a mod"

@@ -119,9 +119,11 @@ def _check(query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, is_
             help="convert it: torch.as_tensor(values)",
         )
     refuse_layout("argument attn_mask", attn_mask)
-    if attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
+    allowed = dict.fromkeys((torch.bool, torch.float32, query.dtype))
+    if attn_mask.dtype not in allowed:
+        *others, last = map(str, allowed)
         raise LaunchError(
-            f"argument attn_mask has dtype {attn_mask.dtype}; expected torch.bool, torch.float32 or {query.dtype}",
+            f"argument attn_mask has dtype {attn_mask.dtype}; expected {', '.join(others)} or {last}",
             help="attn_mask.bool() if it says which keys a query attends to, attn_mask.to(query.dtype) if it is added",
         )
     if attn_mask.device != device:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from typing import Any
 
 MOST_SHOWN = 120
@@ -16,6 +17,13 @@ def printable(text: str) -> str:
     fast\\x1b[2Jer\\u202e
     """
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def source_line(path: str, line: int) -> str:
+    """A line of Python as an error quotes it: without indentation, cut after `MOST_SHOWN` characters; "" if its file
+    cannot be read."""
+    text = linecache.getline(path, line).strip()
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}… (cut)"
 
 
 def shown(value: Any) -> str:

@@ -15,6 +15,8 @@ import torch
 import torch.fx.traceback as fx_traceback
 from torch.overrides import TorchFunctionMode
 
+from neptune_lab.strict.console import source_line
+
 _OURS = str(Path(__file__).parents[1])
 _TORCH = str(Path(torch.__file__).parent)
 _TRACE = re.compile(r'File "(?P<path>.*)", line (?P<line>\d+), in (?P<function>.*)')
@@ -40,7 +42,8 @@ class SourceLine:
         return linecache.getline(self.path, self.line).strip()
 
     def __str__(self) -> str:
-        text = f": `{self.text}`" if self.text else ""
+        text = source_line(self.path, self.line)
+        text = f": `{text}`" if text else ""
         return f"{_place(self.path)}, line {self.line}{text}"
 
     def to_json(self) -> dict[str, str | int]:

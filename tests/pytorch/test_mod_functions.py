@@ -112,6 +112,15 @@ def test_refusals_name_the_cause_the_line_and_a_way_out(score_mod, match):
         nl.attention(q, k, v, score_mod=score_mod)
 
 
+def test_a_long_line_is_cut_in_a_message():
+    q, k, v = tensors((1, 1, 4, 8))
+    with pytest.raises(DefinitionError) as error:
+        nl.attention(
+            q, k, v, score_mod=lambda s, b, h, q, kv: int(q) + s + (kv - q) * 0.125 + (kv - q) ** 2 + q**3 + 1.0
+        )
+    assert str(error.value).splitlines()[0].endswith("… (cut)`")
+
+
 def test_shifts_of_positions_have_64_bits():
     """Bounds show that the first needs them; nothing bounds the second."""
     q, k, v = tensors((1, 1, 16, 16), (1, 1, 24, 16))
