@@ -239,8 +239,9 @@ class JointConsumer:
         self._accumulate(late)
         ctx.line(f"{ctx.helper('_meet_of')}({OWN} + {self.me}, 128)")
         ctx.line(f"mbarrier.arrive({plan.turned}.index(turn), count=1)")
-        self._diagonals(this)
         for product, running in ((early, 1), (late, 0)):
+            if product is late:
+                self._diagonals(this)
             name, ring = ctx.tiles[product.target], plan.ring_of(product)
             ctx.line(f"{name} = warpgroup_mma_wait({running}, [{name}_pending])")
             ctx.line(f"mbarrier.arrive({ring.empty}.index({ring.slot}), count=1)")
@@ -253,7 +254,7 @@ class JointConsumer:
         ctx.line("done += 1")
 
     def _diagonals(self, this: LoopPart) -> None:
-        """Stores sums along the diagonals of a tile, while products run that do not read it."""
+        """Stores sums along the diagonals of a tile, while the last product of a step runs."""
         ctx, plan = self.ctx, self.plan
         if plan.parts is None:
             return
@@ -261,7 +262,9 @@ class JointConsumer:
         self._at(plan.joint.diagonals.output)
         tile = ctx.tiles[plan.joint.diagonals.tile]
         at = f"{ctx.pointers[plan.parts]} + ({plan.place_in_parts(ctx, this, self.me)})"
-        ctx.line(call(ctx.helper("_store_diagonals"), f"{tile}.to(gl.float32)", at, str(plan.numbers(ctx))))
+        if ctx.program.tensor(plan.joint.diagonals.tile).dtype != "float32":
+            tile += ".to(gl.float32)"
+        ctx.line(call(ctx.helper("_store_diagonals"), tile, at, str(plan.numbers(ctx))))
 
     def _value(self, this: LoopPart) -> str:
         """The tile that both consumers read; 0 in rows past the last key, where it may be infinite."""

@@ -161,7 +161,7 @@ def _joint(program: ir.Program, kernel: ir.Kernel, other: ir.Kernel, diagonals: 
     if diagonals is not None:
         if diagonals.maker != other.name or _outer(diagonals.stored.target) != outer:
             raise UnsupportedKernel(f"{diagonals.pairs} has other pairs than the sum of {other.name}")
-        tile = _same_tile(mine, keys, queries, diagonals.stored)
+        tile = _same_tile(program, mine, keys, queries, diagonals.stored)
         if different or not _are_between_bounds(mine.parts[0], keys[0], lengths):
             raise UnsupportedKernel(f"{kernel.name} visits other tiles of {diagonals.pairs} than its bounds say")
         loop = mine.parts[0].loop
@@ -185,7 +185,7 @@ def _are_between_bounds(part: LoopPart, keys: Terms, lengths: tuple[int, int]) -
     return visited == sorted(wanted) and all(q < lengths[0] // SQUARE and k < lengths[1] // SQUARE for q, k in visited)
 
 
-def _same_tile(mine: Structure, keys: list[Terms], queries: list[Terms], stored: ir.Store) -> str:
+def _same_tile(program: ir.Program, mine: Structure, keys: list[Terms], queries: list[Terms], stored: ir.Store) -> str:
     """The tile of the nest over queries that has the values of a statement of the nest over keys."""
     (*_, rows, columns) = stored.target.index
     own = (queries[0].rows, queries[0].columns)
@@ -195,8 +195,19 @@ def _same_tile(mine: Structure, keys: list[Terms], queries: list[Terms], stored:
     wanted = queries[0].of(stored.value)
     for stmt in mine.parts[0].middle:
         if keys[0].of(stmt.target) == wanted:
-            return stmt.target.tensor
+            return _before_rounding(program, stmt)
     raise UnsupportedKernel(f"no tile of the nest over queries has the values of {stored.target.tensor}")
+
+
+def _before_rounding(program: ir.Program, stmt: ir.Store) -> str:
+    """The tile of float32 that a statement rounds, or what it stores: values are rounded because they are stored, and
+    the sum of what is not rounded is closer to the definition's."""
+    match stmt.value:
+        case ir.Cast(arg=ir.Access(tensor=name, index=index)) if index == stmt.target.index:
+            tensor = program.tensor(name)
+            return name if (tensor.space, tensor.dtype) == ("chip", "float32") else stmt.target.tensor
+        case _:
+            return stmt.target.tensor
 
 
 def _lengths(program: ir.Program, output: ir.Store, sum_: Product) -> tuple[ir.IndexExpr, ir.IndexExpr]:
