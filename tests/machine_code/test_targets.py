@@ -137,6 +137,8 @@ KNOWN: dict[tuple[str, str], str] = {
     ("backward of performer", "sm_100"): "Triton fails on performer_backward_local",
     # 8 bytes, with 64 registers of 255 and at every tile.
     ("s9", "sm_100"): "spills",
+    # 16 bytes, with 48 registers of 255, in the sum of products of each row.
+    ("backward of attention.general", "sm_89"): "spills",
     # Four factors of whole rows: of bfloat16, in groups, or 192 wide, they do not fit.
     **dict.fromkeys(product([f"backward of attention.{n}" for n in ("full", "general", "gqa")], ["gfx1100"]), "spills"),
     # The sums of keys with values, and the projection, which stays in registers.
