@@ -239,7 +239,7 @@ class Scalar:
     def __index__(self) -> int:
         raise DefinitionError(
             "a mod uses a value of a position or of a tensor as a Python number",
-            help="index captured tensors with it, use torch's functions in place of Python's, and make numbers of whole "
+            help="index captured tensors with it, use torch's functions in place of Python's, and make numbers of "
             "tensors outside of the mod",
         )
 
