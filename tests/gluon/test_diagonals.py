@@ -247,7 +247,7 @@ def test_a_tensor_of_pairs_that_another_kernel_reads_is_stored():
     ],
 )
 def test_the_tile_that_is_summed_has_the_values_that_were_stored(stored: str, summed: str | None):
-    """The other nest has them too, before they are rounded; products of scores are no row work, and are not looked for."""
+    """The other nest has them too, before they are rounded; products of scores are not looked for."""
     program = both_nests().htile
     found = diagonals_of(program)
     assert found is not None
