@@ -14,7 +14,7 @@ from neptune_lab.autotune import limits
 from neptune_lab.autotune.nests import NestChain, Nests
 from neptune_lab.autotune.shared_memory import GROUP_ROWS
 from neptune_lab.errors import TuneError
-from neptune_lab.htile_to_triton.options import COMBINE
+from neptune_lab.htile_to_triton.options import COMBINE_SPLITS
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Op, walk
 from neptune_lab.pipeline import Choice, TileConfig
@@ -231,7 +231,7 @@ def space(operator: Operator, target: Target) -> Space:
     # A kernel can start before the previous one has ended.
     early = [Knob("dependent_launch", (False, True))] if target.dependent_launch else []
     # One launch instead of two, on GPUs whose order of memory is known.
-    once = [] if target.kind == "hip" else [Knob("combine", COMBINE)]
+    once = [] if target.kind == "hip" else [Knob("combine", COMBINE_SPLITS)]
     subspaces = []
     if any(_rolls(nest, target) for nest in nests.plain):
         follows = early if len(nests.plain) > 1 else []

@@ -153,6 +153,33 @@ def pieces_of(extent: int, warps: int, head: ir.IndexExpr | None = None, block: 
     return None
 
 
+def head_of_rows(program: ir.Program, kernel: ir.Kernel, extent: int) -> tuple[ir.IndexExpr | None, int]:
+    """The head of the rows of a kernel, and the elements of a block, if the rows of all tensors have one and the same;
+    None and 1 if they have none, or a statement has several rows in a tile, or there is a vector along few rows, which
+    `shift_vectors` copies.
+
+    Args:
+        extent: elements of a row.
+    """
+    row = Pieces(extent, extent)
+    own = (stmt for stmt in kernel.body if isinstance(stmt, ir.Store))
+    read = [a for s in own for a in (s.target, *reads(s))]
+    rows = [a for a in read if any(map(row.is_row, a.index))]
+    if not rows or any(len(tile_dims(a.index)) > 1 for a in rows):
+        return None, 1
+    if any(not row.is_row(a.index[-1]) for a in rows):
+        return None, 1
+    vectors = [a for a in rows if len(a.index) == 1]
+    rows = [a for a in rows if len(a.index) > 1]
+    count = prod(axis.extent for axis in kernel.grid)
+    if not rows or (vectors and count * extent < MANY_ELEMENTS):
+        return None, 1
+    tensors = [program.tensor(a.tensor) for a in rows]
+    block = AT_ONCE // min(itemsize(t.dtype) for t in tensors)
+    heads = {head_of(a, steps_of(t), block) for a, t in zip(rows, tensors, strict=True)}
+    return (heads.pop(), block) if len(heads) == 1 and None not in heads else (None, 1)
+
+
 class _Cutter:
     def __init__(self, program: ir.Program) -> None:
         self.program = program
@@ -177,7 +204,7 @@ class _Cutter:
             return None
         own = tuple(stmt for stmt in kernel.body if isinstance(stmt, ir.Store))
         extent = max((index.extent for store in own for index in _slices(store)), default=1)
-        head, block = self.head(kernel, extent)
+        head, block = head_of_rows(self.program, kernel, extent)
         pieces = pieces_of(extent, kernel.num_warps or 4, head, block)
         # Formal statement: each reduction over the row is of elements that are computed from those of its own position,
         # each from 0 to the extent; so each piece is computed from pieces alone.
@@ -186,28 +213,6 @@ class _Cutter:
         if any(pieces.is_row(index) for loop in loops for store in stores(loop.body) for index in _slices(store)):
             return None
         return pieces if all(self.may_cut(store, pieces) for store in own) else None
-
-    def head(self, kernel: ir.Kernel, extent: int) -> tuple[ir.IndexExpr | None, int]:
-        """The head of the rows, and the elements of a block, if the rows of all tensors have one and the same; None and
-        1 if they have none, or a statement has several rows in a tile, or there is a vector along few rows, which
-        `shift_vectors` copies."""
-        row = Pieces(extent, extent)
-        own = (stmt for stmt in kernel.body if isinstance(stmt, ir.Store))
-        read = [a for s in own for a in (s.target, *reads(s))]
-        rows = [a for a in read if any(map(row.is_row, a.index))]
-        if not rows or any(len(tile_dims(a.index)) > 1 for a in rows):
-            return None, 1
-        if any(not row.is_row(a.index[-1]) for a in rows):
-            return None, 1
-        vectors = [a for a in rows if len(a.index) == 1]
-        rows = [a for a in rows if len(a.index) > 1]
-        count = prod(axis.extent for axis in kernel.grid)
-        if not rows or (vectors and count * extent < MANY_ELEMENTS):
-            return None, 1
-        tensors = [self.program.tensor(a.tensor) for a in rows]
-        block = AT_ONCE // min(itemsize(t.dtype) for t in tensors)
-        heads = {head_of(a, steps_of(t), block) for a, t in zip(rows, tensors, strict=True)}
-        return (heads.pop(), block) if len(heads) == 1 and None not in heads else (None, 1)
 
     def reduces(self, expr: ir.TileExpr, pieces: Pieces) -> bool:
         return isinstance(expr, ir.Reduce) and shape_of(expr.arg, self.program)[expr.dim] == pieces.extent

@@ -113,6 +113,9 @@ class Context:
         self.pointers: dict[str, str] = {}  # tensor in global memory -> parameter
         self.sizes: dict[str, str] = {}  # size that is known at the launch -> parameter
         self.counters = ""  # the parameter of the counters of programs that arrive; "": there are none
+        self.passed: dict[str, str] = {}  # tensor that programs of a row pass on -> where its words begin
+        self.evicted: dict[str, str] = {}  # tensor that several kernels of a launch read -> its eviction policy
+        self.mark = ""  # the variable of the mark of these words
         self.variables: dict[str, tuple[str, Draft]] = {}  # grid or loop variable -> (name, the line that binds it)
         self.written = written_tensors(kernel)
         self.policies = policies(kernel)

@@ -27,7 +27,7 @@ ALLOCATOR = '''def _scratch(size, alignment, stream):
 
 COUNTERS = '''@functools.cache
 def _zeros(device, stream, count):
-    """Counters of one stream, whose launches follow each other; each launch leaves them at 0."""
+    """Counters of one stream, whose launches follow each other; each launch leaves them as the next one needs them."""
     return torch.zeros(count, dtype=torch.int32, device=device)
 
 
@@ -38,7 +38,7 @@ def _spare(device, count):
 
 
 def _counters(device, count):
-    """Zeros that count the programs of each group; each launch in a graph has its own."""
+    """Numbers that programs count or pass on, 0 at first; each launch in a graph has its own."""
     if device.type != "cuda":
         return torch.zeros(count, dtype=torch.int32, device=device)
     spare = _spare(device, count)
@@ -65,6 +65,51 @@ def _launch_dependents():
     """The next kernel may start; it waits by itself for what this one writes."""
     if not INTERPRETED:
         tl.extra.cuda.gdc_launch_dependents()
+'''
+
+GROUPS = '''def _groups(device, parts, rows, resident):
+    """How many groups of programs run at the same time, each of which shares a row."""
+    if device.type != "cuda":
+        return (rows + 1) // 2
+    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+    return max(1, min(rows, resident * multiprocessors // parts))
+'''
+
+_GIVE = '''@triton.jit
+def _give(word, value, mark):
+    """Passes a number on to the programs that share a row; the mark says of which row and launch it is."""
+    bits = value.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
+    tl.store(word, (mark.to(tl.int64) << 32) | bits)
+'''
+
+_TAKE = '''@triton.jit
+def _take(words, mark):
+    """The numbers that programs of a row have passed on; waits until each has its mark."""
+    if INTERPRETED:  # programs run one after another: a launch finds what the one before it has passed on
+        return tl.load(words).to(tl.int32).to(tl.float32, bitcast=True)
+    else:
+        bits = tl.inline_asm_elementwise(WAIT, "=r,l,r", [words.to(tl.int64), mark], tl.int32, is_pure=False, pack=1)
+        return bits.to(tl.float32, bitcast=True)
+
+
+WAIT = tl.constexpr("""{
+    .reg .b64 word; .reg .b32 found; .reg .pred other;
+again:
+    ld.relaxed.gpu.global.b64 word, [$1];
+    mov.b64 {$0, found}, word;
+    setp.ne.s32 other, found, $2;
+    @other bra again;
+}""")
+'''
+
+_LEAVE = '''@triton.jit
+def _leave(words, mark, programs):
+    """The last program to leave says with which mark the next launch begins."""
+    tl.debug_barrier()
+    left = tl.atomic_add(words + 1, 1, sem="acq_rel", scope="gpu")
+    if left == programs - 1:
+        tl.store(words + 1, 0)
+        tl.store(words, mark)
 '''
 
 _ROUND = '''@triton.jit
@@ -217,7 +262,7 @@ def _to_{name}(x):
 INTERPRETED = "INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)"
 # These read INTERPRETED.
 ASK = frozenset(
-    {"_dot", "_hardware_tanh", "_launch_dependents", "_max", "_min", "_wait"}
+    {"_dot", "_hardware_tanh", "_launch_dependents", "_max", "_min", "_take", "_wait"}
     | {f"_{what}_{name}" for what in ("dot_of", "from", "to") for name in ("e4m3", "e5m2")}
 )
 
@@ -229,8 +274,10 @@ HELPERS: Mapping[str, str] = MappingProxyType(
         "_dot_of_e5m2": _DOT_OF_EIGHTS.format(name="e5m2"),
         "_from_e4m3": _FROM_E4M3,
         "_from_e5m2": _FROM_E5M2,
+        "_give": _GIVE,
         "_hardware_tanh": _HARDWARE_TANH,
         "_launch_dependents": _LAUNCH_DEPENDENTS,
+        "_leave": _LEAVE,
         "_max": _MAX,
         "_maximum": _MAXIMUM,
         "_min": _MIN,
@@ -239,6 +286,7 @@ HELPERS: Mapping[str, str] = MappingProxyType(
         "_product": _PRODUCT,
         "_round": _ROUND,
         "_square": _SQUARE,
+        "_take": _TAKE,
         "_tanh": _TANH,
         "_to_e4m3": _TO_EIGHT.format(name="e4m3", dtype="tl.float8e4nv", largest=448.0, least=-6, digits=3, normal=8),
         "_to_e5m2": _TO_EIGHT.format(name="e5m2", dtype="tl.float8e5", largest=57344.0, least=-14, digits=2, normal=4),

@@ -19,11 +19,14 @@ from neptune_lab.htile_to_triton.expression_text import ExpressionText, with_dty
 from neptune_lab.htile_to_triton.expressions import emit, whole_tile
 from neptune_lab.htile_to_triton.folds import rejected_reductions
 from neptune_lab.htile_to_triton.last_program import Joined
+from neptune_lab.htile_to_triton.launches import Together
 from neptune_lab.htile_to_triton.lists import entry_of_list
 from neptune_lab.htile_to_triton.memory import Condition, barrier, is_loaded, load, load_once, store
 from neptune_lab.htile_to_triton.options import EmitOptions
+from neptune_lab.htile_to_triton.passing import bind_parts, give, rows_of_group
 from neptune_lab.htile_to_triton.program_order import at_place, heads_together, place_of
 from neptune_lab.htile_to_triton.scope import Draft, Scope, UniqueNames
+from neptune_lab.htile_to_triton.waiting import Waiting
 from neptune_lab.wrapping import Doc, Loose, call, flat, seq
 
 MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -35,7 +38,7 @@ def emit_kernel(
     helpers: dict[str, dict[str, None]],
     taken: set[str],
     options: EmitOptions,
-    last: Joined | None = None,
+    last: Together | None = None,
 ) -> Context:
     """Emit `kernel`.
 
@@ -43,7 +46,7 @@ def emit_kernel(
         helpers: module-level helpers in use so far, with the nodes that use them; extended.
         taken: names of the module's functions.
         options: the emitter's choices.
-        last: `kernel` as the first of two in one launch.
+        last: the kernels of this launch, if they are several, of which `kernel` is the first.
 
     Returns:
         A context with the kernel's statements (`root`) and parameters (`pointers`, `host_descriptors`).
@@ -64,7 +67,10 @@ def emit_kernel(
         name = ctx.names.fresh(size.name)
         ctx.sizes[size.name] = name
         ctx.variables[size.name] = (name, Draft([], kernel.name))
-    _bind_grid(ctx)
+    if isinstance(last, Waiting):
+        bind_parts(ctx, last)
+    else:
+        _bind_grid(ctx)
     for tensor in program.tensors:
         if tensor.name in used and tensor.space == "chip":
             ctx.tiles[tensor.name] = ctx.names.fresh(tensor.name)
@@ -73,6 +79,9 @@ def emit_kernel(
             ctx.line(f"{ctx.helper('_wait')}()")
         if kernel is not program.kernels[-1]:
             ctx.line(f"{ctx.helper('_launch_dependents')}()")
+    if isinstance(last, Waiting):
+        rows_of_group(ctx, last, _body)
+        return ctx
     _body(ctx, kernel.body)
     if last is not None:
         _last_program(ctx, last)
@@ -235,7 +244,7 @@ def _store(ctx: Context, stmt: Store) -> None:
         emitted = emit(ctx, stmt.mask)
         extra.append((flat(emitted.doc), emitted.level))
     value = with_dtype(emit(ctx, stmt.value), tensor.dtype)
-    ctx.line(store(ctx, stmt.target, value, extra))
+    ctx.line(give(ctx, stmt.target, value) if tensor.name in ctx.passed else store(ctx, stmt.target, value, extra))
 
 
 def _store_tile(ctx: Context, stmt: Store, name: str, dtype: str) -> None:

@@ -87,14 +87,27 @@ def load(ctx: Context, access: Access, order: tuple[int, ...]) -> Doc:
             tile = call(f"{name}.load", at)
             return tile if order == (0, 1) else call("tl.trans", tile)
     conditions = mask(ctx, access, order)
+    if access.tensor in ctx.passed:
+        return _take(ctx, access, conditions)
     args: list[Doc] = [pointer(ctx, access, order)]
     if conditions:
         other = "0.0" if ctx.dtype(access) in FLOATS else "0"
         args += [f"mask={conjunction(conditions)}", f"other={other}"]
-    policy = ctx.policies.get((ctx.loops[0].origin, access.tensor)) if ctx.loops else None
+    policy = ctx.policies.get((ctx.loops[0].origin, access.tensor)) if ctx.loops else ctx.evicted.get(access.tensor)
     if policy is not None and access.tensor not in ctx.written:
         args.append(f'eviction_policy="{policy}"')
     return call("tl.load", *args)
+
+
+def _take(ctx: Context, access: Access, conditions: list[Condition]) -> Doc:
+    """What the programs of a row have passed on, from the words of a tensor (`waiting`)."""
+    index = access.index[-1]
+    assert isinstance(index, Slice), "programs take the numbers of all parts"
+    lanes = vector(ctx, index)
+    if conditions:  # a lane that has no part waits with the last one
+        lanes = f"tl.minimum({lanes}, {index.extent - 1})"
+    taken = call(ctx.helper("_take"), f"{ctx.passed[access.tensor]} + {lanes}", ctx.mark)
+    return call("tl.where", conjunction(conditions), taken, "0.0") if conditions else taken
 
 
 def load_once(ctx: Context, access: Access, order: tuple[int, ...]) -> str:

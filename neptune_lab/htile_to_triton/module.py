@@ -15,12 +15,14 @@ from neptune_lab.htile.substitute import substitute_index
 from neptune_lab.htile.verify import verify
 from neptune_lab.htile.walk import stores, subexpressions
 from neptune_lab.htile_to_triton.context import Context, Extent, HostDescriptor, sizes_of
-from neptune_lab.htile_to_triton.helpers import ALLOCATOR, ASK, COUNTERS, HELPERS, INTERPRETED
+from neptune_lab.htile_to_triton.helpers import ALLOCATOR, ASK, COUNTERS, GROUPS, HELPERS, INTERPRETED
 from neptune_lab.htile_to_triton.kernel import emit_kernel
-from neptune_lab.htile_to_triton.last_program import Joined, joined
+from neptune_lab.htile_to_triton.launches import Together, launches_of, named
 from neptune_lab.htile_to_triton.options import EmitOptions
+from neptune_lab.htile_to_triton.passing import FIRST
 from neptune_lab.htile_to_triton.scope import UniqueNames
 from neptune_lab.htile_to_triton.source import EmittedModule, KernelSource, SourceLine
+from neptune_lab.htile_to_triton.waiting import Waiting
 from neptune_lab.strict.dtypes import EIGHTS
 from neptune_lab.strict.emitted import check_emitted
 from neptune_lab.tensor_spec import strides_text
@@ -73,9 +75,9 @@ def emit(program: Program, options: EmitOptions | None = None) -> EmittedModule:
     functions = [names.fresh(f"{k.name}_kernel" if k.name == program.name else k.name) for k in program.kernels]
     taken = {entry, *functions, *HELPERS, "_scratch", "_zeros", "_spare", "_counters"}
     helpers: dict[str, dict[str, None]] = {}
-    launches = _launches(program, options)
-    functions = [functions[program.kernels.index(kernel)] for kernel, _ in launches]
-    contexts = [emit_kernel(program, kernel, helpers, taken, options, last) for kernel, last in launches]
+    launched = launches_of(program, options)
+    functions = [functions[program.kernels.index(named(kernel, last))] for kernel, last in launched]
+    contexts = [emit_kernel(program, kernel, helpers, taken, options, last) for kernel, last in launched]
 
     out = Writer()
     out.plain(*docstring(program, entry))
@@ -90,48 +92,27 @@ def emit(program: Program, options: EmitOptions | None = None) -> EmittedModule:
         out.plain("", "")
         write_helper(out, helper, users, functions, contexts)
     sources = []
-    for function, (kernel, last), ctx in zip(functions, launches, contexts, strict=True):
+    for function, (kernel, last), ctx in zip(functions, launched, contexts, strict=True):
         made = write_kernel(out, function, kernel, ctx)
-        if last is not None:
+        if isinstance(last, Waiting):
+            waits = tuple(one.name for one in last.kernels)
+            made = replace(made, waits=waits, grid=(last.part.extent * last.groups_on(options.target.sm_count),))
+            made = replace(made, fused=not rounds_to_eights(last.whole))
+        elif last is not None:
             made = replace(made, counters=last.groups, fused=made.fused and not rounds_to_eights(last.second))
         sources.append(made)
     out.plain("", "")
-    if any(source.counters for source in sources):
+    if any(ctx.counters for ctx in contexts):
         out.plain(*COUNTERS.rstrip("\n").split("\n"), "", "")
+    if any(source.waits for source in sources):
+        out.plain(*GROUPS.rstrip("\n").split("\n"), "", "")
     scratch = any(ctx.uses_descriptors for ctx in contexts)
     if scratch:
         out.plain(*ALLOCATOR.rstrip("\n").split("\n"), "", "")
-    _write_launcher(out, program, entry, list(zip(launches, sources, strict=True)), scratch, options.dependent_launch)
+    _write_launcher(out, program, entry, list(zip(launched, sources, strict=True)), scratch, options.dependent_launch)
     text = "\n".join(out.text) + "\n"
     check_emitted(text, EmitError)
     return EmittedModule(program.name, entry, text, tuple(sources), tuple(out.lines))
-
-
-def _launches(program: Program, options: EmitOptions) -> list[tuple[Kernel, Joined | None]]:
-    """The kernels that are launched, some with the next one in their last programs.
-
-    Raises:
-        EmitError: the options ask for that, and no kernel can be joined with the next.
-    """
-    if options.combine != "last_program":
-        return [(kernel, None) for kernel in program.kernels]
-    made: list[tuple[Kernel, Joined | None]] = []
-    waiting, reasons = list(program.kernels), list[str]()
-    while waiting:
-        first = waiting.pop(0)
-        both = joined(program, first, waiting[0]) if waiting else None
-        if isinstance(both, str):
-            reasons.append(f"{first.name} and {waiting[0].name} {both}")
-        together = both if isinstance(both, Joined) else None
-        made.append((first, together))
-        waiting = waiting[1:] if together else waiting
-    if len(made) == len(program.kernels):
-        why = "; ".join(reasons) or "there is one kernel"
-        raise EmitError(
-            f"combine='last_program' finds no two kernels for one launch: {why}",
-            help="leave combine out, or split the columns with template='split_k_update'",
-        )
-    return made
 
 
 def _check_dtypes(program: Program, options: EmitOptions) -> None:
@@ -226,7 +207,7 @@ def _write_launcher(
     out: Writer,
     program: Program,
     entry: str,
-    launches: list[tuple[tuple[Kernel, Joined | None], KernelSource]],
+    launches: list[tuple[tuple[Kernel, Together | None], KernelSource]],
     scratch: bool,
     dependent: bool,
 ) -> None:
@@ -236,7 +217,7 @@ def _write_launcher(
     sizes = write_sizes(out, program, arguments, names)
     if scratch:
         out.plain("    triton.set_allocator(_scratch)")
-    for number, ((kernel, _), source) in enumerate(launches):
+    for number, ((kernel, last), source) in enumerate(launches):
         write_allocations(out, program, kernel, source, arguments, names, sizes)
         args = [arguments[name] for name in source.arguments]
         if source.counters:
@@ -248,8 +229,30 @@ def _write_launcher(
         args += launch_hints(source)
         args += ["launch_pdl=True"] if dependent and number else []
         launch = f"    {source.name}[({grid_text(source.grid, kernel, sizes)})]({', '.join(args)})"
+        if isinstance(last, Waiting):
+            _write_waiting(out, last, source, args, arguments[program.inputs[0]], names)
+            continue
         out.linked(source.name, launch, (kernel.node_id,), kernel.name)
     out.plain(f"    return {', '.join(arguments[name] for name in program.outputs)}")
+
+
+def _write_waiting(
+    out: Writer, last: Waiting, source: KernelSource, args: list[str], tensor: str, names: UniqueNames
+) -> None:
+    """Writes the launch of programs that wait for each other; `tensor` is one on the device."""
+    parts, hints = last.part.extent, len(launch_hints(source))
+    groups, counters = names.fresh("groups"), names.fresh("counters")
+    args = [*args[: len(args) - hints], counters, *args[len(args) - hints :]]
+    args += [f"maxnreg={last.registers}", "launch_cooperative_grid=True"]
+    words = f"{2 * FIRST} + {2 * last.depth * last.words} * {groups}"
+    lines = [
+        f"{groups} = _groups({tensor}.device, {parts}, {last.row.extent}, {last.resident})",
+        f"{counters} = _counters({tensor}.device, {words})",
+        f"for _ in range({len(last.kernels)} if INTERPRETED else 1):",
+        f"    {source.name}[({parts} * {groups},)]({', '.join(args)})",
+    ]
+    for line in lines:
+        out.linked(source.name, f"    {line}", (last.whole.node_id,), last.whole.name)
 
 
 def write_sizes(out: Writer, program: Program, arguments: Mapping[str, str], names: UniqueNames) -> dict[str, ir.Name]:

@@ -13,7 +13,9 @@ from neptune_lab.target import ANY, Target, as_target
 MOST_STAGES = 16
 LOADS = ("pointers", "descriptors", "host_descriptors")
 TANH = ("exp2", "hardware")
-COMBINE = ("kernel", "last_program")
+# What combines the parts of a split reduction; and of rows that programs share.
+COMBINE_SPLITS = ("kernel", "last_program")
+COMBINE = (*COMBINE_SPLITS, "waiting")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,9 @@ class EmitOptions:
             this saves about 1 µs of a decode kernel's 9 to 40 µs; large kernels take longer with it (a performer 10%).
         combine: what combines the parts of a split reduction. "kernel": a second kernel. "last_program": the program
             that finishes last among those of a row, so that there is one launch: 0.97 of the time of decoding single
-            heads on an H200, but 1.0 to 2.8 for groups of heads. Only for NVIDIA's GPUs.
+            heads on an H200, but 1.0 to 2.8 for groups of heads. "waiting": programs that share rows (`share_rows`)
+            wait for what the others of their row pass on, in one launch that loads each element once. The last two are
+            for NVIDIA's GPUs only.
         target: the GPU to emit for, or its name.
 
     Raises:
@@ -45,7 +49,7 @@ class EmitOptions:
     loop_stages: int | None = None
     dependent_launch: bool = False
     target: Target = ANY
-    combine: Lit["kernel", "last_program"] = "kernel"
+    combine: Lit["kernel", "last_program", "waiting"] = "kernel"
 
     def __post_init__(self) -> None:
         check_choice("combine", self.combine, COMBINE, EmitError)
@@ -58,7 +62,7 @@ class EmitOptions:
             f"loads={self.loads!r}": self.loads != "pointers" and not self.target.descriptors,
             "dependent_launch=True": self.dependent_launch and not self.target.dependent_launch,
             "tanh='hardware'": self.tanh == "hardware" and not self.target.hardware_tanh,
-            "combine='last_program'": self.combine == "last_program" and self.target.kind == "hip",
+            f"combine={self.combine!r}": self.combine != "kernel" and self.target.kind == "hip",
         }
         for what, missing in requires.items():
             if missing:
@@ -78,8 +82,8 @@ class EmitOptions:
         ):
             # Copies by the copy engine are not ordered with the arrival at a counter; and a kernel that starts early
             # has no kernel to wait for.
-            if self.combine == "last_program" and value != usual:
+            if self.combine != "kernel" and value != usual:
                 raise EmitError(
-                    f"combine='last_program' with {name}={value!r}: expected {name}={usual!r}",
+                    f"combine={self.combine!r} with {name}={value!r}: expected {name}={usual!r}",
                     help=f"leave {name} out, or take combine='kernel'",
                 )

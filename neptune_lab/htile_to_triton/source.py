@@ -42,7 +42,8 @@ class KernelSource:
         sizes: sizes that are known at the launch, in the order in which the launcher passes them, after the rest;
             `grid` is that of the program's sample.
         counters: groups of programs whose last one does the work of the next HTile kernel (`last_program`); their
-            counters are passed after the tensors.  0: the kernel is one HTile kernel.
+            counters are passed after the tensors.  0: the kernel is one HTile kernel, or `waits`.
+        waits: the HTile kernels that this one is, whose programs wait for each other (`waiting`); (): one.
     """
 
     name: str
@@ -56,6 +57,7 @@ class KernelSource:
     fused: bool = True
     sizes: tuple[str, ...] = ()
     counters: int = 0
+    waits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

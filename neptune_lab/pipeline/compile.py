@@ -26,11 +26,12 @@ from neptune_lab.pipeline.lower import lower, passed, translated_and_verified
 from neptune_lab.pipeline.normalise import asks_for_last_tile, kernels, normalised, shared, stored_bytes
 from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.pipeline.part_configs import configs_of_parts, sizes_per_nest
+from neptune_lab.pipeline.shared_rows import shared_rows
 from neptune_lab.pipeline.tuned import chooses_by_default, chosen_kernel
 from neptune_lab.pipeline.validate import validate as run_validation
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import check_switch
-from neptune_lab.target import Target, as_target
+from neptune_lab.target import ANY, Target, as_target
 
 if TYPE_CHECKING:
     from neptune_lab.htile.nodes import Program as TileProgram
@@ -282,8 +283,16 @@ def compile(
             )
         kernel = lower(op.copy(), chosen, target)
     else:
-        kernel = compile_operator(op, template, sized, chosen, target)
-        if code is None and (target is not None or chooses_by_default()):
+        kernel, free = None, code is None and (target is not None or chooses_by_default())
+        if free and template is None and sized is None and not disable_passes:
+            kernel = shared_rows(
+                op,
+                lambda choice: compile_operator(op, choice.template, choice.config, choice.code, target),
+                target or Target.current(otherwise=ANY),
+            )
+        if kernel is None:
+            kernel = compile_operator(op, template, sized, chosen, target)
+        if free:
             kernel = with_copy_engine(kernel)
     return validated(kernel, validate)
 

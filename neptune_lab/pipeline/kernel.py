@@ -92,8 +92,10 @@ class Kernel:
     @property
     def outline(self) -> str:
         """A summary of `htile`: loops, what each loads, multiplies, masks and stores, and lines of code per kernel."""
-        tiles, said = iter(self.htile.kernels), dict[str, str]()
+        together = {name for k in self.triton.kernels for name in k.waits[:-1]}
+        tiles, said = (k for k in self.htile.kernels if k.name not in together), dict[str, str]()
         for k in self.triton.kernels:
+            said |= dict.fromkeys(k.waits[:-1], f"in {k.name}, whose programs wait for each other")
             said[next(tiles).name] = f"{len(k.text.splitlines())} lines of {k.language.capitalize()}"
             if k.counters:
                 said[next(tiles).name] = f"in the last programs of {k.name}"

@@ -94,6 +94,7 @@ _OF_ONE_SIZE = frozenset(
         "cut_long_rows",
         "load_row_tiles_ahead",
         "reread_backwards",
+        "share_rows",
         "shift_vectors",
         "squares_without_scale",
     }
@@ -149,6 +150,8 @@ def code_passes(code: CodeOptions, *, any_size: bool = False) -> dict[str, htile
     weights = {"split_rounded_weights"} if code.rounded_weights == "single" else set[str]()
     left_out = {*code.disable_passes, *by_data, *by_list, *weights}
     chosen = {name: rewrite for name, rewrite in htile_passes.PASSES.items() if name not in left_out}
+    if code.combine == "waiting":  # before the passes that look at rows as they are
+        chosen = {"share_rows": htile_passes.ALL_PASSES["share_rows"], **chosen}
     if code.hidden_tiles == "list" and "skip_tiles_by_list" in chosen:
         chosen["skip_tiles_by_list"] = htile_passes.ALL_PASSES["skip_every_tile_by_list"]
     if code.interleave > 1:

@@ -52,7 +52,7 @@ class CodeOptions:
     tanh: Literal["exp2", "hardware"] = "exp2"
     loop_stages: int | None = None
     dependent_launch: bool = False
-    combine: Literal["kernel", "last_program"] = "kernel"
+    combine: Literal["kernel", "last_program", "waiting"] = "kernel"
     interleave: Literal[1, 2] = 1
     hidden_tiles: Literal["auto", "bounds", "list"] = "auto"
     rounded_weights: Literal["single", "split"] = "single"
@@ -89,9 +89,9 @@ class CodeOptions:
                 f"disable_passes={shown(self.disable_passes)}: expected a tuple of names of passes",
                 help='for example disable_passes=("longest_first",)',
             )
-        if self.combine == "last_program" and self.code == "gluon":
+        if self.combine != "kernel" and self.code == "gluon":
             raise EmitError(
-                "combine='last_program' with code='gluon': its kernels are not joined",
+                f"combine={self.combine!r} with code='gluon': its kernels are not joined",
                 help="leave code out, or take combine='kernel'",
             )
         for name in self.disable_passes:

@@ -200,7 +200,7 @@ def test_refusals():
         EmitOptions(combine="last_program", dependent_launch=True, target=Target("h200"))
     with pytest.raises(EmitError, match="code='gluon': its kernels are not joined"):
         nl.CodeOptions(combine="last_program", code="gluon")
-    refused("expected one of 'kernel', 'last_program'", combine="first_program")
+    refused("expected one of 'kernel', 'last_program', 'waiting'", combine="first_program")
 
 
 PLAIN = """program sums(x) -> out

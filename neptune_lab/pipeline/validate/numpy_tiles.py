@@ -116,6 +116,10 @@ class Pointer:
     def __sub__(self, other: Any) -> Pointer:
         return Pointer(self.memory, self.offsets - _wide(other))
 
+    def to(self, _: Any) -> Pointer:
+        """The same memory in words of 64 bits, of which a number here has one."""
+        return self
+
 
 def _wide(offsets: Any) -> Any:
     return offsets.astype(np.int64) if isinstance(offsets, np.ndarray) else int(offsets)

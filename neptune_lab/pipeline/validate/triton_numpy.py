@@ -123,6 +123,8 @@ class _Language:
 
     def __init__(self) -> None:
         self.instance: tuple[int, ...] = (0, 0, 0)
+        self.grid: tuple[int, ...] = (1, 1, 1)
+        self.pointer_type = lambda dtype: dtype
         for name in ("float16", "bfloat16", "float32", "float64", "int1", "int8", "int16", "int32", "int64", "uint8"):
             setattr(self, name, Dtype(name))
         for dtype, name in TRITON_NAMES.items():
@@ -153,6 +155,9 @@ class _Language:
     def program_id(self, axis: int) -> Any:
         return self.instance[axis]
 
+    def num_programs(self, axis: int) -> Any:
+        return self.grid[axis]
+
     def __getattr__(self, name: str) -> Any:
         for row in rows("htile"):
             if row.triton == f"tl.{name}":
@@ -160,8 +165,13 @@ class _Language:
         raise UnknownSpelling(f"tl.{name} is not known to the NumPy form of Triton")
 
 
-# Helpers that handle floats of 8 bits as bits in Triton's interpreter; here, tiles have their values in float32.
+# Helpers that handle numbers as bits in Triton: floats of 8 bits, which tiles here have in float32, and numbers that
+# are passed on in words with a mark.
 _WITHOUT_BITS: dict[str, Callable[..., Any]] = {
+    "_give": lambda word, value, mark: store(word, value),
+    "_take": lambda words, mark: tile(np.asarray(load(words), np.float32)),
+}
+_WITHOUT_BITS |= {
     f"_{what}_{name}": function
     for name, dtype in (("e4m3", "float8_e4m3fn"), ("e5m2", "float8_e5m2"))
     for what, function in (
@@ -170,6 +180,14 @@ _WITHOUT_BITS: dict[str, Callable[..., Any]] = {
         ("dot_of", lambda a, b: _dot(a, b)),
     )
 }
+
+
+def _two_rows_each(device: Any, parts: int, rows: int, resident: int) -> int:
+    """The groups of programs that share rows: each has two, whose words do not overlap."""
+    return -(-rows // 2)
+
+
+GROUPS_OF_ROWS = _two_rows_each
 
 
 class _Function:
@@ -184,6 +202,7 @@ class _Function:
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         def launch(*args: Any, num_warps: int = 4, num_stages: int = 1, **_: Any) -> None:
             given = [Pointer(a) if isinstance(a, Memory) else a for a in args]
+            self.language.grid = (*grid, 1, 1)[:3]
             for instance in itertools.product(*(range(n) for n in grid)):
                 self.language.instance = (*instance, 0, 0)[:3]
                 self.function(*given)
@@ -311,7 +330,8 @@ def run_sets(
         "pow": np.power,
     }
     exec(_code(source.text, f"<{source.name}>"), scope)  # the emitter's own text
-    scope["_counters"] = lambda device, count: Memory(np.zeros((len(sets), count), np.int32), kinds["int32"])
+    scope["_counters"] = lambda device, count: Memory(np.zeros((len(sets), count)), kinds["float64"])
+    scope["_groups"] = GROUPS_OF_ROWS
     memories = []
     for name in order:
         dtype = kinds[dtypes[name]]

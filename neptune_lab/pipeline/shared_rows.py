@@ -1,0 +1,74 @@
+"""Rows that are longer than a program holds and are written, as those of a softmax: programs share them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from neptune_lab.errors import NeptuneError
+from neptune_lab.htile_passes.share_rows import OF_A_WARP
+from neptune_lab.htile_to_triton.waiting import resident
+from neptune_lab.loop_schedule.templates.config import TileConfig
+from neptune_lab.loop_schedule.templates.long_rows import HELD
+from neptune_lab.pipeline.choice import Choice
+from neptune_lab.pipeline.kernel import Kernel
+from neptune_lab.pipeline.options import CodeOptions
+from neptune_lab.strict.dtypes import itemsize
+from neptune_lab.target import Target
+
+if TYPE_CHECKING:
+    from neptune_lab.operators import Operator
+
+# Warps of a program that has a part of a row: with vectors along the rows, such as the scale of a norm, and without. On
+# an H200 layer_norm of 2509 x 118068 takes 405 us with 2 and 430 with 4, softmax of 6965 x 132506 1258 and 1149.
+WITH_VECTORS, WITHOUT = 2, 4
+# The fewest rows of a group of programs: in its first and last turns, some wait.
+FEWEST_TURNS = 6
+
+
+def shared_rows(operator: Operator, make: Callable[[Choice], Kernel], target: Target) -> Kernel | None:
+    """The kernel in which programs share rows and wait for each other once a row.
+
+    Args:
+        operator: what is compiled.
+        make: compiles a choice.
+        target: the GPU.
+
+    Returns:
+        The kernel; None if rows are short, few or not written, the GPU is another one than those where it was measured,
+        programs would wait more than once, or the choice is refused.
+    """
+    found = _rows(operator)
+    if found is None or not target.warpgroup_products:
+        return None
+    rows, width = found
+    warps = WITH_VECTORS if any(spec.shape == (width,) for spec in operator.inputs) else WITHOUT
+    parts = -(-width // (OF_A_WARP * warps))
+    groups = resident(warps) * target.sm_count // parts
+    if width <= HELD[-1][0] or groups < 1 or rows < FEWEST_TURNS * groups:
+        return None
+    config = TileConfig(block_q=1, block_kv=width, num_warps=warps)
+    with suppress(NeptuneError):
+        kernel = make(Choice("rolling_update", config, CodeOptions(combine="waiting")))
+        if [len(one.waits) for one in kernel.triton.kernels if one.waits] == [2]:
+            return replace(kernel, chosen=f"the shape: {parts} programs share each row of {width} elements")
+    return None
+
+
+def _rows(operator: Operator) -> tuple[int, int] | None:
+    """The rows of an operator's input and their length, if there is one matrix, and it has 16 bits an element, as has
+    the one that is made of it."""
+    matrices = [spec for spec in operator.inputs if len(spec.shape) == 2]
+    if len(matrices) != 1 or operator.parts or operator.family is not None:
+        return None
+    (matrix,) = matrices
+    made = [spec for spec in operator.outputs if spec.shape == matrix.shape]
+    if len(operator.outputs) != 1 or len(made) != 1 or any(itemsize(spec.dtype) != 2 for spec in (matrix, *made)):
+        return None
+    rows, width = matrix.shape
+    return rows, width
+
+
+__all__ = ["shared_rows"]
