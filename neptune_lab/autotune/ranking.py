@@ -39,6 +39,8 @@ RANKED = frozenset({"block_q", "block_kv", "splits"})
 MOST = 200
 # Elements of the keys that a program of two groups of warps reads, at least, unless rows are wider than `WIDE`.
 FEWEST_ELEMENTS, WIDE = 40_000, 128
+# Kernels that take less time, and accumulate no more columns, get tiles of one group of warps.
+SMALL_S, SMALL_COLUMNS = 60e-6, 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +60,12 @@ class Ranking:
     Args:
         ranked: the first is compiled, the others only if it is refused.
         model: what the estimates are from, and how far they are off, in a sentence.
+        small: whether tiles of one group of warps suit the form in Gluon.
     """
 
     ranked: tuple[Ranked, ...]
     model: str
+    small: bool = False
 
     def why(self, one: Ranked) -> str:
         """How a choice was found, in a sentence."""
@@ -116,7 +120,8 @@ def ranking(
     rolls = template or operator.template or resolve.template
     if kind(nests) == "rows":
         near = None  # (rows of all lengths were measured for what the shape suggests: docs/using/benchmark.md)
-    fills = _fills_groups(resolve, target)
+    most = _most_shown(resolve)
+    fills = _fills_groups(resolve, most, target)
     gluon = _suits(nests, rolls, target) and fills
     if near is not None and near.code.code == "gluon" and not fills:
         near = None
@@ -137,7 +142,9 @@ def ranking(
     ]
     rest = sorted((other for other in (*usual, *others) if other is not first), key=lambda other: other.seconds)
     order = [*rest, first] if others else [first, *rest]
-    return Ranking(tuple(sorted(order, key=lambda other: other.seconds) if others else order), calibrated.told)
+    ordered = sorted(order, key=lambda other: other.seconds) if others else order
+    small = any(one.origin == GLUON and _is_small(resolve, most, one.seconds) for one in usual)
+    return Ranking(tuple(ordered), calibrated.told, small)
 
 
 def _of_few_rows(few: FewRows, resolve: Resolver, near: Choice | None, template: str | None) -> Ranking:
@@ -169,23 +176,59 @@ def _only(operator: Operator, resolve: Resolver) -> str | None:
     return operator.template or ("rolling_update" if masked and resolve.template == "rolling_update" else None)
 
 
-def _fills_groups(resolve: Resolver, target: Target) -> bool:
+def _rows_of_groups(resolve: Resolver) -> tuple[int, int]:
+    """The rows of the first nest, and those of a program of two groups of warps; 1 without rows."""
+    program, nest = resolve.program, resolve.nests[0]
+    if nest.row_axis is None:
+        return 1, 1
+    rows = tree.find_block(program, nest.first)[1].iter(nest.row_axis).extent
+    return rows, min(rows, 2 * GROUP_ROWS)
+
+
+def _most_shown(resolve: Resolver) -> int:
+    """The most columns that a program of two groups of warps sees: the first, the middle or the last."""
+    program, nest = resolve.program, resolve.nests[0]
+    if nest.row_axis is None:
+        return columns_of(program, nest)
+    rows, size = _rows_of_groups(resolve)
+    most = 0
+    for start in {0, (rows - size) // 2, rows - size}:
+        first, end = shown_columns(program, nest, range(start, start + size))
+        most = max(most, end - first)
+    return most
+
+
+def _fills_groups(resolve: Resolver, most: int, target: Target) -> bool:
     """Whether programs of two groups of warps, which Gluon has, have enough to do, and are enough.
 
     Otherwise, kernels in Triton with 64 rows take 0.65 to 0.95 of the time of those in Gluon on an H200 (nine problems
     of prefill and chunks); with more, 1.04 to 1.4 (twelve problems).  Wider rows have enough in any case.
+
+    Args:
+        most: the columns that a program sees.
     """
     program, nest = resolve.program, resolve.nests[0]
     width = power_of_two(max(folded(program, nest), accumulated(program, nest)))
     if nest.row_axis is None or width > WIDE or len(resolve.nests) > 1:
         return True
-    rows = tree.find_block(program, nest.first)[1].iter(nest.row_axis).extent
-    size = min(rows, 2 * GROUP_ROWS)
-    most = 0
-    for start in {0, (rows - size) // 2, rows - size}:
-        first, end = shown_columns(program, nest, range(start, start + size))
-        most = max(most, end - first)
+    size = _rows_of_groups(resolve)[1]
     return most * width >= FEWEST_ELEMENTS and 2 * parallelism(program, nest, size) >= target.sm_count
+
+
+def _is_small(resolve: Resolver, most: int, seconds: float) -> bool:
+    """Whether tiles of one group of warps are chosen, for which Triton takes a third of the time of tiles of two, whose
+    code it compiles for each.
+
+    Two such programs share a multiprocessor: on an H200, twelve problems of 12 to 48 us took 0.73 to 1.11 of the time,
+    0.98 by geometric mean; longer ones up to 1.43, and with 256 columns, of which one program has room, up to 1.33.
+
+    Args:
+        most: the columns that a program sees; the model counts all.
+        seconds: about how long the form in Gluon takes.
+    """
+    program, nest = resolve.program, resolve.nests[0]
+    shown = most / columns_of(program, nest)
+    return len(resolve.nests) == 1 and seconds * shown < SMALL_S and accumulated(program, nest) <= SMALL_COLUMNS
 
 
 def _space(

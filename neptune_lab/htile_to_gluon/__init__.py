@@ -9,6 +9,7 @@ from __future__ import annotations
 from neptune_lab.htile_to_gluon.module import emit, why_unsupported
 from neptune_lab.htile_to_gluon.options import GluonOptions
 from neptune_lab.htile_to_gluon.untuned import (
+    SHORT_LOOP,
     fits_registers,
     moves_no_weights,
     suits_persistence,
@@ -17,6 +18,7 @@ from neptune_lab.htile_to_gluon.untuned import (
 )
 
 __all__ = [
+    "SHORT_LOOP",
     "GluonOptions",
     "emit",
     "fits_registers",

@@ -44,12 +44,16 @@ def _fits(program: Program, kernel: Kernel) -> bool:
     return matched is None or fits(*matched)
 
 
-def suits_persistence(program: Program) -> bool:
+def suits_persistence(program: Program, short: int = SHORT_LOOP) -> bool:
     """Whether persistent programs are faster, as far as measured on an H200: up to 33% if programs have few tiles, 28%
     slower for 48 tiles, and 10% slower if the row work computes tanh.  Not measured for products of 8 bits.  Without
-    room for an output tile beside those that are loaded ahead (heads of 256 columns), they take 12% to 37% longer."""
+    room for an output tile beside those that are loaded ahead (heads of 256 columns), they take 12% to 37% longer.
+
+    Args:
+        short: programs of at most so many tiles are persistent.
+    """
     return all(
-        _is_short(kernel)
+        _is_short(kernel, short)
         and not _computes_tanh(kernel)
         and not rounds_to_eights(kernel)
         and _has_room_for_outputs(program, kernel)
@@ -99,10 +103,10 @@ def _leaves_matrix(program: Program, kernel: Kernel) -> bool:
     return any(leaves_rows(program.tensor(b.tensor), shape_of(b, program)[0]) for b in loaded)
 
 
-def _is_short(kernel: Kernel) -> bool:
+def _is_short(kernel: Kernel, short: int = SHORT_LOOP) -> bool:
     loops = tuple(stmt for stmt in kernel.body if isinstance(stmt, For))
     points = bound_points(loops, grid_env(kernel))
-    return points is not None and all(_tiles(loops, at) <= SHORT_LOOP for at in points)
+    return points is not None and all(_tiles(loops, at) <= short for at in points)
 
 
 def _tiles(loops: tuple[For, ...], at: dict[str, int]) -> int:

@@ -12,12 +12,14 @@ from math import prod
 
 from neptune_lab.htile_passes import PASSES, apply
 from neptune_lab.htile_to_gluon import (
+    SHORT_LOOP,
     fits_registers,
     moves_no_weights,
     suits_persistence,
     suits_tie,
     suits_wide_tiles,
 )
+from neptune_lab.htile_to_triton.module import rounds_to_eights
 from neptune_lab.loop_schedule.templates import TileConfig
 from neptune_lab.pipeline.choice import Choice
 from neptune_lab.pipeline.fallback import REFUSALS
@@ -38,22 +40,28 @@ SKIPPING_COLUMNS = 64
 SKIPPING = TileConfig(block_q=64, block_kv=64, num_warps=4, num_stages=3)
 
 
-def gluon_kernel(make: Callable[[Choice], Kernel], choice: Choice) -> Kernel | None:
+# Tiles of one consumer, which compile in less time than those of two.
+SMALL = {"block_q": 64, "block_kv": 64}
+
+
+def gluon_kernel(make: Callable[[Choice], Kernel], choice: Choice, *, small: bool = False) -> Kernel | None:
     """The kernel of a choice in Gluon, with the options that suit its tiles; in Triton if that skips tiles by the
     values of an input, which Gluon does not.
 
     Args:
         make: compiles a choice.
+        small: whether its tiles are those of one consumer, unless it has persistent programs.
 
     Returns:
         The kernel; None if it would spill registers, or is refused.
     """
+    if small and (made := _small(make, choice)) is not None:
+        return made
     for config in (choice.sizes, replace(choice.sizes, block_kv=FEWER_COLUMNS)):
         with suppress(*REFUSALS):
             kernel = make(replace(choice, config=config))
             if _would_skip_by_data(kernel):
-                skipping = SKIPPING if _widest_output(kernel) > SKIPPING_COLUMNS else None
-                return make(Choice(choice.template, skipping, CodeOptions()))
+                return _skipping(make, choice, kernel)
             if not fits_registers(kernel.htile):
                 if _widest_output(kernel) > WIDE_COLUMNS:
                     continue  # with half of the scores, there is room for them
@@ -64,6 +72,27 @@ def gluon_kernel(make: Callable[[Choice], Kernel], choice: Choice) -> Kernel | N
             if not persistent and not suits_tie(kernel.htile):
                 return kernel
             return emitted_with(kernel, replace(kernel.code, persistent=persistent, tie=True))
+    return None
+
+
+def _skipping(make: Callable[[Choice], Kernel], choice: Choice, kernel: Kernel) -> Kernel:
+    """The kernel in Triton, which skips tiles by the values of an input."""
+    skipping = SKIPPING if _widest_output(kernel) > SKIPPING_COLUMNS else None
+    return make(Choice(choice.template, skipping, CodeOptions()))
+
+
+def _small(make: Callable[[Choice], Kernel], choice: Choice) -> Kernel | None:
+    """The kernel with tiles of one consumer; None if that is refused, or persistent programs of two are faster."""
+    with suppress(*REFUSALS):
+        kernel = make(replace(choice, config=replace(choice.sizes, **SMALL)))
+        if _would_skip_by_data(kernel):
+            return _skipping(make, choice, kernel)
+        shared = 2 * (kernel.target or Target.current(otherwise=DEFAULT)).sm_count
+        if _programs(kernel) > shared and suits_persistence(kernel.htile, 2 * SHORT_LOOP):
+            return None
+        if not fits_registers(kernel.htile) or any(map(rounds_to_eights, kernel.htile.kernels)):
+            return None
+        return emitted_with(kernel, replace(kernel.code, tie=suits_tie(kernel.htile)))
     return None
 
 
@@ -94,8 +123,12 @@ def suited_to_lengths(kernel: Kernel) -> Kernel:
 def _fills_twice(kernel: Kernel) -> bool:
     """Whether some multiprocessor has a second program: else persistent programs save nothing, and take up to 9% longer
     on an H200."""
-    programs = max(prod(axis.extent for axis in part.grid) for part in kernel.htile.kernels)
-    return programs > (kernel.target or Target.current(otherwise=DEFAULT)).sm_count
+    return _programs(kernel) > (kernel.target or Target.current(otherwise=DEFAULT)).sm_count
+
+
+def _programs(kernel: Kernel) -> int:
+    """The most programs of a kernel in it."""
+    return max(prod(axis.extent for axis in part.grid) for part in kernel.htile.kernels)
 
 
 def suited_to_odd_lengths(code: CodeOptions) -> CodeOptions:

@@ -8,6 +8,7 @@ import torch
 import neptune_lab as nl
 from neptune_lab import records
 from neptune_lab.operators import attention
+from neptune_lab.operators.math import tanh
 from neptune_lab.pipeline import chosen_kernel, tuned
 from neptune_lab.pytorch import compiled
 from neptune_lab.target import Target
@@ -89,3 +90,29 @@ def test_a_record_of_lengths_that_tiles_divide_is_suited_to_one_that_they_do_not
 def test_nothing_is_chosen_for_a_template_that_no_choice_has():
     made = chosen_kernel(CASES["prefill"], lambda choice: pytest.fail("nothing is compiled"), template="split_k_update")
     assert made is None
+
+
+def causal(b, h, q, kv):
+    return kv <= q
+
+
+def window(b, h, q, kv):
+    return (kv <= q) & (q - kv < 256)
+
+
+def capped(score, b, h, q, kv):
+    return 30.0 * tanh(score / 30.0)
+
+
+@pytest.mark.parametrize(("sizes", "score", "mask", "rows"), [
+    ((1, 16, 793, 793, 128), None, causal, 64),
+    ((2, 4, 4944, 4944, 96), capped, window, 64),  # which shows few of the columns that the model counts
+    ((2, 4, 4944, 4944, 96), capped, causal, 128),
+    ((1, 16, 793, 793, 256), None, causal, 128),  # a multiprocessor has no room for two programs
+    ((1, 64, 701, 701, 128), None, causal, 128),  # programs of two consumers are persistent
+])  # fmt: skip
+def test_short_kernels_have_tiles_of_one_consumer(sizes, score, mask, rows):
+    choice = tuned.untuned_choice(attention.general(*sizes, score, mask, empty_rows="zero", live=True), H200)
+    assert choice is not None
+    assert choice.code.code == "gluon"
+    assert choice.sizes.block_q == rows
