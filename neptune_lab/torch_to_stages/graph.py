@@ -11,7 +11,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from dataclasses import dataclass
 from functools import cache
 from threading import RLock
@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 import torch
 import torch.fx.traceback as fx_traceback
 from torch._export import utils as export_utils
+from torch._guards import detect_fake_mode
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
@@ -123,7 +124,8 @@ def graph_of_module(module: torch.fx.GraphModule, decomposition: Callable[[Any],
     names = tuple(node.name for node in module.graph.nodes if node.op == "placeholder")
     try:
         while found := _found(module.graph, decomposition):
-            with fx_traceback.preserve_node_meta():
+            # (a definition of torch may make tensors, which have to be fake as its inputs are)
+            with fx_traceback.preserve_node_meta(), detect_fake_mode(examples) or nullcontext():
                 module = make_fx(torch.fx.Interpreter(module).run, decomposition_table=found)(*examples)
     except (RuntimeError, TypeError, NotImplementedError) as error:
         raise DefinitionError(f"torch cannot take a graph apart: {first_line(str(error))}", help=_HELP) from error

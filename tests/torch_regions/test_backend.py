@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from threading import Thread
 from typing import Any
 
@@ -311,6 +312,24 @@ def test_a_region_without_a_kernel_for_all_sizes_compiles_few_and_then_runs_in_t
             torch.testing.assert_close(compiled(x), torch.log_softmax(x, -1) * 3)
     kinds = [isinstance(one, LoadedKernel) for one in launches]
     assert kinds == [True, True, True, True, False, True]  # of rows 6 to 10, and 6 again
+
+
+def test_tensors_that_torch_s_definition_of_attention_makes_are_fake(monkeypatch: pytest.MonkeyPatch):
+    """A causal mask met fake tensors at the second length, and the region ran in torch."""
+
+    def refused(*_: Any) -> Any:
+        raise TileError("no kernel for all sizes", help="")
+
+    monkeypatch.setattr("neptune_lab.torch_regions.sizes.kernel_for_sizes", refused)
+    launches = []
+    own = SizedLaunch._kernel
+    monkeypatch.setattr(SizedLaunch, "_kernel", lambda self, *given: launches.append(own(self, *given)) or launches[-1])
+    attention = partial(F.scaled_dot_product_attention, is_causal=True)
+    compiled = torch.compile(lambda q, k, v: attention(q, k, v), backend=backend)
+    for length in (3, 5):
+        q, k, v = torch.randn(3, 1, 1, length, 8)
+        torch.testing.assert_close(compiled(q, k, v), attention(q, k, v))
+    assert [type(one) for one in launches] == [LoadedKernel]
 
 
 def test_an_unknown_option_is_refused():
