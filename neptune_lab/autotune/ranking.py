@@ -219,8 +219,8 @@ def _is_small(resolve: Resolver, most: int, seconds: float) -> bool:
     """Whether tiles of one group of warps are chosen, for which Triton takes a third of the time of tiles of two, whose
     code it compiles for each.
 
-    Two such programs share a multiprocessor: on an H200, twelve problems of 12 to 48 us took 0.73 to 1.11 of the time,
-    0.98 by geometric mean; longer ones up to 1.43, and with 256 columns, of which one program has room, up to 1.33.
+    Two such programs share a multiprocessor: on an H200, eleven problems of 11 to 48 us took 0.73 to 1.10 of the time,
+    0.97 by geometric mean; longer ones up to 1.43, and with 256 columns, of which one program has room, up to 1.33.
 
     Args:
         most: the columns that a program sees; the model counts all.
