@@ -4,8 +4,9 @@
     sum over j of exp(e[j] - m)  = sum over parts p of  sum over j in p of exp(e[j] - m_p) · exp(m_p - m)
 
 with m_p the mean of e in the part, of n_p elements, and the largest e in the part.  The first holds for every m, since
-e - m_p adds up to 0 in a part.  The second holds for every finite m_p, and is used if m is the largest e of the row, so
-that no exponent is above 0: both sides are NaN or 0 together where an element is infinite or NaN.
+e - m_p adds up to 0 in a part; it is used if the row's sum of e is needed too.  The second holds for every finite m_p;
+it is used if m is the largest e of the row, so that no exponent is above 0: both sides are NaN or 0 together where an
+element is infinite or NaN.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal as Lit
 
 from neptune_lab.htile import nodes as ir
-from neptune_lab.htile.walk import simplify
+from neptune_lab.htile.walk import simplify, subexpressions
 from neptune_lab.htile_passes.cut_long_rows import Pieces
 
 _F32, _I32 = "float32", "int32"
@@ -87,12 +88,11 @@ def about_number(reduction: ir.Reduce, made: Mapping[str, ir.TileExpr]) -> About
             found = AboutNumber("exp", of, number) if largest else None
         case _:
             found = None
-    return found if found is not None and number_is_of_the_row(number, made) else None
-
-
-def number_is_of_the_row(number: ir.Access, made: Mapping[str, ir.TileExpr]) -> bool:
-    """Whether an access reads one number, which a statement of the kernel has made."""
-    return number.tensor in made and not any(isinstance(i, ir.Slice | ir.NewAxis) for i in number.index)
+    if found is None or number.tensor not in made or any(isinstance(i, ir.Slice | ir.NewAxis) for i in number.index):
+        return None
+    # Only where the row's own sum or largest element is needed anyway: another sum might overflow.
+    needed = (part for value in made.values() for part in subexpressions(value))
+    return found if any(part == found.own for part in needed) else None
 
 
 def count_of_part(row: Pieces, var: str) -> ir.TileExpr:
