@@ -103,8 +103,8 @@ def fits_one_number(softmax: Softmax, stages: Sequence[Stage]) -> bool:
     """Whether the log-sum-exp may stand for the maximum and the sum.
 
     Formal statement: no number above `LARGEST_SHIFT` is in the scores, other than in conditions and indices, and no
-    element of an input is added in them: it may be a mask of such numbers.  A row whose scores are all near such a
-    number has a log-sum-exp from which the logarithm of the sum was rounded away.
+    element of an input is added in them or chosen in place of others: it may be a mask of such numbers.  A row whose
+    scores are all near such a number has a log-sum-exp from which the logarithm of the sum was rounded away.
     """
     by_name = {stage.name: stage for stage in stages}
     return _largest_number(softmax.scores, by_name, set()) <= LARGEST_SHIFT and not _adds_an_input(
@@ -113,7 +113,8 @@ def fits_one_number(softmax: Softmax, stages: Sequence[Stage]) -> bool:
 
 
 def _adds_an_input(expr: Expr, by_name: Mapping[str, Stage], added: bool) -> bool:
-    """Whether an element of a float input is a summand of a value, or is the value and that is `added`."""
+    """Whether an element of a float input is a summand of a value, or stands in place of another one; or is the value,
+    and that is `added`."""
     match expr:
         case Load(name, _):
             made = by_name.get(name)
@@ -123,6 +124,7 @@ def _adds_an_input(expr: Expr, by_name: Mapping[str, Stage], added: bool) -> boo
         case Op("add" | "sub", args):
             return any(_adds_an_input(x, by_name, added=True) for x in args)
         case Op("select", (_, a, b)):
+            added |= not isinstance(a, Const) and not isinstance(b, Const)  # one of them hides the other
             return any(_adds_an_input(x, by_name, added) for x in (a, b))
         case Cast(dtype, arg) if "float" in dtype:
             return _adds_an_input(arg, by_name, added)
