@@ -42,18 +42,18 @@ def rows_of_group(ctx: Context, joined: Waiting, emit_body: Callable[[Context, t
     ctx.line(f"{words} = {ctx.counters}.to(tl.pointer_type(tl.int64))")
     ctx.line(f"{before} = tl.load({words}).to(tl.int32)")
     row = ctx.names.fresh(joined.row.var)
-    with _inside(ctx, f"for {turn} in range({turns} + {late}):" if late else f"for {turn} in range({turns}):"):
+    with _inside(ctx, f"for {turn} in range({_moved(turns, late)}):"):
         for n, kernel in enumerate(joined.kernels):
             ctx.node, ctx.origin = kernel.node_id, kernel.name
-            own = f"{turn} - {DELAY * n}" if n * DELAY else turn
-            ctx.line(f"{row} = ({own}) * {groups} + {group}" if n * DELAY else f"{row} = {turn} * {groups} + {group}")
-            exists = f"{row} < {rows}" if not n * DELAY else f"({row} >= 0) & ({row} < {rows})"
+            own = f"({turn} - {DELAY * n})" if n * DELAY else turn
+            ctx.line(f"{row} = {own} * {groups} + {group}")
+            exists = f"({row} >= 0) & ({row} < {rows})" if n * DELAY else f"{row} < {rows}"
             with _inside(ctx, f"if {exists}:", joined.row.var) as header:
                 ctx.variables[joined.row.var] = (row, header)
                 ctx.mark = ctx.name_for("mark", "mark", ctx.scope)
                 given = ctx.name_for("given", "given", ctx.scope)
-                ctx.line(f"{ctx.mark} = {before} + {own} + 1")
-                place = f"({own}) % {joined.depth} * {groups} + {group}"
+                ctx.line(f"{ctx.mark} = {before} + {_moved(turn, 1 - DELAY * n)}")
+                place = f"{own} % {joined.depth} * {groups} + {group}"
                 ctx.line(f"{given} = {words} + {FIRST} + ({place}) * {joined.words}")
                 for k, name in enumerate(joined.passed):
                     ctx.passed[name] = f"{given} + {k * parts}" if k else given
@@ -62,6 +62,15 @@ def rows_of_group(ctx: Context, joined: Waiting, emit_body: Callable[[Context, t
                     _of_parts(ctx, joined, range_of_parts, body, emit_body)
     ctx.node, ctx.origin = joined.whole.node_id, joined.whole.name
     ctx.line(f"{ctx.helper('_leave')}({words}, {before} + {turns}, {groups} * {parts})")
+
+
+def _moved(name: str, by: int) -> str:
+    """A variable plus a constant.
+
+    >>> _moved("turn", 1), _moved("turn", 0), _moved("turn", -2)
+    ('turn + 1', 'turn', 'turn - 2')
+    """
+    return name if by == 0 else f"{name} {'+' if by > 0 else '-'} {abs(by)}"
 
 
 def _of_parts(
