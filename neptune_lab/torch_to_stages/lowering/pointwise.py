@@ -39,6 +39,8 @@ def add_or_subtract(ctx: Context, a: Operand, b: Operand, alpha: Number = 1) -> 
     if ctx.dtype == "bool":
         return ctx.elementwise(lambda x, y: Op("or", (x, y)), a, b)
     name = "add" if ctx.name == "add" else "sub"
+    if name == "sub" and any(isinstance(v, Value) and v.dtype == "bool" for v in (a, b)):
+        raise ctx.refused("for conditions, as in PyTorch: convert them before, with .int()")
 
     def element(x: Expr, y: Expr) -> Expr:
         if alpha != 1:
