@@ -40,7 +40,7 @@ MOST = 200
 # Elements of the keys that a program of two groups of warps reads, at least, unless rows are wider than `WIDE`.
 FEWEST_ELEMENTS, WIDE = 40_000, 128
 # Kernels that take less time, and accumulate no more columns, get tiles of one group of warps.
-SMALL_S, SMALL_COLUMNS = 60e-6, 128
+SMALL_S, SMALL_COLUMNS = 60e-6, 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,8 @@ def _is_small(resolve: Resolver, most: int, seconds: float) -> bool:
     code it compiles for each.
 
     Two such programs share a multiprocessor: on an H200, eleven problems of 11 to 48 us took 0.73 to 1.10 of the time,
-    0.97 by geometric mean; longer ones up to 1.43, and with 256 columns, of which one program has room, up to 1.33.
+    0.97 by geometric mean, and two with 256 columns, of which one program has room, 1.00 to 1.26; longer ones up to
+    1.43.
 
     Args:
         most: the columns that a program sees; the model counts all.

@@ -108,7 +108,7 @@ def capped(score, b, h, q, kv):
     ((1, 16, 793, 793, 128), None, causal, 64),
     ((2, 4, 4944, 4944, 96), capped, window, 64),  # which shows few of the columns that the model counts
     ((2, 4, 4944, 4944, 96), capped, causal, 128),
-    ((1, 16, 793, 793, 256), None, causal, 128),  # a multiprocessor has no room for two programs
+    ((1, 16, 793, 793, 256), None, causal, 64),
     ((1, 64, 701, 701, 128), None, causal, 128),  # programs of two consumers are persistent
 ])  # fmt: skip
 def test_short_kernels_have_tiles_of_one_consumer(sizes, score, mask, rows):
