@@ -80,12 +80,40 @@ def _split_keys(x):
     return x.reshape([x.shape[0], 2, x.shape[1] // 2]).permute([0, 2, 1]).split()
 '''
 
+# The compiler packs conversions by moves of bytes; in this order, the second instruction merges the first's result. By
+# ptxas 12.8, a tile of 256 keys with rests is 883 instructions in place of 931. (Weights that are one number are not
+# faster so, and spill registers under a causal mask.)
+_ROUNDED = '''@gluon.jit
+def _rounded(x):
+    """A tile rounded to e4m3; every thread has four adjacent elements."""
+    bits = gl.inline_asm_elementwise(
+        "{ .reg .b16 low, high; cvt.rn.satfinite.e4m3x2.f32 high, $4, $3; cvt.rn.satfinite.e4m3x2.f32 low, $2, $1; "
+        "mov.b32 $0, {low, high}; }",
+        "=r,f,f,f,f",
+        [x],
+        dtype=gl.int8,
+        is_pure=True,
+        pack=4,
+    )
+    return bits.to(gl.float8e4nv, bitcast=True)
+'''
+
 _ROUNDED_AND_REST = '''@gluon.jit
 def _rounded_and_rest(x):
-    """A tile rounded to 8 bits, and what rounding leaves, also in 8 bits; two elements per instruction."""
-    x = x.to(gl.float16)
-    rounded = x.to(gl.float8e4nv)
-    return rounded, (x - rounded.to(gl.float16)).to(gl.float8e4nv)
+    """Numbers of e4m3, towards zero, and what that leaves, rounded to e4m3: three of a float16's ten binary places
+    stay, and their difference from it is exact. Every thread has four adjacent elements."""
+    rounded, rest = gl.inline_asm_elementwise(
+        "{ .reg .b16 low, high; .reg .b32 a, b, c, d; cvt.rn.f16x2.f32 a, $3, $2; cvt.rn.f16x2.f32 b, $5, $4; "
+        "and.b32 c, a, 0xFF80FF80; and.b32 d, b, 0xFF80FF80; cvt.rn.satfinite.e4m3x2.f16x2 low, c; "
+        "cvt.rn.satfinite.e4m3x2.f16x2 high, d; mov.b32 $0, {low, high}; sub.f16x2 c, a, c; sub.f16x2 d, b, d; "
+        "cvt.rn.satfinite.e4m3x2.f16x2 low, c; cvt.rn.satfinite.e4m3x2.f16x2 high, d; mov.b32 $1, {low, high}; }",
+        "=r,=r,f,f,f,f",
+        [x],
+        dtype=(gl.int8, gl.int8),
+        is_pure=True,
+        pack=4,
+    )
+    return rounded.to(gl.float8e4nv, bitcast=True), rest.to(gl.float8e4nv, bitcast=True)
 '''
 
 _LOCATE = '''@gluon.jit
@@ -364,6 +392,7 @@ HELPERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "_keys_in_halves": (_KEYS_IN_HALVES, ()),
         "_in_order_of_keys": (_IN_ORDER_OF_KEYS, ()),
         "_split_keys": (_SPLIT_KEYS, ()),
+        "_rounded": (_ROUNDED, ()),
         "_rounded_and_rest": (_ROUNDED_AND_REST, ()),
         "_locate": (_LOCATE, ()),
         "_turn": (_TURN, ()),

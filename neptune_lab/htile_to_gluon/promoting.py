@@ -177,22 +177,27 @@ class PromotingConsumer(Consumer):
         wide = ctx.shape(product.a)[1]
         if product.target not in self.left:
             self.left[product.target] = ctx.names.fresh(f"{product.target}_left")
+        layout = ctx.operand_layout(ctx.shape(product.store.target)[1])
         if not product.exact:
             self._line_of_operand(self.left[product.target], product, self._keys(product.a, wide))
             return
         first, second, rounded, rest = (self._name(product, what) for what in ("first", "second", "rounded", "rest"))
-        keys = self._keys(unrounded(product.a), wide)
+        keys = self._keys(unrounded(product.a), wide, layout)
         ctx.line(seq(f"{first}, {second} = ", call(ctx.helper("_split_keys"), keys)))
         ctx.line(f"{rounded}, {rest} = {ctx.helper('_rounded_and_rest')}({first})")
         of_first, of_rest, of_second = self._parts_of_left(product)
         self._line_of_operand(of_first, product, rounded)
         self._line_of_operand(of_rest, product, rest)
-        self._line_of_operand(of_second, product, f"{second}.to(gl.float8e4nv)")
+        self._line_of_operand(of_second, product, f"{ctx.helper('_rounded')}({second})")
 
-    def _keys(self, tile: TileExpr, wide: int) -> Doc:
-        """A tile of weights with its keys in order."""
+    def _keys(self, tile: TileExpr, wide: int, layout: str | None = None) -> Doc:
+        """A tile of weights with its keys in order; if keys are in halves, every thread has four adjacent ones, side by
+        side in the layout of a left operand."""
         text = emit(self.ctx, part(tile, self.rows), wide).doc
-        return text if self.structure.in_halves is None else call(self.ctx.helper("_in_order_of_keys"), text)
+        if self.structure.in_halves is None:
+            return text
+        text = call(self.ctx.helper("_in_order_of_keys"), text)
+        return text if layout is None else call("gl.convert_layout", text, layout, "assert_trivial=True")
 
     def _line_of_operand(self, name: str, product: Product, tile: Doc) -> None:
         """`name` is the tile as a left operand; if keys are in halves, every thread has its elements already."""
