@@ -25,6 +25,9 @@ def split_rounded_weights(program: ir.Program) -> ir.Program:
     at most |w - h| / 16, or 2^-10.  So no weight is further from its value than before.  A masked key has w = 0, and
     both parts are 0.  NaN is NaN in both parts.
 
+    The Gluon emitter takes float16(w) without its last seven digits for h (`_rounded_and_rest`), which is as exact, but
+    for weights below 2^-6, 2^-14 of the largest: h is rounded then, and the sum may be off by 2^-9.
+
     Only for tiles whose every value is an exponential: other factors of 8 bits are what a program asked for.
     """
 
