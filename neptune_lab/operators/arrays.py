@@ -22,6 +22,7 @@ import numpy as np
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.stopped_gradients import noted
+from neptune_lab.operators.tensor_class import seen_class
 
 if TYPE_CHECKING:
     from neptune_lab.operators.math import Scalar
@@ -50,6 +51,11 @@ class Array:
         self._at = at
         self.name = name
         noted(self)
+
+    @property
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """torch.Tensor, to a mod that asks whether it is one."""
+        return seen_class(Array)
 
     def element(self, indices: Indices) -> Scalar:
         """The element at indices that are inside, one per axis."""
@@ -118,14 +124,13 @@ class Array:
 
     def __getattr__(self, name: str) -> Any:
         """A method of torch's tensors, such as `sum`, `float` or `view`."""
-        from neptune_lab.operators import array_functions
+        from neptune_lab.operators import array_functions, foreign
 
-        if name.startswith("__"):
-            raise AttributeError(name)
         if name == "data":
             return noted(self, stops=True)
         if name in ("T", "mT"):
             return array_functions.FUNCTIONS["transpose"](self, -2, -1) if self.ndim > 1 else self
+        foreign.refuse_attribute(name)
         return lambda *args, **kwargs: array_functions.call("torch.Tensor", name, (self, *args), kwargs)
 
     @classmethod

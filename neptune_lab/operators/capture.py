@@ -34,6 +34,8 @@ from neptune_lab.operators.math import Scalar, apply
 from neptune_lab.operators.operations import NARROW, is_wide
 from neptune_lab.operators.reach import Rebuild, arrays_of
 from neptune_lab.operators.stopped_gradients import noted
+from neptune_lab.operators.tensor_class import refuse_types
+from neptune_lab.strict.dtypes import HALVES
 
 if TYPE_CHECKING:
     from neptune_lab.loop_ir.nodes import Block, Expr, Program
@@ -65,7 +67,7 @@ def captured(name: str, source: Any, shape: tuple[int, ...], boolean: bool, narr
         source: the TVM placeholder, or a NumPy array of int64 or float64, of shape `shape`.
         shape: the tensor's shape.
         boolean: whether its elements are conditions.
-        narrow: the dtype of the user's array if it is an integer of 8 or 16 bits, else "".
+        narrow: the dtype of the user's array if it has 8 or 16 bits, else "".
         used: a set to which a read of an element adds `name`.
 
     Returns:
@@ -83,7 +85,7 @@ def captured(name: str, source: Any, shape: tuple[int, ...], boolean: bool, narr
                 element = Scalar(element.value.astype("float32" if element.kind == "float" else "int32"))
         if boolean and element.kind != "bool":
             return element != 0
-        element.narrow = narrow
+        element.narrow, element.half = ("", narrow) if narrow in HALVES else (narrow, "")
         return noted(element)
 
     array = Array(shape, read, name)
@@ -120,7 +122,7 @@ class Captures:
             when the operator was made, since the user may assign others before the definition is built.
         names: the input's name of each captured object, by `id`; `mods` keeps these objects alive.
         scalars: names of the inputs that the user has with shape (), and that have shape (1,) here.
-        narrow: the user's dtypes, by the input's name, of integers of 8 or 16 bits.
+        narrow: the user's dtypes, by the input's name, of those with 8 or 16 bits.
     """
 
     arrays: Mapping[str, np.ndarray]
@@ -250,6 +252,7 @@ def capture(mods: Mapping[str, Any], taken: Collection[str], live: bool = False)
     names: dict[int, str] = {}
     frozen: dict[str, Any] = {}
     for argument, mod in mods.items():
+        refuse_types(argument, mod)
         frozen[argument] = Rebuild(_same if live else _number_or_same).value("", mod)
         for variable, value in arrays_of(mod):
             array = as_numpy(value)
@@ -265,7 +268,7 @@ def capture(mods: Mapping[str, Any], taken: Collection[str], live: bool = False)
             arrays[name] = _converted(argument, variable, np.atleast_1d(array), live)
             if array.dtype == np.bool_:
                 booleans.add(name)
-            if str(array.dtype) in NARROW:
+            if str(array.dtype) in (*NARROW, *HALVES):
                 narrow[name] = str(array.dtype)
             if array.ndim == 0:
                 scalars.add(name)

@@ -121,7 +121,7 @@ def in_place(target: Any, result: Any, name: str) -> Any:
         )
     if target.kind == "float" and is_wide(target.value) != is_wide(result.value):
         result = result.to(target.dtype)
-    target.value, target.narrow = result.value, result.narrow
+    target.value, target.narrow = result.value, result.narrow  # and a half keeps its dtype, as in PyTorch
     return target
 
 
@@ -239,17 +239,52 @@ def dtype_named(value: Any) -> str | None:
 _EVERY_DTYPE = {*DTYPES, "int8", "int16", "uint8", "uint16", "uint32", "uint64", "complex64", "complex128"}
 
 
-def dtype_of(kind: str, wide: bool) -> Any:
+def refuse_attribute(name: str) -> None:
+    """Raise an error for an attribute of a value that is neither a method of torch's tensors nor a function.
+
+    Args:
+        name: the attribute, which a mod reads.
+
+    Raises:
+        AttributeError: torch's tensors have none, so hasattr is False; it is a DefinitionError too.
+        DefinitionError: it is a number or a condition of a tensor that a mod's values lack, such as `is_cuda`.
+    """
+    if name.startswith("__"):
+        raise AttributeError(name)
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    found = getattr(torch.Tensor, name, None)
+    if found is None and not hasattr(torch.Tensor, name):
+        if name in _CONVERSIONS or is_known(name):  # of NumPy, or a function of torch
+            return
+        raise UnknownAttribute(
+            f"a mod reads the attribute {name}, which torch's tensors do not have",
+            help="keep the value in a variable of the mod",
+        )
+    if not callable(found):
+        raise DefinitionError(
+            f"a mod reads the attribute {name} of a value, which is known only when the kernel runs",
+            help="read it before the call, in a variable of its own; a mod may read dtype, shape and ndim",
+        )
+
+
+class UnknownAttribute(DefinitionError, AttributeError):
+    """A mod reads an attribute that torch's tensors do not have."""
+
+
+def dtype_of(kind: str, wide: bool, own: str = "") -> Any:
     """The dtype that a mod sees for a value.
 
     Args:
         kind: "bool", "int" or "float".
         wide: whether numbers have 64 bits; else 32.
+        own: the name of the dtype, if it has 8 or 16 bits.
 
     Returns:
         A dtype of torch; of NumPy if torch is not loaded.
     """
-    name = "bool" if kind == "bool" else f"{kind}{64 if wide else 32}"
+    name = own or ("bool" if kind == "bool" else f"{kind}{64 if wide else 32}")
     torch = sys.modules.get("torch")
     if torch is not None:
         return getattr(torch, name)

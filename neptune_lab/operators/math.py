@@ -22,9 +22,11 @@ from neptune_lab.errors import DefinitionError
 from neptune_lab.operators import foreign
 from neptune_lab.operators.arrays import Array, constant, elementwise
 from neptune_lab.operators.bits import bits, invert, shift
-from neptune_lab.operators.operations import NARROW, convert, is_wide, kind_of, operate, promoted, wrapped
+from neptune_lab.operators.operations import NARROW, convert, is_wide, kind_of, narrow_of, operate, wrapped
 from neptune_lab.operators.stopped_gradients import SAME, noted, same
+from neptune_lab.operators.tensor_class import seen_class
 from neptune_lab.scalar_ops import OPERATIONS, rows
+from neptune_lab.strict.dtypes import HALVES
 
 
 class Scalar:
@@ -34,14 +36,22 @@ class Scalar:
         value: the expression (int32, int64, float32, float64 or bool), the array (int64, float64 or bool), or a plain
             number if all positions have the same.
         narrow: the dtype that PyTorch has for it, if that is an integer of 8 or 16 bits, else "".
+        half: that dtype, if it is float16 or bfloat16 and known: of an element of a captured tensor, or of what was
+            converted.  Arithmetic on it is in float32, and so is the result.
     """
 
-    __slots__ = ("narrow", "value")
+    __slots__ = ("half", "narrow", "value")
     __hash__ = None  # type: ignore[assignment]  # == gives a Scalar, so sets and dicts cannot hold one
 
-    def __init__(self, value: Any, narrow: str = "") -> None:
+    def __init__(self, value: Any, narrow: str = "", half: str = "") -> None:
         self.value = value
         self.narrow = narrow
+        self.half = half
+
+    @property
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """torch.Tensor, to a mod that asks whether it is one."""
+        return seen_class(Scalar)
 
     @property
     def kind(self) -> str:
@@ -171,7 +181,7 @@ class Scalar:
     @property
     def dtype(self) -> Any:
         """torch's dtype, or NumPy's if torch is not loaded."""
-        return foreign.dtype_of(self.kind, is_wide(self.value))
+        return foreign.dtype_of(self.kind, is_wide(self.value), self.narrow or self.half)
 
     @property
     def device(self) -> Any:
@@ -234,7 +244,8 @@ class Scalar:
                 f"a mod converts a value to {name}: expected {', '.join(sorted({*foreign.DTYPES, *NARROW}))}",
                 help="such as .float() or .to(torch.int32)",
             )
-        return Scalar(convert(self.value, foreign.DTYPES[name]))
+        dtype = foreign.DTYPES[name]
+        return Scalar(convert(self.value, dtype), half=dtype if dtype in HALVES else "")
 
     def __index__(self) -> int:
         raise DefinitionError(
@@ -251,8 +262,7 @@ class Scalar:
             return lambda: self._converted(name)
         if name in SAME:
             return same(self, name)
-        if name.startswith("__"):
-            raise AttributeError(name)
+        foreign.refuse_attribute(name)
         return lambda *args, **kwargs: foreign.call("torch.Tensor", name, (self, *args), kwargs)
 
     @classmethod
@@ -372,13 +382,13 @@ def apply(name: str, *args: Any) -> Scalar:
                 f"a mod combines its arguments with a {type(arg).__name__}: only numbers and tensors can be combined",
                 help="read one element of a captured tensor, as in `slopes[h]`",
             )
-    own = _narrow(args) if OPERATIONS[name].kind in _WRAPPING and name not in ("shl", "shr") else ""
+    own = narrow_of(args) if OPERATIONS[name].kind in _WRAPPING and name not in ("shl", "shr") else ""
     if own:  # PyTorch converts a Python number to the dtype of the tensor beside it: bytes[kv] == 256 means == 0
         whole = (isinstance(a, int | np.integer) and not isinstance(a, bool) for a in args)
         args = tuple(int(wrapped(int(a), own)) if is_int else a for a, is_int in zip(args, whole, strict=True))
     values = [a.value if isinstance(a, Scalar) else a for a in args]
     result = operate(name, values)
-    narrow = _narrow(args) if kind_of(result) == "int" else ""
+    narrow = narrow_of(args) if kind_of(result) == "int" else ""
     if narrow and name not in ("select", "min", "max", "floormod"):  # these cannot overflow
         result = wrapped(result, narrow)
     return noted(Scalar(result, narrow))
@@ -386,14 +396,3 @@ def apply(name: str, *args: Any) -> Scalar:
 
 # Operations whose operands have one dtype.
 _WRAPPING = ("number", "integer", "bits", "comparison")
-
-
-def _narrow(args: tuple[Any, ...]) -> str:
-    """The dtype of NARROW that PyTorch has for the result, else ""; plain numbers and conditions do not widen it."""
-    narrow = ""
-    for arg in args:
-        if isinstance(arg, Scalar) and arg.kind == "int":
-            narrow = promoted(narrow or arg.narrow, arg.narrow) if arg.narrow else ""
-            if not narrow:
-                return ""
-    return narrow

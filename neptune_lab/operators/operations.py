@@ -267,3 +267,22 @@ def _rounded(number: float) -> float:
     ordinary = _FLOAT32.tiny <= abs(value) <= _FLOAT32.max or value == 0
     with np.errstate(over="ignore"):
         return value if ordinary else float(np.float32(value))
+
+
+def narrow_of(args: tuple[Any, ...]) -> str:
+    """The dtype of NARROW that PyTorch has for a result; plain numbers and conditions do not widen it.
+
+    Args:
+        args: the operands: `Scalar`s and plain numbers.
+
+    Returns:
+        The dtype's name, else "".
+    """
+    narrow = ""
+    for arg in args:
+        own = getattr(arg, "narrow", None)
+        if own is not None and kind_of(arg.value) == "int":
+            narrow = promoted(narrow or own, own) if own else ""
+            if not narrow:
+                return ""
+    return narrow

@@ -159,8 +159,16 @@ def _defaults_of(function: FunctionType) -> dict[str, Any]:
     return dict(zip(positional[len(positional) - len(given) :], given, strict=True))
 
 
-def _module_values(module: ModuleType, names: frozenset[str]) -> dict[str, Any]:
-    """The module's values of these names; none for a library."""
+def module_values(module: ModuleType, names: frozenset[str]) -> dict[str, Any]:
+    """The module's values of these names; none for a library.
+
+    Args:
+        module: a module.
+        names: those in the code that reads it.
+
+    Returns:
+        The values by name.
+    """
     if is_library(module.__name__):
         return {}
     own = vars(module)
@@ -237,7 +245,7 @@ def arrays_of(mod: Any) -> list[tuple[str, Any]]:
         elif key not in seen:
             seen.add(key)
             if isinstance(value, ModuleType):
-                for own, held in _module_values(value, names).items():
+                for own, held in module_values(value, names).items():
                     visit(own, held, names)
             else:
                 inner = frozenset(names_in(value.__code__)) if isinstance(value, FunctionType) else names
@@ -276,7 +284,7 @@ class Rebuild:
         if is_array(value):
             return self.replaced(name, value)
         if isinstance(value, ModuleType):
-            own = _module_values(value, names).values()
+            own = module_values(value, names).values()
             return self._module(value, names) if any(is_array(v) or arrays_of(v) for v in own) else value
         if not arrays_of(value):
             return value
@@ -316,7 +324,7 @@ class Rebuild:
     def _module(self, module: ModuleType, names: frozenset[str]) -> ModuleType:
         made = ModuleType(module.__name__)
         made.__dict__.update(vars(module))
-        made.__dict__.update({n: self.value(n, v, names) for n, v in _module_values(module, names).items()})
+        made.__dict__.update({n: self.value(n, v, names) for n, v in module_values(module, names).items()})
         return made
 
     def _object(self, value: Any, names: frozenset[str]) -> Any:

@@ -1,0 +1,195 @@
+"""What a mod's tests of classes see: every value that a mod computes with is a `torch.Tensor`, as in FlexAttention.
+
+`isinstance(x, torch.Tensor)`, `torch.is_tensor(x)`, `x.__class__` and `case torch.Tensor():` ask a value for its
+`__class__`.  The answer is `torch.Tensor` where code of the user's asks, wherever that is.  Everybody else gets the
+value's own class: torch's C++ code would read the memory of a tensor.  `type(x)` asks nothing of `x`, so a mod that
+compares it with a class of tensors is refused.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import sys
+from collections.abc import Iterator
+from functools import lru_cache
+from inspect import getattr_static
+from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any, TypeAlias
+
+from neptune_lab.errors import DefinitionError
+from neptune_lab.operators.base import name_of
+from neptune_lab.operators.reach import attributes_of, is_array, is_library, module_values, names_in, parts, with_inner
+from neptune_lab.strict.console import source_line
+
+_OTHERS = frozenset({"neptune_lab", "torch", "numpy", "tvm", "tvm_ffi", "sympy"})
+_CALLS = frozenset({"CALL", "PRECALL", "CALL_FUNCTION_EX"})  # Python 3.11 calls isinstance at PRECALL
+_NAMES = frozenset({"Tensor", "Parameter"})
+_MISSING = object()
+
+
+def seen_class(own: type) -> type:
+    """The class that the code which asks a value for `__class__` sees; a property of that name calls this.
+
+    Args:
+        own: the value's class.
+
+    Returns:
+        `torch.Tensor` for a test of classes in a mod, else `own`.
+
+    Raises:
+        DefinitionError: the test may be of a class such as `torch.FloatTensor`.
+    """
+    frame = sys._getframe(2)  # behind the property
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return own
+    if str(frame.f_globals.get("__name__")).partition(".")[0] in _OTHERS:
+        return torch.Tensor if frame.f_code is torch.is_tensor.__code__ else own
+    op, called, loads = _asking(frame.f_code, frame.f_lasti)
+    if op == "MATCH_CLASS" or (op == "LOAD_ATTR" and called[-1:] == (("LOAD_ATTR", "__class__"),)):
+        return torch.Tensor
+    if op not in _CALLS:
+        return own
+    if called is None:
+        raise DefinitionError(
+            "a mod tests the class of a value, and Python was told to keep no columns of its code",
+            help="run without -X no_debug_ranges and PYTHONNODEBUGRANGES",
+        )
+    if [_MISSING, *_values(frame, called)][-1] is not builtins.isinstance:
+        return own
+    for kind in _values(frame, loads):
+        if any(type(k) is type(torch.FloatTensor) for k in _flat(kind)):
+            raise DefinitionError(
+                "a mod tests a value for a class of tensors of one dtype and device, such as torch.FloatTensor",
+                help="test x.dtype == torch.float32, or isinstance(x, torch.Tensor), which is true of every value",
+            )
+    return torch.Tensor
+
+
+# What instructions load: variables, and attributes of what was loaded before; by the instruction's name.
+_Loads: TypeAlias = tuple[tuple[str, str], ...]
+
+
+@lru_cache(maxsize=1024)
+def _asking(code: CodeType, at: int) -> tuple[str, Any, _Loads]:
+    """The instruction at an offset, what is loaded to be called (None if unknown), and all that the call loads."""
+    every = list(dis.get_instructions(code))
+    found = next(i for i in every if i.offset == at)
+    if found.opname not in _CALLS:
+        return found.opname, ((found.opname, str(found.argval)),), ()
+    place = found.positions
+    if place is None or None in place:
+        return found.opname, None if "isinstance" in code.co_names else (), ()
+    start, end = (place.lineno, place.col_offset), (place.end_lineno, place.end_col_offset)
+    called: list[tuple[str, str]] = []
+    loads: list[tuple[str, str]] = []
+    for step in every:
+        where = step.positions
+        if where is None or None in where or not step.opname.startswith("LOAD_"):
+            continue
+        first, last = (where.lineno, where.col_offset), (where.end_lineno, where.end_col_offset)
+        if start <= first and last <= end:  # pyright: ignore[reportOperatorIssue]
+            names = step.argval if isinstance(step.argval, tuple) else (step.argval,)
+            loads += [(step.opname, str(n)) for n in names]
+            called += [(step.opname, str(n)) for n in names if first == start and last < end]  # pyright: ignore[reportOperatorIssue]
+    return found.opname, tuple(called), tuple(loads)
+
+
+def _values(frame: FrameType, loads: _Loads) -> Iterator[Any]:
+    """What is loaded, one after the other; `_MISSING` for constants and for attributes of what is computed."""
+    value: Any = _MISSING
+    for op, name in loads:
+        if op in ("LOAD_ATTR", "LOAD_METHOD"):
+            value = getattr_static(value, name, _MISSING)
+        else:
+            scopes = frame.f_locals, frame.f_globals, frame.f_builtins
+            value = next((scope[name] for scope in scopes if name in scope), _MISSING)
+        yield value
+
+
+def _flat(kind: Any) -> Iterator[Any]:
+    if isinstance(kind, tuple):
+        for one in kind:
+            yield from _flat(one)
+    else:
+        yield kind
+
+
+# -- type(x) ----------------------------------------------------------------------------------------------------
+
+
+def refuse_types(argument: str, mod: Any) -> None:
+    """Raise DefinitionError for a mod that may compare `type(x)` with a class of tensors.
+
+    Args:
+        argument: "score_mod" or "mask_mod", for messages.
+        mod: a function, another object, or None.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    where, named = "", False
+    for value in _reached(mod):
+        if isinstance(value, type):
+            named |= issubclass(value, torch.Tensor)
+        elif isinstance(value, FunctionType) and not _is_theirs(value):
+            line, names = _of_code(value.__code__)
+            named |= names
+            if line and value.__globals__.get("type", type) is type:
+                file = value.__code__.co_filename
+                text = source_line(file, line)
+                where = f", in {file}, line {line}" + (f": `{text}`" if text else "")
+    if where and named:
+        raise DefinitionError(
+            f"{argument}={name_of(mod)}: type(...) of a value in a mod is not torch.Tensor, as it is in PyTorch{where}",
+            help="leave the test out, or write isinstance(x, torch.Tensor): it is true of every value that a mod gets",
+        )
+
+
+def _is_theirs(function: FunctionType) -> bool:
+    home = str(function.__module__)
+    library = is_library(home) or home.partition(".")[0] in sys.stdlib_module_names - {"__main__"}
+    return library and not function.__code__.co_filename.startswith("<doctest ")
+
+
+@lru_cache(maxsize=1024)
+def _of_code(code: CodeType) -> tuple[int, bool]:
+    """The line on which the code reads `type` (0: nowhere), and whether it names a class of tensors."""
+    line, named = 0, not _NAMES.isdisjoint(names_in(code))
+    for inner in with_inner(code):
+        named |= any(isinstance(c, str) and c in ("Tensor", "torch.Tensor", "Parameter") for c in inner.co_consts)
+        for step in dis.get_instructions(inner):
+            if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval == "type":
+                line = (step.positions and step.positions.lineno) or inner.co_firstlineno
+    return line, named
+
+
+def _reached(mod: Any) -> Iterator[Any]:
+    """Every value that a mod reaches, as `reach.arrays_of`, and the methods of its objects; each once."""
+    seen: set[tuple[int, frozenset[str]]] = set()
+    waiting: list[tuple[Any, frozenset[str]]] = [(mod, frozenset())]
+    while waiting:
+        value, names = waiting.pop()
+        key = id(value), names if isinstance(value, ModuleType) else frozenset()
+        if key in seen or is_array(value):
+            continue
+        seen.add(key)
+        yield value
+        if isinstance(value, ModuleType):
+            waiting += [(held, names) for held in module_values(value, names).values()]
+            continue
+        if isinstance(value, FunctionType):
+            names = frozenset(names_in(value.__code__))
+        elif isinstance(value, dict | set | frozenset):
+            waiting += [(one, names) for one in value if isinstance(one, type | tuple)]
+        elif isinstance(value, type) or attributes_of(value) is not None:
+            kinds = (value if isinstance(value, type) else type(value)).__mro__
+            held = (v for kind in kinds if not is_library(kind.__module__) for v in vars(kind).values())
+            waiting += [(getattr(v, "__func__", v), names) for v in held]
+        waiting += [(held, names) for _, _, _, held in parts(value)]
+        wrapped = getattr(value, "__wrapped__", None) if callable(value) else None  # functools.lru_cache
+        waiting += [(wrapped, names)] if wrapped is not None else []
+
+
+__all__ = ["refuse_types", "seen_class"]
