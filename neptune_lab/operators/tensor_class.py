@@ -38,14 +38,24 @@ def seen_class(own: type) -> type:
         `torch.Tensor` for a test of classes in a mod, else `own`.
 
     Raises:
-        DefinitionError: the test may be of a class such as `torch.FloatTensor`.
+        DefinitionError: the test may be of a class such as `torch.FloatTensor` or `torch.nn.Parameter`.
     """
     frame = sys._getframe(2)  # behind the property
     torch = sys.modules.get("torch")
     if torch is None:
         return own
-    if str(frame.f_globals.get("__name__")).partition(".")[0] in _OTHERS:
+    if _home(frame) in _OTHERS:
+        asked = frame.f_code.co_name == "__instancecheck__" and frame.f_back is not None
+        if asked and _home(frame.f_back) not in _OTHERS:  # pyright: ignore[reportArgumentType]
+            raise DefinitionError(
+                "a mod tests whether a value is a torch.nn.Parameter, a Buffer or the like",
+                help="test the tensor before the call, in a variable of its own",
+            )
         return torch.Tensor if frame.f_code is torch.is_tensor.__code__ else own
+    if _home(frame) == "abc":  # isinstance of an abstract class, such as Iterable
+        while frame.f_back is not None and _home(frame) in ("abc", "typing"):
+            frame = frame.f_back
+        return own if _home(frame) in _OTHERS else torch.Tensor
     op, called, loads = _asking(frame.f_code, frame.f_lasti)
     if op == "MATCH_CLASS" or (op == "LOAD_ATTR" and called[-1:] == (("LOAD_ATTR", "__class__"),)):
         return torch.Tensor
@@ -65,6 +75,11 @@ def seen_class(own: type) -> type:
                 help="test x.dtype == torch.float32, or isinstance(x, torch.Tensor), which is true of every value",
             )
     return torch.Tensor
+
+
+def _home(frame: FrameType) -> str:
+    """The package whose code a frame runs."""
+    return str(frame.f_globals.get("__name__")).partition(".")[0]
 
 
 # What instructions load: variables, and attributes of what was loaded before; by the instruction's name.
@@ -131,7 +146,9 @@ def refuse_types(argument: str, mod: Any) -> None:
         return
     where, named = "", False
     for value in _reached(mod):
-        if isinstance(value, type):
+        if value is type:
+            where = where or ", by another name"
+        elif isinstance(value, type):
             named |= issubclass(value, torch.Tensor)
         elif isinstance(value, FunctionType) and not _is_theirs(value):
             line, names = _of_code(value.__code__)

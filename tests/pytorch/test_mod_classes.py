@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import functools
+from collections.abc import Iterable
+from numbers import Number
 
 import numpy as np
 import pytest
@@ -69,6 +71,7 @@ RIGHT = {
     "a union": lambda x: isinstance(x, int | Tensor),
     "arguments": lambda x: isinstance(*(x, Tensor)),
     "builtins": lambda x: builtins.isinstance(x, Tensor),
+    "abstract": lambda x: isinstance(x, Iterable) and not isinstance(x, Number | str),
     "torch.is_tensor": lambda x: torch.is_tensor(x),
     "is_tensor": is_tensor,
     "__class__": lambda x: x.__class__ is torch.Tensor and x.__class__.__name__ == "Tensor",
@@ -121,6 +124,12 @@ class OfType:
         return score if type(score) is Tensor else score * 2
 
 
+def test_another_name_of_type_is_refused():
+    kind = type
+    with pytest.raises(DefinitionError, match=r"type\(...\) of a value .*by another name"):
+        traced(lambda s, b, h, q, kv: s if kind(s) is Tensor else s * 2)
+
+
 BY_TYPE = {torch.Tensor: 1.0}
 REFUSED = {
     "type is": lambda s, b, h, q, kv: s if type(s) is torch.Tensor else s * 2,
@@ -151,6 +160,7 @@ def test_types_of_other_values_are_read():
     [
         (lambda s, b, h, q, kv: s if isinstance(s, LEGACY) else s * 2, "torch.FloatTensor"),
         (lambda s, b, h, q, kv: s if isinstance(s, torch.LongTensor) else s * 2, "torch.FloatTensor"),
+        (lambda s, b, h, q, kv: s if isinstance(SLOPES, torch.nn.Parameter) else s * 2, "torch.nn.Parameter"),
         (lambda s, b, h, q, kv: s * 2 if s.is_cuda else s, "attribute is_cuda"),
         (lambda s, b, h, q, kv: s * 2 if SLOPES.requires_grad else s, "attribute requires_grad"),
         (lambda s, b, h, q, kv: s * s.width, "attribute width, which torch's tensors do not have"),
