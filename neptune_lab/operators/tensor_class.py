@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from functools import lru_cache
 from inspect import getattr_static
-from types import CodeType, FrameType, FunctionType, ModuleType
+from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeAlias
 
 from neptune_lab.errors import DefinitionError
@@ -183,30 +183,42 @@ def _of_code(code: CodeType) -> tuple[int, bool]:
 
 
 def _reached(mod: Any) -> Iterator[Any]:
-    """Every value that a mod reaches, as `reach.arrays_of`, and the methods of its objects; each once."""
-    seen: set[tuple[int, frozenset[str]]] = set()
-    waiting: list[tuple[Any, frozenset[str]]] = [(mod, frozenset())]
+    """Every value that a mod reaches, as `reach.arrays_of`, and the methods that it may call; each once."""
+    seen: set[int] = set()
+    names: set[str] = {"__getattr__", "__getitem__"}  # in the code that is reached
+    holders: list[tuple[type | ModuleType, set[str]]] = []  # with more names
+    owners: set[int] = set()  # of bound methods; other objects may be called themselves
+    waiting: list[Any] = [mod]
     while waiting:
-        value, names = waiting.pop()
-        key = id(value), names if isinstance(value, ModuleType) else frozenset()
-        if key in seen or is_array(value):
-            continue
-        seen.add(key)
-        yield value
-        if isinstance(value, ModuleType):
-            waiting += [(held, names) for held in module_values(value, names).values()]
-            continue
-        if isinstance(value, FunctionType):
-            names = frozenset(names_in(value.__code__))
-        elif isinstance(value, dict | set | frozenset):
-            waiting += [(one, names) for one in value if isinstance(one, type | tuple)]
-        elif isinstance(value, type) or attributes_of(value) is not None:
-            kinds = (value if isinstance(value, type) else type(value)).__mro__
-            held = (v for kind in kinds if not is_library(kind.__module__) for v in vars(kind).values())
-            waiting += [(getattr(v, "__func__", v), names) for v in held]
-        waiting += [(held, names) for _, _, _, held in parts(value)]
-        wrapped = getattr(value, "__wrapped__", None) if callable(value) else None  # functools.lru_cache
-        waiting += [(wrapped, names)] if wrapped is not None else []
+        for value in waiting:
+            if id(value) in seen or is_array(value):
+                continue
+            seen.add(id(value))
+            yield value
+            if isinstance(value, FunctionType) and not _is_theirs(value):
+                names |= names_in(value.__code__)
+            elif isinstance(value, dict | set | frozenset):
+                waiting += [one for one in value if isinstance(one, type | tuple)]
+            elif isinstance(value, type | ModuleType):
+                holders.append((value, {"__init__"}))
+            elif isinstance(value, MethodType):
+                owners.add(id(value.__self__))
+            elif attributes_of(value) is not None:
+                holders.append((type(value), set() if id(value) in owners else {"__call__", "forward"}))
+            waiting += [held for _, _, _, held in parts(value)]
+            wrapped = getattr(value, "__wrapped__", None) if callable(value) else None  # functools.lru_cache
+            waiting += [] if wrapped is None else [wrapped]
+        found = [v for holder, more in holders for v in _members(holder, names | more)]
+        waiting = [v for v in found if id(v) not in seen]
+
+
+def _members(holder: type | ModuleType, names: set[str]) -> list[Any]:
+    """What code with these names may read of a module, or of a class of the user's: of a property, its function."""
+    if isinstance(holder, ModuleType):
+        return [v for v in module_values(holder, frozenset(names)).values() if not is_array(v)]
+    kinds = [kind for kind in holder.__mro__ if not is_library(kind.__module__)]
+    members = [vars(kind)[name] for kind in kinds for name in sorted(names & vars(kind).keys())]
+    return [getattr(v, "fget", getattr(v, "__func__", v)) for v in members if not is_array(v)]
 
 
 __all__ = ["refuse_types", "seen_class"]

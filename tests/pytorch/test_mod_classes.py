@@ -120,6 +120,19 @@ def kind_of(x):
 
 
 class OfType:
+    def __init__(self):
+        assert type(self) is not Tensor
+
+    @property
+    def asked(self):
+        return lambda s, *index: s if type(s) is Tensor else s * 2
+
+    def by_property(self, s, *index):
+        return self.asked(s, *index)
+
+    def asks_nothing(self, s, b, h, q, kv):
+        return s * 2
+
     def __call__(self, score, b, h, q, kv):
         return score if type(score) is Tensor else score * 2
 
@@ -141,6 +154,7 @@ REFUSED = {
     "its name": lambda s, b, h, q, kv: s if type(s).__name__ == "Tensor" else s * 2,
     "a partial": functools.partial(lambda s, b, h, q, kv, kind: s if type(s) is kind else s * 2, kind=Tensor),
     "an object": OfType(),
+    "a property": OfType().by_property,
 }
 
 
@@ -153,6 +167,10 @@ def test_types_of_values_are_refused(name):
 def test_types_of_other_values_are_read():
     width = 3
     traced(lambda s, b, h, q, kv: s * 2 if type(width) is int else s)
+
+
+def test_a_method_beside_others_that_read_types():
+    traced(OfType().asks_nothing)
 
 
 @pytest.mark.parametrize(
