@@ -146,8 +146,8 @@ def test_gradients_of_many_long_norms_are_not_held_in_one_tile(rows: int, column
 
 
 def test_many_very_long_rows_roll():
-    op = norms.l2_norm(256, 1 << 17, dtype="float16")
-    assert launches(nl.compile(op)) == [((256,), 4)]
+    op = norms.l2_norm(300, 1 << 17, dtype="float16")
+    assert launches(nl.compile(op)) == [((300,), 4)]
 
 
 @pytest.mark.parametrize("make", [norms.l2_norm, norms.rms_norm_max, norms.layer_norm, norms.layer_norm_statistics])
@@ -402,6 +402,25 @@ def test_tiles_of_rows_that_are_read_once_leave_few_programs_for_the_last_turn(c
     made = long_rows(40001, count, again=False, vectors=False, multiprocessors=132)
     assert made is not None
     assert (made.block_kv, made.num_warps) == (tile, 4)
+
+
+@pytest.mark.parametrize(
+    ("count", "width", "tile"),
+    [(200, 100001, (16384, 8)), (264, 100001, (16384, 8)), (265, 100001, (8192, 4)), (200, 50001, (8192, 4))],
+)
+def test_two_long_rows_of_a_multiprocessor_are_read_in_larger_tiles(count: int, width: int, tile: tuple[int, int]):
+    made = long_rows(width, count, again=False, vectors=False, multiprocessors=132)
+    assert made is not None
+    assert (made.block_kv, made.num_warps) == tile
+
+
+@pytest.mark.parametrize("make", [rows.log_sum_exp, norms.l2_norm])
+def test_two_long_rows_of_a_multiprocessor_are_right(make):
+    kernel = nl.compile(make(2, 99001, dtype="float16"), config=nl.TileConfig(multiprocessors=1))
+    assert kernel.triton.kernels[0].num_warps == 8
+    x = torch.randn(2, 99001).half()
+    exact = x.double().logsumexp(-1) if make is rows.log_sum_exp else x.double().norm(dim=1)
+    assert ((kernel(x).double() - exact).norm() / exact.norm()).item() < 1e-5
 
 
 def test_rows_past_those_of_16_warps_are_right():

@@ -22,6 +22,11 @@ HELD_TO_READ_ONCE = 20480
 IN_SMALL_TILES = 98304
 # Tiles of rows that are read once in a loop by 4 warps, and the programs that a multiprocessor runs at a time.
 ONCE = ((4096, 8), (8192, 4))
+# The shortest rows that are read once in larger tiles, by 8 warps, if a multiprocessor has two at most: one row alone
+# then asks for more bytes at a time. On an H200 the L2 norm of 225 x 163054 takes 19.5 us so and 22.7 in tiles of 8192,
+# the log-sum-exp of 200 x 200001 26.9 and 29.9, but of 200 x 50001 9.0 and 8.7; the L2 norm of 300 x 131073 24.6 and
+# 22.3.
+LONG_TO_READ_ONCE = 98304
 # By how much of a turn the larger tile must be better.
 LESS_IDLE = 0.1
 
@@ -46,6 +51,8 @@ def long_rows(width: int, programs: int, *, again: bool, vectors: bool, multipro
         warps = next(warps for most, warps in HELD if width <= most)
         return NestConfig(1, width, num_warps=warps, one_tile=True)
     if not again and width > HELD_TO_READ_ONCE:
+        if programs <= 2 * multiprocessors and width >= LONG_TO_READ_ONCE:
+            return NestConfig(1, 16384, num_warps=8)
         return NestConfig(1, _tile_to_read_once(programs / multiprocessors) if crowded else 8192, num_warps=4)
     if not again or width <= HELD[-1][0]:
         return None
