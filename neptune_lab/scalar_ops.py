@@ -149,6 +149,10 @@ _ROWS = (
         ieee="div_rn", costly=True,
     ),
     ScalarOp("div_rn", 2, "float", ir="htile", numpy="divide", triton="tl.div_rn"),
+    ScalarOp(  # the operand, of which Triton knows no earlier use
+        "again", 1, "number", ir="htile", numpy="positive", torch="positive", triton="_again", gluon=False, formula="x",
+        exact=True, zero=True, rising=True,
+    ),
     ScalarOp(
         "floordiv", 2, "integer", "//", MUL, python="floordiv", numpy="floor_divide", torch="floor_divide",
         tvm="FloorDiv", triton="//", exact=True,

@@ -19,6 +19,9 @@ _NATIVE_HALF = ("number", "comparison", "choice")
 
 def elementwise(ctx: Context, expr: Elementwise, operands: list[ExpressionText]) -> ExpressionText:
     """One elementwise operator on its emitted operands; the result has exactly the stated dtype."""
+    if expr.op == "again":  # of the bits as they are
+        function = ctx.function(operation(expr.op))
+        return ExpressionText(call(ctx.helper(function), operands[0].doc)) if function else operands[0]
     operand_dtype = ctx.dtype(expr.args[-1])
     through_float32 = operand_dtype == "bfloat16" or (
         operand_dtype == "float16" and operation(expr.op).kind not in _NATIVE_HALF

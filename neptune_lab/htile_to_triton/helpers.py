@@ -53,6 +53,15 @@ def _counters(device, count):
     return _zeros(device, torch.cuda.current_stream(device).cuda_stream, count)
 '''
 
+_AGAIN = '''@triton.jit
+def _again(x):
+    """x, of which the compiler does not know what was computed of it: it holds x until here, and no wider values."""
+    if INTERPRETED or not tl.target_info.is_cuda():
+        return x
+    else:
+        return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=2)
+'''
+
 _WAIT = '''@triton.jit
 def _wait():
     """Until the kernel before this one has written its results."""
@@ -262,12 +271,13 @@ def _to_{name}(x):
 INTERPRETED = "INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)"
 # These read INTERPRETED.
 ASK = frozenset(
-    {"_dot", "_hardware_tanh", "_launch_dependents", "_max", "_min", "_take", "_wait"}
+    {"_again", "_dot", "_hardware_tanh", "_launch_dependents", "_max", "_min", "_take", "_wait"}
     | {f"_{what}_{name}" for what in ("dot_of", "from", "to") for name in ("e4m3", "e5m2")}
 )
 
 HELPERS: Mapping[str, str] = MappingProxyType(
     {
+        "_again": _AGAIN,
         "_arctan": _ARCTAN,
         "_dot": _DOT,
         "_dot_of_e4m3": _DOT_OF_EIGHTS.format(name="e4m3"),

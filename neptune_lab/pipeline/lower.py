@@ -91,6 +91,7 @@ _OF_ONE_SIZE = frozenset(
     {
         "align_grid_tiles",
         "align_row_loops",
+        "compute_again",
         "cut_long_rows",
         "load_row_tiles_ahead",
         "reread_backwards",

@@ -41,6 +41,7 @@ _BUILTINS = frozenset({"range", "min", "max", "float", "int", "hasattr", "len", 
 _CHAINS = frozenset(
     {
         "tl.PropagateNan.ALL",
+        "tl.target_info.is_cuda",
         "triton.knobs.runtime.interpret",
         "torch.cuda.get_device_properties",
         "torch.cuda.is_current_stream_capturing",
