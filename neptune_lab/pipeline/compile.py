@@ -285,6 +285,7 @@ def compile(
     else:
         kernel, free = None, code is None and (target is not None or chooses_by_default())
         if free and template is None and sized is None and not disable_passes:
+            _check_operator(op)
             kernel = shared_rows(
                 op,
                 lambda choice: compile_operator(op, choice.template, choice.config, choice.code, target),

@@ -24,8 +24,12 @@ if TYPE_CHECKING:
 # Warps of a program that has a part of a row: with vectors along the rows, such as the scale of a norm, and without. On
 # an H200 layer_norm of 2509 x 118068 takes 405 us with 2 and 430 with 4, softmax of 6965 x 132506 1258 and 1149.
 WITH_VECTORS, WITHOUT = 2, 4
-# The fewest rows of a group of programs: in its first and last turns, some wait.
-FEWEST_TURNS = 6
+# Of rows that are split among programs otherwise, the fewest that a group of programs gets: in its first and last turns,
+# some wait. Whole vectors of so many elements are split; norms, and rows that begin between vectors, get one program
+# each, which takes longer at every number of rows that was measured: layer_norm of 20 x 176507 51.5 us (shared 12.3).
+FEWEST_TURNS, VECTOR = 6, 8
+# The fewest rows that were measured.
+FEWEST_ROWS = 20
 
 
 def shared_rows(operator: Operator, make: Callable[[Choice], Kernel], target: Target) -> Kernel | None:
@@ -44,10 +48,12 @@ def shared_rows(operator: Operator, make: Callable[[Choice], Kernel], target: Ta
     if found is None or not target.warpgroup_products:
         return None
     rows, width = found
-    warps = WITH_VECTORS if any(spec.shape == (width,) for spec in operator.inputs) else WITHOUT
+    vectors = any(spec.shape == (width,) for spec in operator.inputs)
+    warps = WITH_VECTORS if vectors else WITHOUT
     parts = -(-width // (OF_A_WARP * warps))
     groups = resident(warps) * target.sm_count // parts
-    if width <= HELD[-1][0] or groups < 1 or rows < FEWEST_TURNS * groups:
+    fewest = FEWEST_ROWS if vectors or width % VECTOR else FEWEST_TURNS * groups
+    if width <= HELD[-1][0] or groups < 1 or rows < fewest:
         return None
     config = TileConfig(block_q=1, block_kv=width, num_warps=warps)
     with suppress(NeptuneError):

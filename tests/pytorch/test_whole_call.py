@@ -11,7 +11,7 @@ from attention_reference import DEVICE, causal, flex, reference, tensors
 import neptune_lab as nl
 from neptune_lab.errors import LaunchError, ScheduleError
 from neptune_lab.operators import attention as operators
-from neptune_lab.pytorch import arguments, flex_attention
+from neptune_lab.pytorch import flex_attention, warned
 
 
 def bias(score, b, h, q, kv):
@@ -33,7 +33,7 @@ def test_positions_and_names_are_those_of_flex_attention(all_compilations):
 
 @pytest.mark.parametrize("dtypes", ["hff", "fhb", "bhb", "hhf"])
 def test_tensors_of_several_dtypes(dtypes, monkeypatch):
-    monkeypatch.setattr(arguments, "_warned", set())
+    monkeypatch.setattr(warned, "_warned", set())
     named = {"h": torch.float16, "f": torch.float32, "b": torch.bfloat16}
     q, k, v = (t.to(named[d]) for t, d in zip(tensors((1, 2, 16, 16), (1, 2, 24, 16)), dtypes, strict=True))
     with pytest.warns(UserWarning, match="attention converts q, k and v .* to torch.float32 at each call") as told:
@@ -96,7 +96,7 @@ def test_our_options_are_used(all_compilations):
 
 
 def test_options_of_flex_attention_are_ignored_with_a_word(all_compilations, monkeypatch):
-    monkeypatch.setattr(arguments, "_warned", set())
+    monkeypatch.setattr(warned, "_warned", set())
     q, k, v = tensors((1, 1, 16, 16))
     theirs = {"BLOCK_M": 64, "fwd_num_stages": 2, "FORCE_USE_FLEX_ATTENTION": True, "kpack": 2}
     with pytest.warns(UserWarning, match="ignores BLOCK_M, fwd_num_stages, FORCE_USE_FLEX_ATTENTION, kpack") as told:
@@ -107,7 +107,7 @@ def test_options_of_flex_attention_are_ignored_with_a_word(all_compilations, mon
         nl.attention(q, k, v, kernel_options=theirs)
     assert torch.equal(out, nl.attention(q, k, v))
     assert len(all_compilations) == 1
-    monkeypatch.setattr(arguments, "_warned", set())
+    monkeypatch.setattr(warned, "_warned", set())
     torch._dynamo.reset()
     in_a_graph = torch.compile(
         lambda q, k, v: nl.attention(q, k, v, kernel_options=theirs), backend="eager", fullgraph=True

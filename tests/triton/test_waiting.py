@@ -204,6 +204,11 @@ def test_rows_of_a_length_that_programs_share():
         rows.log_sum_exp(rows=1000, cols=100000, dtype="float16"),
     ):
         assert nl.compile(op, target="h200", validate="none").code.combine == "kernel"
+    fewer = rows.softmax(rows=20, cols=100001, dtype="float16"), norms.layer_norm(20, 100000, dtype="float16")
+    for op in fewer:  # that are not split among programs otherwise
+        assert nl.compile(op, target="h200", validate="none").code.combine == "waiting"
+    one = nl.compile(norms.layer_norm(1, 100000, dtype="float16"), target="h200", validate="none")
+    assert one.code.combine == "kernel"
     other = nl.compile(rows.softmax(rows=1000, cols=100000, dtype="float16"), target="a100", validate="none")
     assert other.code.combine == "kernel"
 
