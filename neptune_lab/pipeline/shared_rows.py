@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 # Warps of a program that has a part of a row: with vectors along the rows, such as the scale of a norm, and without. On
 # an H200 layer_norm of 2509 x 118068 takes 405 us with 2 and 430 with 4, softmax of 6965 x 132506 1258 and 1149.
 WITH_VECTORS, WITHOUT = 2, 4
-# Of rows that are split among programs otherwise, the fewest that a group of programs gets: in its first and last turns,
-# some wait. Whole vectors of so many elements are split; norms, and rows that begin between vectors, get one program
-# each, which takes longer at every number of rows that was measured: layer_norm of 20 x 176507 51.5 us (shared 12.3).
+# Of rows that are split among programs otherwise, the fewest that a group of programs gets: in its first and last
+# turns, some wait. Whole vectors of so many elements are split; norms, and rows that begin between vectors, get one
+# program each, which was slower at every number of rows: layer_norm of 20 x 176507 takes 51.5 us (shared 12.3).
 FEWEST_TURNS, VECTOR = 6, 8
 # The fewest rows that were measured.
 FEWEST_ROWS = 20
