@@ -41,8 +41,9 @@ FEW_QUERIES, FEW_ROWS = 16, 32
 # Queries of a head for which it was measured: with one, heads are rows in any case.
 FEWEST_QUERIES, MOST_QUERIES = 2, 63
 # The rate of products, in operations per microsecond, and the microseconds that are to be saved: what the kernel that
-# puts rows back takes, and adding up splits.  The rows that are left are at most this part.
-RATE, WORTH, LEFT = 3e8, 8.0, 0.75
+# puts rows back takes, and adding up splits.  The rows that are left are at most this part, of wide rows in
+# programs of 64 the second.
+RATE, WORTH, LEFT, LEFT_WIDE = 3e8, 8.0, 0.75, 0.5
 # Wider rows leave room for one program per multiprocessor, and for two tiles.  Programs of 64 such rows take so much
 # longer than those of 128 that some more rows may be empty.
 WIDE, WORTH_IN_ROWS = 128, 1.25
@@ -62,7 +63,9 @@ def suits(apart: Operator) -> bool:
     rows = FEW_ROWS if sizes.q_len <= FEW_QUERIES else _whole(sizes.q_len, ROWS)
     own, together = sizes.group * rows, _whole(sizes.group * sizes.q_len, ROWS)
     nests = plan(apart.program)
-    if len(nests) != 1 or together > LEFT * own:
+    wide = max(sizes.head_dim, sizes.v_head_dim) > WIDE
+    left = LEFT_WIDE if wide and not _is_large(sizes.group * sizes.q_len, wide) else LEFT
+    if len(nests) != 1 or together > left * own:
         return False
     first, end = shown_columns(apart.program, nests[0])
     width = sizes.head_dim + sizes.v_head_dim
@@ -81,7 +84,7 @@ def choice(packed: Operator, target: Target) -> Choice:
     sizes = sizes_of(packed.params)
     rows = sizes.group * sizes.q_len
     wide = max(sizes.head_dim, sizes.v_head_dim) > WIDE
-    large = _whole(rows, 2 * ROWS) <= (WORTH_IN_ROWS if wide else 1) * _whole(rows, ROWS)
+    large = _is_large(rows, wide)
     block = 2 * ROWS if large else ROWS
     programs = -(-rows // block) * sizes.batch * sizes.kv_heads
     slots = target.sm_count * (1 if large or wide else 2)
@@ -96,6 +99,11 @@ def choice(packed: Operator, target: Target) -> Choice:
     if splits == 1:
         return Choice("rolling_update", TileConfig(**given))
     return Choice("split_k_update", SplitKConfig(**given, splits=splits))
+
+
+def _is_large(rows: int, wide: bool) -> bool:
+    """Whether programs get twice 64 rows."""
+    return _whole(rows, 2 * ROWS) <= (WORTH_IN_ROWS if wide else 1) * _whole(rows, ROWS)
 
 
 def _whole(rows: int, block: int) -> int:

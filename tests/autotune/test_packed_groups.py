@@ -42,6 +42,7 @@ APART = {
     "whole tiles of queries": (1, 64, 8, 64, 16000, 128),
     "one query": (16, 16, 2, 1, 3012, 192, 128),
     "as many rows": (2, 64, 8, 55, 11168, 192, 128),
+    "wide rows that do not fill 128": (2, 64, 16, 47, 18679, 192, 128),
     "few keys": (16, 16, 2, 30, 128, 192, 128),
 }
 
