@@ -297,14 +297,21 @@ def test_all_sizes_from_the_first_call():
     assert found[0].regions[0].sizes is not None
 
 
-def test_a_region_without_a_kernel_for_all_sizes_compiles_few_and_then_runs_in_torch(monkeypatch):
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What regions whose kernels for all sizes are refused launch at each of their sizes."""
+
     def refused(*_: Any) -> Any:
         raise TileError("no kernel for all sizes", help="")
 
     monkeypatch.setattr("neptune_lab.torch_regions.sizes.kernel_for_sizes", refused)
-    launches = []
+    launches: list[Any] = []
     own = SizedLaunch._kernel
     monkeypatch.setattr(SizedLaunch, "_kernel", lambda self, *given: launches.append(own(self, *given)) or launches[-1])
+    return launches
+
+
+def test_a_region_without_a_kernel_for_all_sizes_compiles_few_and_then_runs_in_torch(launches: list[Any]):
     compiled = torch.compile(lambda x: torch.log_softmax(x, -1) * 3, backend=backend)
     with torch.inference_mode():
         for rows in (5, 6, 7, 8, 9, 10, 6):
@@ -314,16 +321,8 @@ def test_a_region_without_a_kernel_for_all_sizes_compiles_few_and_then_runs_in_t
     assert kinds == [True, True, True, True, False, True]  # of rows 6 to 10, and 6 again
 
 
-def test_tensors_that_torch_s_definition_of_attention_makes_are_fake(monkeypatch: pytest.MonkeyPatch):
+def test_tensors_that_torch_s_definition_of_attention_makes_are_fake(launches: list[Any]):
     """A causal mask met fake tensors at the second length, and the region ran in torch."""
-
-    def refused(*_: Any) -> Any:
-        raise TileError("no kernel for all sizes", help="")
-
-    monkeypatch.setattr("neptune_lab.torch_regions.sizes.kernel_for_sizes", refused)
-    launches = []
-    own = SizedLaunch._kernel
-    monkeypatch.setattr(SizedLaunch, "_kernel", lambda self, *given: launches.append(own(self, *given)) or launches[-1])
     attention = partial(F.scaled_dot_product_attention, is_causal=True)
     compiled = torch.compile(lambda q, k, v: attention(q, k, v), backend=backend)
     for length in (3, 5):
