@@ -10,6 +10,7 @@ from dataclasses import replace
 import by_name
 import numpy as np
 import pytest
+import torch
 from by_turns import in_turn
 from planted import planted, softmax_sum, stale
 
@@ -114,6 +115,15 @@ def test_a_scalar_tile_that_differs_between_sets_decides_nothing():
         with pytest.raises(numpy_tiles.SetsDiffer):
             decide(other)
     assert (other + numpy_tiles.tile(np.zeros((1, 5), int))).shape == (2, 5)
+
+
+def test_numbers_chosen_by_a_condition_have_32_bits():
+    """As in Triton, where their products wrap there."""
+    x = torch.tensor([3, -3], dtype=torch.int32)
+    op = nl.from_torch(lambda x: (x > 0).int() * 65537 * torch.arange(1, 24).prod(), x)
+    kernel = nl.compile(op, validate="none")
+    (out,) = triton_numpy.run(kernel.triton, {"x": x.numpy()}, {"x": "int32"}, ("x",))
+    assert [*out] == [*(x > 0).int() * 65537 * torch.arange(1, 24).prod()] == [862453760, 0]
 
 
 @pytest.mark.parametrize("name", ["causal", "rows"])

@@ -69,13 +69,16 @@ def _reduce(value: Any, axis: int, function: Any) -> Tile:
 def _where(condition: Any, a: Any, b: Any) -> Tile:
     kinds = [np.asarray(v).dtype for v in (a, b) if isinstance(v, np.ndarray | np.generic)]
     chosen = np.where(*aligned((condition, a, b)))
-    return tile(
-        chosen.astype(np.result_type(*kinds), copy=False)
-        if kinds
-        else chosen.astype(np.float32)
-        if chosen.dtype == np.float64
-        else chosen
-    )
+    kind = np.result_type(*kinds) if kinds else _kind_of_numbers(chosen, a, b)
+    return tile(chosen.astype(kind, copy=False))
+
+
+def _kind_of_numbers(chosen: np.ndarray, *numbers: Any) -> np.dtype:
+    """The dtype in which Triton computes with one of these numbers of Python: 32 bits, unless an integer needs more."""
+    if chosen.dtype == np.float64:
+        return np.dtype(np.float32)
+    small = chosen.dtype == np.int64 and all(-(2**31) <= number < 2**31 for number in numbers)
+    return np.dtype(np.int32) if small else chosen.dtype
 
 
 def _extremum(keeps: Callable[..., Any], drops: Callable[..., Any]) -> Callable[..., Tile]:
