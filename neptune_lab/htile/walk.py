@@ -102,6 +102,11 @@ def gathered_tensors(store: ir.Store) -> Iterator[str]:
             yield node.tensor
 
 
+def read_tensors(store: ir.Store) -> frozenset[str]:
+    """Names of all tensors that `store` reads, of tiles and element by element."""
+    return frozenset((*(access.tensor for access in reads(store)), *gathered_tensors(store)))
+
+
 def stores(body: Iterable[ir.Stmt]) -> Iterator[ir.Store]:
     """Every store in `body`, those in loops too, in program order."""
     for stmt in body:

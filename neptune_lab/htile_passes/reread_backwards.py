@@ -10,8 +10,8 @@ from neptune_lab.htile.affine import affine
 from neptune_lab.htile.substitute import substitute
 from neptune_lab.htile.walk import (
     expressions,
-    gathered_tensors,
     names_of_index,
+    read_tensors,
     reads,
     region,
     simplify,
@@ -72,7 +72,7 @@ def may_reverse(loop: ir.For, program: ir.Program) -> bool:
     if not (isinstance(loop.start, ir.Int) and isinstance(loop.stop, ir.Int)):
         return False
     targets = [s.target.tensor for s in own]
-    taken = {a.tensor for s in own for a in reads(s)} | {name for s in own for name in gathered_tensors(s)}
+    taken = set[str]().union(*map(read_tensors, own))
     if len(set(targets)) < len(targets) or taken & set(targets):
         return False
     return all(program.tensor(s.target.tensor).space != "chip" and _apart(s.target, loop.var) for s in own)

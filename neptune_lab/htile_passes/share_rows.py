@@ -10,7 +10,7 @@ from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import dtype_of, identity_literal, shape_of
 from neptune_lab.htile.walk import (
     expressions,
-    gathered_tensors,
+    read_tensors,
     reads,
     rewrite,
     rewrite_store,
@@ -140,7 +140,7 @@ class _Sharer:
         ):
             return None
         chip = {tensor.name for tensor in self.program.tensors if tensor.space == "chip"}
-        used = {a.tensor for s in own for a in reads(s)} | {name for s in own for name in gathered_tensors(s)}
+        used = set[str]().union(*map(read_tensors, own))
         made = [store.target.tensor for store in own if store.target.tensor in chip]
         return row if not used & (written_tensors(kernel) - chip) and len(made) == len(set(made)) else None
 

@@ -9,9 +9,8 @@ from functools import reduce
 from neptune_lab.htile.nodes import Access, Elementwise, For, Int, Kernel, Literal, Program, Stmt, Store, TileExpr
 from neptune_lab.htile.shapes import shape_of
 from neptune_lab.htile.walk import (
-    gathered_tensors,
     names_of_access,
-    reads,
+    read_tensors,
     same_region,
     stores,
     subexpressions,
@@ -134,7 +133,7 @@ def _start(out: list[Stmt], at: int, carried: Access, identity: float) -> Store 
     for stmt in reversed(out[:at]):
         for store in stores((stmt,)):
             if store.target.tensor != carried.tensor:
-                if carried.tensor in {*(read.tensor for read in reads(store)), *gathered_tensors(store)}:
+                if carried.tensor in read_tensors(store):
                     return None
                 continue
             plain = isinstance(store.value, Literal) and store.value.value == identity and store.mask is None

@@ -15,10 +15,9 @@ from neptune_lab.htile.reach import highest
 from neptune_lab.htile.shapes import dtype_of, shape_of
 from neptune_lab.htile.sizes import grid_envs
 from neptune_lab.htile.walk import (
-    gathered_tensors,
     loop_bounds,
     names_of_index,
-    reads,
+    read_tensors,
     simplify,
     stores,
     written_tensors,
@@ -125,8 +124,7 @@ class Context:
     def name_pointers(self) -> frozenset[str]:
         """Names the parameters of the tensors in global memory; the result is the names of all tensors in use."""
         every = list(stores(self.kernel.body))
-        used = {access.tensor for s in every for access in (s.target, *reads(s))}
-        used |= {name for s in every for name in gathered_tensors(s)}
+        used = {name for s in every for name in (s.target.tensor, *read_tensors(s))}
         used |= {bound.tensor for bound in loop_bounds(self.kernel.body)}
         for tensor in self.program.tensors:
             if tensor.name in used and tensor.space != "chip":

@@ -23,7 +23,7 @@ from functools import partial
 
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.affine import affine
-from neptune_lab.htile.walk import evaluate, names_of_index, subexpressions
+from neptune_lab.htile.walk import evaluate, names_of_index, read_tensors, stores
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def diagonals_of(program: ir.Program) -> Diagonals | None:
 
 
 def _only_reader(program: ir.Program, name: str) -> ir.Kernel | None:
-    readers = [k for k in program.kernels if any(name in _reads(s) for s in _stores(k.body))]
+    readers = [k for k in program.kernels if any(name in read_tensors(s) for s in stores(k.body))]
     return readers[0] if len(readers) == 1 else None
 
 
@@ -303,20 +303,7 @@ def _in_loops(kernel: ir.Kernel) -> Iterator[tuple[ir.For | None, ir.Store]]:
         if isinstance(stmt, ir.Store):
             yield None, stmt
         else:
-            yield from ((stmt, inner) for inner in _stores(stmt.body))
-
-
-def _stores(body: tuple[ir.Stmt, ...]) -> Iterator[ir.Store]:
-    for stmt in body:
-        if isinstance(stmt, ir.Store):
-            yield stmt
-        else:
-            yield from _stores(stmt.body)
-
-
-def _reads(store: ir.Store) -> set[str]:
-    """The tensors that a statement reads."""
-    return {e.tensor for e in subexpressions(store.value) if isinstance(e, ir.Access | ir.Gather)}
+            yield from ((stmt, inner) for inner in stores(stmt.body))
 
 
 def _dropped(body: tuple[ir.Stmt, ...], stored: ir.Store) -> tuple[ir.Stmt, ...]:
