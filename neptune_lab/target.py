@@ -113,20 +113,22 @@ class _Memory(NamedTuple):
     l2_gbps: float | None = None
 
 
-# Sources.  Registers of NVIDIA's: CUDA C++ Programming Guide, the same table, 64 Ki of 4 bytes per multiprocessor.
+# Registers of 4 bytes that the programs of a multiprocessor of NVIDIA's share (CUDA C++ Programming Guide, same table).
+NVIDIA_REGISTERS = 1 << 16
+# Sources.  Registers of NVIDIA's: the constant above.
 # Clocks: at these the multiprocessors reach the sheet's rate of products.  L2 of the H200 and the B200: as the driver
 # says.  The H200's rate of L2 was measured: a kernel that reads 32 MB again and again, past the first-level cache.
 _MEMORIES: Mapping[str, _Memory] = MappingProxyType(
     {
-        "a100": _Memory(256 * 1024, 1410, 40 << 20, 80 * 10**9),
-        "h100": _Memory(256 * 1024, 1830, 50 << 20, 80 * 10**9),
-        "h200": _Memory(256 * 1024, 1830, 60 << 20, 141 * 10**9, 8700.0),
-        "b200": _Memory(256 * 1024, 1856, 126 << 20, 180 * 10**9),
-        "l40s": _Memory(256 * 1024, 2520, None, 48 * 10**9),
-        "rtx 4090": _Memory(256 * 1024, 2520, 72 << 20, 24 * 10**9),
+        "a100": _Memory(4 * NVIDIA_REGISTERS, 1410, 40 << 20, 80 * 10**9),
+        "h100": _Memory(4 * NVIDIA_REGISTERS, 1830, 50 << 20, 80 * 10**9),
+        "h200": _Memory(4 * NVIDIA_REGISTERS, 1830, 60 << 20, 141 * 10**9, 8700.0),
+        "b200": _Memory(4 * NVIDIA_REGISTERS, 1856, 126 << 20, 180 * 10**9),
+        "l40s": _Memory(4 * NVIDIA_REGISTERS, 2520, None, 48 * 10**9),
+        "rtx 4090": _Memory(4 * NVIDIA_REGISTERS, 2520, 72 << 20, 24 * 10**9),
         # "AMD CDNA 3 Architecture": 512 KiB of vector registers per compute unit, 4 MiB of L2 on each of 8 dies.
         "mi300x": _Memory(512 * 1024, 2100, 32 << 20, 192 * 10**9),
-        "rtx 5090": _Memory(256 * 1024, 2407, 96 << 20, 32 * 10**9),
+        "rtx 5090": _Memory(4 * NVIDIA_REGISTERS, 2407, 96 << 20, 32 * 10**9),
         # "RDNA 3 Instruction Set Architecture": 192 KiB of vector registers per SIMD, two SIMDs per compute unit.
         "rx 7900 xtx": _Memory(384 * 1024, 2500, 6 << 20, 24 * 10**9),
     }

@@ -24,9 +24,10 @@ from neptune_lab.htile.walk import (
 from neptune_lab.htile_passes.rewrite import fresh_name, tile_pass
 from neptune_lab.power_of_two import power_of_two
 from neptune_lab.strict.dtypes import itemsize
+from neptune_lab.target import NVIDIA_REGISTERS
 
-# Registers of 4 bytes that all programs of a multiprocessor of NVIDIA's share (`target`), and the most of one thread.
-REGISTERS, MOST_OF_THREAD = 1 << 16, 255
+# The most registers of one thread.
+MOST_OF_THREAD = 255
 # The threads of a warp.
 LANES = 32
 # Bytes of an element of rows that are held as they were loaded: `_again` packs two into a register.
@@ -84,7 +85,7 @@ def _kernel(kernel: ir.Kernel, program: ir.Program, fresh: Callable[[ir.Tensor, 
     kept = {e for e in held if isinstance(e, ir.Access) and _on_chip(e, program)} - {_tile(s.target) for s in again}
     wide = _registers(held.values(), threads)
     narrow = _registers((_bytes(a, program) for a in kept | loaded.keys()), threads)
-    if wide + BESIDE <= min(MOST_OF_THREAD, REGISTERS // threads) or narrow >= wide:
+    if wide + BESIDE <= min(MOST_OF_THREAD, NVIDIA_REGISTERS // threads) or narrow >= wide:
         return kernel
     if any(itemsize(program.tensor(a.tensor).dtype) != LOADED_BYTES for a in loaded):
         return kernel

@@ -51,11 +51,12 @@ from neptune_lab.htile.nodes import (
 from neptune_lab.htile.shapes import identity_of
 from neptune_lab.htile.tile_bounds import tile_interval
 from neptune_lab.htile.walk import gathered_tensors, loop_bounds, read_tensors, reads, rewrite, stores, written_tensors
+from neptune_lab.target import NVIDIA_REGISTERS
 
-# Registers of a multiprocessor, and the warps that it runs at the same time, of programs of at most two and of more. On
+# The warps that a multiprocessor runs at the same time, of programs of at most two and of more. On
 # an H200 layer_norm of 2509 x 118068 in programs of two warps takes 405 us with 28 and 419 with 32, softmax of 1000 x
 # 100000 in programs of four 130 us with 24 and 123 with 32.
-REGISTERS, OF_SMALL, OF_LARGE = 1 << 16, 28, 32
+OF_SMALL, OF_LARGE = 28, 32
 # Rows of a group between a kernel and the next one.
 DELAY = 1
 # What can be given with a mark in one word.
@@ -111,7 +112,7 @@ class Waiting:
     @property
     def registers(self) -> int:
         """Registers of a thread, of which a multiprocessor then has enough."""
-        return REGISTERS // (32 * (self.whole.num_warps or 4) * self.resident) // 8 * 8
+        return NVIDIA_REGISTERS // (32 * (self.whole.num_warps or 4) * self.resident) // 8 * 8
 
     @property
     def depth(self) -> int:
