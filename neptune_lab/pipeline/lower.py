@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from neptune_lab import htile_passes, htile_to_gluon, htile_to_triton
 from neptune_lab.errors import ScheduleError, TileError
 from neptune_lab.htile.nodes import Program as TileProgram
 from neptune_lab.htile.verify import verify
+from neptune_lab.htile_passes import Pass, Rewrite
 from neptune_lab.htile_to_triton import EmittedModule
 from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.loop_schedule.schedule import Schedule
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
     from neptune_lab.target import Target
 
 
+class PassWarning(UserWarning):
+    """A pass made a program of tiles that is not valid: a mistake of the pass, whose rewrite is left out."""
+
+
 def lower(
     scheduled: Schedule, code: CodeOptions, target: Target | None, *, each: bool = True, any_size: bool = False
 ) -> Kernel:
@@ -29,7 +35,7 @@ def lower(
     Args:
         any_size: in the form of passes that is the same at all sizes.
         each: verify the program of tiles after every pass; else after the last one only, for a program that was
-            verified at other sizes and is run.
+            verified at other sizes and is run.  If that one is not valid, they are verified one by one.
 
     Raises:
         ScheduleError, TileError, EmitError: the stage that refused, with the block or loop and what would help.
@@ -38,7 +44,10 @@ def lower(
     passes = passed(translated, code, each=each, any_size=any_size)  # HTile -> HTile
     tiles = passes[-1].program if passes else translated
     if not each:
-        verify(tiles)
+        try:
+            verify(tiles)
+        except TileError:  # (which pass it was shows only after each)
+            return lower(scheduled, code, target, any_size=any_size)
     return Kernel(scheduled, translated, passes, emitted(tiles, code, target), code=code, target=target)
 
 
@@ -69,7 +78,7 @@ def emitted_with(kernel: Kernel, code: CodeOptions) -> Kernel:
 def passed(
     tiles: TileProgram, code: CodeOptions, *, each: bool = True, any_size: bool = False
 ) -> tuple[AppliedPass, ...]:
-    """The HTile program after each pass, verified if `each`."""
+    """The HTile program after each pass; if `each`, all are verified, and a rewrite that is not valid is left out."""
     passes = []
     chosen = code_passes(code, any_size=any_size)
     if any_size:
@@ -78,10 +87,31 @@ def passed(
         if code.hidden_tiles == "auto":  # (where a list can pay depends on the sizes)
             chosen.pop("skip_tiles_by_list", None)
     for name, rewrite in chosen.items():
-        done = htile_passes.apply(rewrite, tiles)
-        tiles = done.program if done.program is tiles or not each else verify_and_return(done.program)
+        done = _valid(name, rewrite, tiles) if each else htile_passes.apply(rewrite, tiles)
+        tiles = done.program
         passes.append(AppliedPass(name, tiles, done.notes))
     return tuple(passes)
+
+
+def _valid(name: str, rewrite: Pass, tiles: TileProgram) -> Rewrite:
+    """The result of a pass if it is a valid program; else the program before it, with a note and a `PassWarning`.
+
+    A pass is never needed for a kernel (`CodeOptions.disable_passes`), so its mistake is no reason to fuse less.
+    """
+    done = htile_passes.apply(rewrite, tiles)
+    if done.program is tiles:
+        return done
+    try:
+        verify(done.program)
+    except TileError as error:
+        warnings.warn(
+            f"the pass {name} is left out: it made a program of tiles that is not valid: {error.reason}\n"
+            "  help: this is a mistake of the pass, and the kernel does without it; please report the operator",
+            PassWarning,
+            stacklevel=2,
+        )
+        return Rewrite(tiles, (f"Left out: the program that this pass made is not valid. {error.reason}.",))
+    return done
 
 
 # The forms of passes that are the same for every number of tiles.

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 import neptune_lab as nl
+from neptune_lab import htile_passes
 from neptune_lab.operators import attention, softmax
+from neptune_lab.pipeline.lower import PassWarning, lower
 from neptune_lab.trace import from_json, links, save, to_json
 
 
@@ -63,3 +66,19 @@ print(len(trace.steps), trace.kernel.name)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [str(len(kernel.trace.steps)), kernel.operator.name]
+
+
+@pytest.mark.parametrize("each", [True, False])
+def test_a_pass_that_makes_a_program_that_is_not_valid_is_left_out_and_said_so(each, monkeypatch):
+    wanted = nl.compile(softmax.figure1(4, 64), validate="none")
+
+    def wrong(program):
+        return replace(program, outputs=())
+
+    monkeypatch.setattr(htile_passes, "PASSES", {**htile_passes.PASSES, "longest_first": wrong})
+    with pytest.warns(PassWarning, match="longest_first is left out.*lists the outputs") as warned:
+        kernel = lower(wanted.schedule, wanted.code, None, each=each)
+    assert len(warned) == 1
+    notes = {made.name: made.notes for made in kernel.trace.kernel.passes}
+    assert notes["longest_first"][0].startswith("Left out: the program that this pass made is not valid. program lists")
+    assert kernel.source == wanted.source  # (fused as ever, not in parts)
