@@ -7,7 +7,6 @@ A process of its own, since Triton decides at import whether it interprets.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import subprocess
@@ -16,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 import triton
+from modules_by_path import module_at
 from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource, GluonJITFunction
 
@@ -35,11 +35,7 @@ DESCRIPTOR = re.compile(r"TensorDescriptor\((\w+), \[.*?\], \[.*?\], (\[.*?\]), 
 def compiled(path: Path) -> dict[str, dict[str, object]]:
     """Facts of each Gluon kernel of a module."""
     text = path.read_text()
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = module_at(path)
     dtypes = dict(re.findall(r"^        (\w+): (\w+)\[", text, re.MULTILINE))
     dtypes |= dict(re.findall(r"^    (\w+) = torch.empty\(.*dtype=torch\.(\w+)", text, re.MULTILINE))
     out: dict[str, dict[str, object]] = {}

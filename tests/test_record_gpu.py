@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
 import nbformat
 import pytest
+from modules_by_path import module_at
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 ROOT = Path(__file__).parents[1]
@@ -32,12 +32,7 @@ run
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("record_gpu", ROOT / "scripts" / "record_gpu.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(ROOT / "scripts" / "record_gpu.py")
 
 
 @pytest.fixture

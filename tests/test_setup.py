@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from modules_by_path import module_at
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -176,13 +176,7 @@ def test_ci_runs_make_test():
 
 @pytest.fixture(scope="module")
 def long_run():
-    spec = importlib.util.spec_from_file_location("long_run", ROOT / "scripts" / "long_run.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["long_run"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["long_run"]
+    return module_at(ROOT / "scripts" / "long_run.py")
 
 
 def test_a_long_run_goes_on_where_it_failed(long_run, tmp_path, capfd):

@@ -10,12 +10,12 @@ descriptors begin at one address with rows of unlike widths.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import re
 from collections import defaultdict
 from pathlib import Path
 
 import triton
+from modules_by_path import module_at
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime import JITFunction
@@ -23,11 +23,7 @@ from triton.runtime import JITFunction
 
 def compile_all(path: Path, dtype: str) -> dict[str, str]:
     """Compiles each kernel of a module; the PTX of each by name."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = module_at(path)
     kernels = {name: f for name, f in vars(module).items() if isinstance(f, JITFunction) and name.endswith("_kernel")}
     found = {}
     for name, function in kernels.items():

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import ctypes
-import importlib.util
 import shutil
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_uint, c_uint32, c_uint64, c_void_p
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from modules_by_path import module_at
 
 from neptune_lab.runtime import native_launch as own
 from neptune_lab.runtime.native_launch import Argument, built, native_launch
@@ -109,12 +109,7 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     assert found is not None
     copy = tmp_path_factory.mktemp("native") / "neptune_launch.so"
     shutil.copy(found, copy)
-    spec = importlib.util.spec_from_file_location("neptune_launch", copy)
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    return module_at(copy)
 
 
 @pytest.fixture
