@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from neptune_widgets.timing import time
 
     from neptune_lab import errors, operators, repair, trace
-    from neptune_lab.autotune.tune import tune
     from neptune_lab.loop_schedule import Schedule, templates
     from neptune_lab.operators.dims import dim
     from neptune_lab.pipeline import CodeOptions, Kernel, SplitKConfig, TileConfig, compile
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from neptune_lab.target import Target
     from neptune_lab.torch_to_stages import from_torch
     from neptune_lab.trace import load_trace
+    from neptune_lab.tuning.tune import tune
 
     __version__: str
 
@@ -91,7 +91,7 @@ _HOMES = {
     "templates": "neptune_lab.loop_schedule.templates",
     "time": "neptune_widgets.timing:time",
     "trace": "neptune_lab.trace",
-    "tune": "neptune_lab.autotune.tune:tune",
+    "tune": "neptune_lab.tuning.tune:tune",
 }
 
 # Packages that pip installs only on systems with wheels of them.

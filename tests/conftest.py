@@ -68,6 +68,7 @@ LONG_FIRST = (
     "tests/torch_regions/test_training.py",
     "tests/notebooks/",
     "tests/autotune/",
+    "tests/tuning/",
     "tests/docs/",
     "tests/pipeline/",
     "tests/pytorch/",

@@ -13,9 +13,9 @@ import pytest
 from waiting import LONG
 
 if TYPE_CHECKING:
-    from neptune_lab.autotune.workers import LocalWorkers
     from neptune_lab.pipeline import Choice
     from neptune_lab.runtime.gpu_worker import GpuWorker
+    from neptune_lab.tuning.workers import LocalWorkers
 
 
 class Listed:
@@ -49,7 +49,7 @@ def three_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     import fake_runner
 
     search = Listed(fake_runner.SLOW, fake_runner.RAISES, fake_runner.FAST)
-    monkeypatch.setattr("neptune_lab.autotune.tune.default_search", lambda *_: search)
+    monkeypatch.setattr("neptune_lab.tuning.tune.default_search", lambda *_: search)
 
 
 @pytest.fixture
@@ -70,13 +70,13 @@ def fake_worker() -> Iterator[GpuWorker]:
 @pytest.fixture
 def fake_workers(fake_worker: GpuWorker, monkeypatch: pytest.MonkeyPatch) -> LocalWorkers:
     """What `nl.tune` measures with: a process with a made-up clock, which stays open for other tests."""
-    from neptune_lab.autotune.workers import LocalWorkers
+    from neptune_lab.tuning.workers import LocalWorkers
 
-    monkeypatch.setattr("neptune_lab.autotune.run.EMIT_SECONDS", LONG)
+    monkeypatch.setattr("neptune_lab.tuning.run.EMIT_SECONDS", LONG)
     made = LocalWorkers([fake_worker])
     monkeypatch.setattr(made, "close", lambda: None)
     monkeypatch.setattr(made, "drain", lambda: None)
-    monkeypatch.setattr("neptune_lab.autotune.tune.local", lambda gpus: made)
+    monkeypatch.setattr("neptune_lab.tuning.tune.local", lambda gpus: made)
     return made
 
 

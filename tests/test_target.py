@@ -17,11 +17,11 @@ from devices import A100, H200, facts_of
 
 import neptune_lab as nl
 import neptune_lab.runtime
+from neptune_lab.choice import CodeOptions
 from neptune_lab.errors import EmitError
 from neptune_lab.htile_to_gluon import GluonOptions
 from neptune_lab.htile_to_triton import EmitOptions
 from neptune_lab.operators import attention
-from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.target import ANY, DEFAULT, GPUS, MATRIX_UNITS, MOST_HOPPER_SMS, MOST_SHARED_MEMORY, Target, as_target
 
 ROOT = Path(__file__).parents[1]

@@ -56,7 +56,7 @@ TERMS = (
     Row("HTile IR", "5, Figure 7", ("htile.nodes.Program",), ("04",)),
     Row("loop-to-tile translator", "5, Algorithm 3", ("loop_to_htile.translate.translate",), ("04",)),
     Row("tile optimizer", "3", ("htile_passes.run",), ("06",)),
-    Row("autotuner", "3, 6", ("autotune.tune.tune",), ("06",), "by MCFuser's method, below"),
+    Row("autotuner", "3, 6", ("tuning.tune.tune",), ("06",), "by MCFuser's method, below"),
     Row("cost model", "6", ("autotune.cost_model.CostModel",), ("06",)),
     Row("empirical measurement", "6", ("runtime.measurement.measure",), ("06",)),
     # -- programs -----------------------------------------------------------------------------------------------------

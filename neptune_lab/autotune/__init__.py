@@ -1,4 +1,4 @@
-"""The tuner: MCFuser's method (its sections III and IV) for every template.
+"""The tuner's space, model and search: MCFuser's method (its sections III and IV) for every template.
 
     from neptune_lab.autotune.cost_model import CostModel
     from neptune_lab.autotune.search import Search
@@ -12,5 +12,6 @@
     search.best                                        # (candidate, microseconds)
 
 `expressions`, `dag`, `rules` and `waterfall` are the paper's own space, of tiling expressions; `nests` gives the
-expression that our templates make of an operator, so that the same equations rank our candidates.
+expression that our templates make of an operator, so that the same equations rank our candidates.  `ranking` ranks
+them without measuring.  Nothing here compiles: `pipeline` does, and `tuning` measures.
 """

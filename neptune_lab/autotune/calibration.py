@@ -23,9 +23,9 @@ from neptune_lab.autotune.cost_model import Machine, predict_nests
 from neptune_lab.autotune.nests import Nests, entry
 from neptune_lab.autotune.resolved import Resolver
 from neptune_lab.autotune.space import kind_of
+from neptune_lab.choice import Choice
 from neptune_lab.errors import MeasureError, NeptuneError
 from neptune_lab.files import write_text
-from neptune_lab.pipeline import Choice
 from neptune_lab.power_of_two import power_of_two
 from neptune_lab.records import Record, shipped
 from neptune_lab.strict.json_text import check_schema, read_json

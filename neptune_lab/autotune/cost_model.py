@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING
 from neptune_lab.autotune.dag import executions, place, trip_counts
 from neptune_lab.autotune.expressions import Tiling
 from neptune_lab.autotune.nests import NestChain, Nests, splits_of
+from neptune_lab.choice import Choice
 from neptune_lab.htile.nodes import Dot, For, Kernel, Program, Stmt, Store
 from neptune_lab.htile.shapes import shape_of, shape_of_access
 from neptune_lab.htile.walk import evaluate, names_of_index, reads, subexpressions
-from neptune_lab.pipeline import Choice
 from neptune_lab.runtime import Ceiling
 from neptune_lab.strict.dtypes import itemsize
 from neptune_lab.target import DEFAULT, Target

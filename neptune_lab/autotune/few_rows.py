@@ -24,11 +24,13 @@ from typing import TYPE_CHECKING, Any
 
 from neptune_lab.autotune.calibration import FOLDER, SCHEMA
 from neptune_lab.autotune.nests import DEFAULT_STAGES, DEFAULT_WARPS, entry
+from neptune_lab.choice import Choice, CodeOptions
 from neptune_lab.errors import MeasureError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dimensions import dimensions
 from neptune_lab.loop_ir.nodes import Program, Var, loads, variables
 from neptune_lab.loop_schedule.plan import SMALLEST_ROWS, NestPlan, parallelism, plan
+from neptune_lab.loop_schedule.templates import SplitKConfig, TileConfig
 from neptune_lab.loop_schedule.templates.nest_shape import (
     COLUMNS,
     accumulated,
@@ -40,7 +42,6 @@ from neptune_lab.loop_schedule.templates.nest_shape import (
     products,
 )
 from neptune_lab.loop_schedule.templates.shown import shown_columns
-from neptune_lab.pipeline import Choice, CodeOptions, SplitKConfig, TileConfig
 from neptune_lab.power_of_two import power_of_two
 from neptune_lab.strict.dtypes import itemsize
 from neptune_lab.strict.json_text import check_schema, read_json

@@ -18,9 +18,9 @@ import numpy as np
 
 from neptune_lab.autotune.calibration import FOLDER, SCHEMA
 from neptune_lab.autotune.few_rows import FewRows, FewRowsFit, Rates
+from neptune_lab.choice import Choice
 from neptune_lab.errors import MeasureError
 from neptune_lab.files import write_text
-from neptune_lab.pipeline import Choice
 from neptune_lab.strict.json_text import check_schema, read_json
 from neptune_lab.strict.typed import pack
 from neptune_lab.target import DEFAULT

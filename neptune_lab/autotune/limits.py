@@ -15,7 +15,8 @@ from neptune_lab.autotune.dag import trip_counts
 from neptune_lab.autotune.nests import DEFAULT_WARPS, NestChain, entry, splits_of
 from neptune_lab.autotune.rules import pads_little
 from neptune_lab.autotune.shared_memory import GROUP_ROWS, GROUP_WARPS
-from neptune_lab.pipeline import Choice, CodeOptions, TileConfig
+from neptune_lab.choice import Choice, CodeOptions
+from neptune_lab.loop_schedule.templates import TileConfig
 from neptune_lab.target import Target
 
 Rule: TypeAlias = Callable[[tuple[NestChain, ...], Choice, Target], str | None]

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING
 from neptune_lab.autotune.dag import place, trip_counts
 from neptune_lab.autotune.expressions import Chain, Computation, Operand, Tiling
 from neptune_lab.autotune.shared_memory import BARRIERS, OperandBuffer, copies, grouped, padded, total_bytes
+from neptune_lab.choice import Choice
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dimensions import Dimension, Dimensions, dimensions
 from neptune_lab.loop_ir.nodes import Block, Load, Program, Var, loads, variables
 from neptune_lab.loop_ir.products import is_product
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_schedule.plan import NestPlan, plan
+from neptune_lab.loop_schedule.templates import TileConfig
 from neptune_lab.loop_schedule.templates.config import PerNest
 from neptune_lab.loop_schedule.templates.nest_config import LONGEST_CONTRACTION, contraction_tile
 from neptune_lab.loop_schedule.templates.nest_shape import COLUMNS, ROWS
-from neptune_lab.pipeline import Choice, TileConfig
 from neptune_lab.power_of_two import power_of_two
 from neptune_lab.strict.dtypes import itemsize
 

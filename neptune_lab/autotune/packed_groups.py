@@ -22,12 +22,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from neptune_lab.choice import Choice
 from neptune_lab.loop_schedule.plan import plan
 from neptune_lab.loop_schedule.templates import SplitKConfig, TileConfig
 from neptune_lab.loop_schedule.templates.nest_shape import columns_of
 from neptune_lab.loop_schedule.templates.shown import shown_columns
 from neptune_lab.operators.attention_sizes import sizes_of
-from neptune_lab.pipeline.choice import Choice
 from neptune_lab.strict.dtypes import FLOATS
 
 if TYPE_CHECKING:

@@ -17,12 +17,13 @@ from neptune_lab.autotune.nests import Nests
 from neptune_lab.autotune.resolved import Resolver
 from neptune_lab.autotune.shared_memory import GROUP_ROWS
 from neptune_lab.autotune.space import Space, Subspace, space
+from neptune_lab.choice import Choice, CodeOptions
 from neptune_lab.errors import NeptuneError, TuneError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_schedule.plan import parallelism
+from neptune_lab.loop_schedule.templates import TileConfig
 from neptune_lab.loop_schedule.templates.nest_shape import accumulated, columns_of, folded
 from neptune_lab.loop_schedule.templates.shown import shown_columns
-from neptune_lab.pipeline import Choice, CodeOptions, TileConfig
 from neptune_lab.power_of_two import power_of_two
 from neptune_lab.target import Target
 

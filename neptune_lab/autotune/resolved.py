@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from neptune_lab.choice import Choice
 from neptune_lab.loop_schedule.plan import plan
-from neptune_lab.loop_schedule.templates import choose_template
+from neptune_lab.loop_schedule.templates import SplitKConfig, TileConfig, choose_template
 from neptune_lab.loop_schedule.templates.config import for_target
 from neptune_lab.loop_schedule.templates.nest_config import nest_configs, splits_of
 from neptune_lab.loop_schedule.templates.nest_shape import columns_of
-from neptune_lab.pipeline import Choice, SplitKConfig, TileConfig
 from neptune_lab.target import Target
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from typing import TypeAlias
 
 from neptune_lab.autotune.correction import fit
 from neptune_lab.autotune.space import Space
+from neptune_lab.choice import Choice
 from neptune_lab.errors import TuneError
-from neptune_lab.pipeline import Choice
 
 Estimate: TypeAlias = Callable[[Choice], float]
 

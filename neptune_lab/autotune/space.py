@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from neptune_lab.autotune import limits
 from neptune_lab.autotune.nests import NestChain, Nests
 from neptune_lab.autotune.shared_memory import GROUP_ROWS
+from neptune_lab.choice import Choice
 from neptune_lab.errors import TuneError
 from neptune_lab.htile_to_triton.options import COMBINE_SPLITS
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Op, walk
-from neptune_lab.pipeline import Choice, TileConfig
+from neptune_lab.loop_schedule.templates import TileConfig
 from neptune_lab.target import Target
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from typing import Any
 
 from neptune_lab.autotune.cost_model import CostModel
 from neptune_lab.autotune.shared_memory import kernel_bytes
-from neptune_lab.autotune.tune import TuneResult, tune
 from neptune_lab.bench.setups import Setup
 from neptune_lab.operators import Operator
 from neptune_lab.pipeline import Choice, compile_choice
 from neptune_lab.records import Record
 from neptune_lab.target import Target
+from neptune_lab.tuning.tune import TuneResult, tune
 
 # The paper's own choice for its Figure 11 (the first four chains of its Table II), and one attention operator.
 TUNED_SETUPS = ("g1", "g2", "g3", "g4", "causal_pf-2048")

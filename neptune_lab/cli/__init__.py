@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from neptune_lab.autotune.command import bundle_command, records_command, report_command, tune_command
 from neptune_lab.bench.command import bench
 from neptune_lab.cli.from_file import FromFile
 from neptune_lab.cli.request import OPTIONS, Request, with_operator
@@ -24,6 +23,7 @@ from neptune_lab.errors import DefinitionError, NeptuneError
 from neptune_lab.files import write_text
 from neptune_lab.strict.console import printable
 from neptune_lab.strict.values import check_number
+from neptune_lab.tuning.command import bundle_command, records_command, report_command, tune_command
 
 if TYPE_CHECKING:
     from neptune_lab.loop_schedule import Schedule

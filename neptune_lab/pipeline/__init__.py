@@ -1,10 +1,9 @@
 """The whole compiler, stage by stage, and the record of what each stage did."""
 
+from neptune_lab.choice import Choice, CodeOptions
 from neptune_lab.loop_schedule.templates import SplitKConfig, TileConfig
-from neptune_lab.pipeline.choice import Choice
 from neptune_lab.pipeline.compile import compile, compile_choice, schedule, validated
 from neptune_lab.pipeline.kernel import Kernel
-from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.pipeline.record import refused_step, schedule_trace, steps_record, versions
 from neptune_lab.pipeline.tuned import chosen_kernel, kernel_of_record, packs_groups, untuned_choice
 

@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from neptune_lab.choice import Choice, CodeOptions
+from neptune_lab.choice import options as code_options
 from neptune_lab.collector import uncollected
 from neptune_lab.errors import EmitError, NeptuneError, ScheduleError
 from neptune_lab.loop_ir.tree import nearest
@@ -17,14 +19,11 @@ from neptune_lab.loop_schedule.templates import CONFIGS, TEMPLATES, TileConfig, 
 from neptune_lab.loop_schedule.templates import config as configs
 from neptune_lab.loop_schedule.templates.config import PerNest, SplitKConfig, config_of, for_target, with_sizes
 from neptune_lab.loop_schedule.templates.row_groups import row_groups
-from neptune_lab.pipeline import options as code_options
-from neptune_lab.pipeline.choice import Choice
 from neptune_lab.pipeline.crowded import with_copy_engine
 from neptune_lab.pipeline.fallback import REFUSALS, parts_of, schedule_apart, schedule_each_stage, schedule_parts
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.lower import lower, passed, translated_and_verified
 from neptune_lab.pipeline.normalise import asks_for_last_tile, kernels, normalised, shared, stored_bytes
-from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.pipeline.part_configs import configs_of_parts, sizes_per_nest
 from neptune_lab.pipeline.shared_rows import shared_rows
 from neptune_lab.pipeline.tuned import chooses_by_default, chosen_kernel

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from neptune_lab.choice import CodeOptions
 from neptune_lab.errors import DefinitionError, ScheduleError, TileError
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile import sizes as htile_sizes
@@ -29,7 +30,6 @@ from neptune_lab.pipeline.gluon_for_sizes import gluon_choice
 from neptune_lab.pipeline.joint import fewest_rows
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.lower import emitted, lower
-from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.pipeline.size_choice import SizeChoice, choice_of, roles_of
 from neptune_lab.pipeline.size_samples import (
     UNCUT,

@@ -5,13 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
+from neptune_lab.choice import Choice, CodeOptions
 from neptune_lab.htile.nodes import For
 from neptune_lab.loop_schedule.templates import TileConfig
 from neptune_lab.operators import Operator
-from neptune_lab.pipeline.choice import Choice
 from neptune_lab.pipeline.fallback import REFUSALS
 from neptune_lab.pipeline.hopper import suited_to_odd_lengths
-from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.pipeline.tuned import choice_and_kernel, chooses_by_default
 from neptune_lab.target import ANY, Target
 

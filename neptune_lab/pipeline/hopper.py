@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from math import prod
 
+from neptune_lab.choice import Choice, CodeOptions
 from neptune_lab.htile_passes import PASSES, apply
 from neptune_lab.htile_to_gluon import (
     SHORT_LOOP,
@@ -21,11 +22,9 @@ from neptune_lab.htile_to_gluon import (
 )
 from neptune_lab.htile_to_triton.module import rounds_to_eights
 from neptune_lab.loop_schedule.templates import TileConfig
-from neptune_lab.pipeline.choice import Choice
 from neptune_lab.pipeline.fallback import REFUSALS
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.lower import emitted_with
-from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.target import DEFAULT, Target
 
 # Columns of a tile if those of the choice are too many for shared memory (two products of scores) or, beside a wide

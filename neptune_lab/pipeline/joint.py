@@ -8,12 +8,11 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from neptune_lab.choice import Choice, CodeOptions
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.positions import compares_positions
 from neptune_lab.loop_schedule.templates import TileConfig
-from neptune_lab.pipeline.choice import Choice
 from neptune_lab.pipeline.fallback import REFUSALS
-from neptune_lab.pipeline.options import CodeOptions
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator

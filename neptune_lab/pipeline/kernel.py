@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neptune_lab.choice import CodeOptions
 from neptune_lab.errors import LaunchError, MachineCodeError
 from neptune_lab.files import write_text
 from neptune_lab.htile import outline, printer, sizes
@@ -21,7 +22,6 @@ from neptune_lab.loop_schedule.templates import TEMPLATES
 from neptune_lab.pipeline import record
 from neptune_lab.pipeline.captured_inputs import CapturedInputs
 from neptune_lab.pipeline.exceptions import exceptions_met
-from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.pipeline.schedule_traffic import schedule_traffic
 from neptune_lab.relative_error import relative_error
 from neptune_lab.strict.values import check_integer

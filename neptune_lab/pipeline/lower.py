@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from neptune_lab import htile_passes, htile_to_gluon, htile_to_triton
+from neptune_lab.choice import CodeOptions
 from neptune_lab.errors import ScheduleError, TileError
 from neptune_lab.htile.nodes import Program as TileProgram
 from neptune_lab.htile.verify import verify
@@ -16,7 +17,6 @@ from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_to_htile import translate
 from neptune_lab.pipeline.kernel import Kernel
-from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.pipeline.record import AppliedPass
 
 if TYPE_CHECKING:

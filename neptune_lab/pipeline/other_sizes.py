@@ -12,6 +12,7 @@ from dataclasses import replace
 from threading import RLock
 from typing import Any
 
+from neptune_lab.choice import CodeOptions
 from neptune_lab.errors import DefinitionError, LaunchError, NeptuneError, ScheduleError
 from neptune_lab.loop_schedule.templates import TileConfig
 from neptune_lab.operators import Operator
@@ -19,7 +20,6 @@ from neptune_lab.operators.dims import Family, named
 from neptune_lab.operators.resized import Resized, Shape, names_of, only
 from neptune_lab.pipeline.for_sizes import compile_family
 from neptune_lab.pipeline.kernel import Kernel
-from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.pipeline.size_choice import roles_of
 from neptune_lab.runtime.sized import sizes_in
 from neptune_lab.target import Target

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from neptune_lab.choice import CodeOptions
 from neptune_lab.errors import ScheduleError
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.interpret import Array, interpret
@@ -17,7 +18,6 @@ from neptune_lab.htile.walk import evaluate, reads, region, stores
 from neptune_lab.loop_ir.frames import Frame, Kind, PlayedRun, PlayedTensor, Shown
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.pipeline.lower import passed, translated_and_verified
-from neptune_lab.pipeline.options import CodeOptions
 
 _MOST_FRAMES = 2_000
 

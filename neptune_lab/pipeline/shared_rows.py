@@ -7,14 +7,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from neptune_lab.choice import Choice, CodeOptions
 from neptune_lab.errors import NeptuneError
 from neptune_lab.htile_passes.share_rows import OF_A_WARP
 from neptune_lab.htile_to_triton.waiting import resident
 from neptune_lab.loop_schedule.templates.config import TileConfig
 from neptune_lab.loop_schedule.templates.long_rows import HELD
-from neptune_lab.pipeline.choice import Choice
 from neptune_lab.pipeline.kernel import Kernel
-from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.strict.dtypes import itemsize
 from neptune_lab.target import Target
 

@@ -18,19 +18,21 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
+from neptune_lab import records
+from neptune_lab.autotune import packed_groups
+from neptune_lab.autotune.ranking import RECORD, SHAPE, Ranked, ranking
+from neptune_lab.choice import Choice
 from neptune_lab.errors import LaunchError, NeptuneError, ValidationError
-from neptune_lab.pipeline.choice import Choice
 from neptune_lab.pipeline.fallback import REFUSALS
 from neptune_lab.pipeline.hopper import gluon_kernel, suited_to_lengths
 from neptune_lab.pipeline.joint import default_joint_choice
 from neptune_lab.pipeline.kernel import Kernel
+from neptune_lab.records import Record, RecordsWarning
 from neptune_lab.runtime import has_gpu
 from neptune_lab.target import ANY, Target
 
 if TYPE_CHECKING:
-    from neptune_lab.autotune.ranking import Ranked
     from neptune_lab.operators import Operator
-    from neptune_lab.records import Record
 
 # Compiles a choice.
 Make: TypeAlias = Callable[[Choice], Kernel]
@@ -69,8 +71,6 @@ def chosen_kernel(
     Raises:
         ValidationError: a kernel differs from the definition.
     """
-    from neptune_lab.autotune.ranking import RECORD, SHAPE, ranking
-
     record, exact = _record(operator, similar, target)
     if record is not None and template not in (None, record.template):
         record = None
@@ -103,9 +103,6 @@ def packs_groups(*forms: Operator) -> bool:
     Args:
         forms: the operator without `pack_groups`, and others whose records are of the same kernel.
     """
-    from neptune_lab import records
-    from neptune_lab.autotune import packed_groups
-
     return packed_groups.suits(forms[0]) and not any(records.best(form) for form in forms)
 
 
@@ -146,8 +143,6 @@ def choice_and_kernel(operator: Operator, target: Target) -> tuple[Choice, Kerne
 
 def _record(operator: Operator, similar: tuple[Operator, ...], target: Target | None) -> tuple[Record | None, bool]:
     """The record to follow, and whether it was measured at these very sizes."""
-    from neptune_lab import records
-
     device = _device(target)
     best, nearest = records.best, records.nearest
     if device is not None:
@@ -163,8 +158,6 @@ def _record(operator: Operator, similar: tuple[Operator, ...], target: Target | 
 
 def _device(target: Target | None) -> str | None:
     """The name of the GPU whose records are followed, as torch has it; None: the local one."""
-    from neptune_lab import records
-
     if target is None or target == Target.current(otherwise=ANY):
         return None
     names = dict.fromkeys(record.device for record in records.shipped())
@@ -208,8 +201,6 @@ def kernel_of_record(record: Record, make: Make, *, exact: bool) -> tuple[Kernel
         raise
     except NeptuneError as error:
         if exact:
-            from neptune_lab.records import RecordsWarning
-
             warnings.warn(
                 f"the tuned kernel cannot be compiled, and its record is skipped: {error.reason}\n"
                 "  help: tune the operator again with nl.tune, which replaces the record",

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from neptune_lab import records
-from neptune_lab.autotune import calibration, ranking, tune
+from neptune_lab.autotune import calibration, ranking
 from neptune_lab.autotune.calibration import Calibration, calibration_of, features, fit, operator_of, read, to_text
 from neptune_lab.autotune.nests import Nests
 from neptune_lab.autotune.ranking import FEW_ROWS, GLUON, MOST, RECORD, SHAPE, SPACE
@@ -18,6 +18,7 @@ from neptune_lab.errors import TuneError
 from neptune_lab.operators import Operator, attention
 from neptune_lab.pipeline import Choice, TileConfig
 from neptune_lab.target import Target
+from neptune_lab.tuning import tune
 
 H200, A100 = Target("h200"), Target("a100")
 

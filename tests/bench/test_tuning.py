@@ -6,7 +6,6 @@ import pytest
 from by_name import choice
 
 from neptune_lab.autotune.cost_model import CostModel
-from neptune_lab.autotune.tune import TuneResult
 from neptune_lab.bench import run as bench_run
 from neptune_lab.bench.measured import read
 from neptune_lab.bench.run import BenchmarkPlan, tune_setups
@@ -15,6 +14,7 @@ from neptune_lab.bench.tuning import TUNED_SETUPS, told
 from neptune_lab.records import Record
 from neptune_lab.runtime.timing import Resources
 from neptune_lab.target import Target
+from neptune_lab.tuning.tune import TuneResult
 
 G1 = next(s for s in tiny_setups() if s.name == "g1")
 

@@ -67,7 +67,7 @@ def test_a_whole_run(live, kernel):
 
 @pytest.mark.usefixtures("own_cache")
 def test_without_a_gpu_the_page_says_so(live, kernel, monkeypatch):
-    monkeypatch.setattr("neptune_lab.autotune.workers.gpu_count", lambda: 0)
+    monkeypatch.setattr("neptune_lab.tuning.workers.gpu_count", lambda: 0)
     drawn = live(kernel, VIEW)
     tune = drawn.root.get_by_role("region", name="tuning")
     tune.get_by_role("button", name="Tune", exact=True).click()

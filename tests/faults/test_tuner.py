@@ -17,14 +17,14 @@ from by_name import choice
 from devices import H200
 from typer.testing import CliRunner
 
-from neptune_lab.autotune.command import tune_command
-from neptune_lab.autotune.tune import tune
-from neptune_lab.autotune.workers import WorkersLost
 from neptune_lab.errors import MeasureError
 from neptune_lab.operators import attention
 from neptune_lab.records import RecordsWarning, Store, read
 from neptune_lab.runtime.measurement import Measurement
 from neptune_lab.runtime.process import ProcessKilled
+from neptune_lab.tuning.command import tune_command
+from neptune_lab.tuning.tune import tune
+from neptune_lab.tuning.workers import WorkersLost
 
 # Seconds; the end of a wait that succeeds at once unless the tested code is wrong.
 LONG = 60.0
@@ -138,7 +138,7 @@ def temporary_files(tmp_path, monkeypatch):
     """Rescued records go here."""
     folder = tmp_path / "temporary"
     folder.mkdir()
-    monkeypatch.setattr("neptune_lab.autotune.record_writer.tempfile.gettempdir", lambda: str(folder))
+    monkeypatch.setattr("neptune_lab.tuning.record_writer.tempfile.gettempdir", lambda: str(folder))
     monkeypatch.chdir(folder)
     return folder
 
@@ -199,7 +199,7 @@ def test_where_no_file_can_be_written_the_result_has_the_records(small, candidat
     def refuse(*_):
         raise FULL
 
-    monkeypatch.setattr("neptune_lab.autotune.record_writer.write_text", refuse)
+    monkeypatch.setattr("neptune_lab.tuning.record_writer.write_text", refuse)
     store = FullStore(tmp_path / "records.sqlite", at=0)
     with pytest.warns(RecordsWarning, match=r"in memory only; save them with result\.export"):
         result = run(small, store, candidates, Bench())
@@ -215,7 +215,7 @@ def test_the_command_does_not_end_as_if_all_were_well(small, candidates, tmp_pat
         warnings.simplefilter("ignore")
         result = run(small, FullStore(tmp_path / "r", at=2), candidates, Bench())
     found = SimpleNamespace(unsaved=result.unsaved, rescued=result.rescued if rescued else None)
-    monkeypatch.setattr("neptune_lab.autotune.tune.tune", lambda op, **more: found)
+    monkeypatch.setattr("neptune_lab.tuning.tune.tune", lambda op, **more: found)
     app = typer.Typer()
     app.command("tune")(with_operator(tune_command))
     done = CliRunner().invoke(app, ["attention.causal", "--seq", "32"])

@@ -15,16 +15,16 @@ import pytest
 from by_name import choice
 from waiting import wait_until
 
-from neptune_lab.autotune import dask_workers
-from neptune_lab.autotune.clock import within
-from neptune_lab.autotune.dask_workers import DaskWorkers
-from neptune_lab.autotune.measuring import task_of
-from neptune_lab.autotune.workers import WorkersLost
 from neptune_lab.errors import MeasureError
 from neptune_lab.operators import attention
 from neptune_lab.pipeline import compile_choice
 from neptune_lab.runtime.gpu_worker import GpuWorker
 from neptune_lab.runtime.process import ChildProcess, ProcessKilled
+from neptune_lab.tuning import dask_workers
+from neptune_lab.tuning.clock import within
+from neptune_lab.tuning.dask_workers import DaskWorkers
+from neptune_lab.tuning.measuring import task_of
+from neptune_lab.tuning.workers import WorkersLost
 
 LONG = 120.0
 

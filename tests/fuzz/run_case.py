@@ -104,8 +104,8 @@ def _operator(case: Case, outcome: Outcome) -> None:
 
 def check_validation(kernel: Any) -> None:
     """What was found right is validated too: validation raises no false alarm, and knows all that is emitted."""
+    from neptune_lab.choice import CodeOptions
     from neptune_lab.errors import ValidationError
-    from neptune_lab.pipeline.options import CodeOptions
     from neptune_lab.pipeline.validate import validate
 
     try:

@@ -11,7 +11,7 @@ import pytest
 # The signal goes to a thread that sleeps: it does not end what the main thread waits in.
 BEFORE = """
 import queue, signal, threading, time
-from neptune_lab.autotune.clock import MonotonicClock
+from neptune_lab.tuning.clock import MonotonicClock
 from neptune_lab.bench.workers import run_apart
 from neptune_lab.runtime.process import ChildProcess
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import neptune_lab as nl
-from neptune_lab.autotune.workers import local
 from neptune_lab.cli import main
 from neptune_lab.errors import DefinitionError, LaunchError, NeptuneError, ScheduleError, TuneError
 from neptune_lab.loop_schedule import Schedule
 from neptune_lab.operators import OPERATORS, attention, find, softmax
 from neptune_lab.strict.console import printable
+from neptune_lab.tuning.workers import local
 
 OP = softmax.figure1(4, 8)
 WRONG = (

@@ -15,13 +15,13 @@ import torch
 
 import neptune_lab as nl
 from neptune_lab import records
+from neptune_lab.choice import CodeOptions
 from neptune_lab.cli import main
 from neptune_lab.errors import EmitError, MeasureError, ScheduleError, TileError
 from neptune_lab.htile.nodes import For, Literal, Program, Store
 from neptune_lab.htile_to_gluon import GluonOptions
 from neptune_lab.htile_to_triton import EmitOptions, emit
 from neptune_lab.operators import attention
-from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.records import Record, workload_key
 from neptune_lab.runtime import device_facts
 from neptune_lab.strict.emitted import ADD_OUT, check_emitted

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from layouts import LAYOUTS
 
 import neptune_lab as nl
-from neptune_lab.autotune.measuring import task_of
 from neptune_lab.errors import DefinitionError, LaunchError, MeasureError, TileError, ValidationError
 from neptune_lab.htile.nodes import Arith, Int, Name
 from neptune_lab.htile.parser import from_text
@@ -29,6 +28,7 @@ from neptune_lab.pipeline.validate.check import forget
 from neptune_lab.records import workload_key
 from neptune_lab.runtime.task import Task
 from neptune_lab.tensor_spec import dense_strides, layout_of, overlaps, span
+from neptune_lab.tuning.measuring import task_of
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SMALL = {"batch": 2, "heads": 4, "head_dim": 16}

@@ -10,6 +10,7 @@ import pytest
 from planted import planted, stale
 
 import neptune_lab as nl
+from neptune_lab.choice import CodeOptions
 from neptune_lab.errors import ScheduleError, ValidationError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Op, Var, const
@@ -17,7 +18,6 @@ from neptune_lab.operators import attention, gemm_chain, norms, performer, rows
 from neptune_lab.pipeline import schedule
 from neptune_lab.pipeline import validate as package
 from neptune_lab.pipeline.lower import lower
-from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.pipeline.validate import (
     check,
     reference,

@@ -10,7 +10,7 @@ from pathlib import Path
 os.environ["TRITON_INTERPRET"] = "1"
 
 import neptune_lab as nl
-from neptune_lab.autotune.dask_workers import DaskWorkers
+from neptune_lab.tuning.dask_workers import DaskWorkers
 
 assert Path(nl.__file__).is_relative_to(sys.prefix), nl.__file__
 assert nl.__version__ == version("neptune-lab") == sys.argv[1]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from neptune_lab.errors import NeptuneError
 
 if TYPE_CHECKING:
-    from neptune_lab.autotune.tune import Attempt, TuneProgress, TuneResult
     from neptune_lab.operators import Operator
     from neptune_lab.records import Record
     from neptune_lab.target import Target
+    from neptune_lab.tuning.tune import Attempt, TuneProgress, TuneResult
 
 State = dict[str, Any]
 
@@ -36,7 +36,7 @@ def run(op: Operator, seconds: float, *, cancel: Callable[[], bool], report: Cal
     Returns:
         The last state: "done", "cancelled" or "failed", with the fastest candidates.
     """
-    from neptune_lab.autotune.tune import tune
+    from neptune_lab.tuning.tune import tune
 
     kept = _Kept(op)
 

@@ -46,7 +46,7 @@ def operator(problem: Problem) -> Operator:
 
 def tune_task(task: TuneTask) -> TunedResult:
     """Tunes a problem without records, and measures both choices in turns."""
-    from neptune_lab.autotune.tune import tune
+    from neptune_lab.tuning.tune import tune
 
     problem, op = task.problem, operator(task.problem)
     given = attention.inputs(problem) if problem.kind != "rows" else None

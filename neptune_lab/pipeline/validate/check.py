@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from neptune_lab.choice import CodeOptions
 from neptune_lab.errors import NeptuneError, ScheduleError
 from neptune_lab.htile import printer
 from neptune_lab.htile.interpret import interpret
@@ -26,7 +27,6 @@ from neptune_lab.operators.strided import sharing
 from neptune_lab.pipeline.exceptions import repaired_by_vectors
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.lower import lower
-from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.pipeline.validate import numpy_tiles, triton_numpy
 from neptune_lab.pipeline.validate.compare import Difference, Wanted, expectations, may_remove
 from neptune_lab.pipeline.validate.data import data_sets

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from neptune_lab.choice import CodeOptions
 from neptune_lab.errors import FileError, ValidationError
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_schedule.schedule import Schedule
-from neptune_lab.pipeline.options import CodeOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def script(scheduled: Schedule, code: CodeOptions, inputs: Mapping[str, np.ndarr
         "from neptune_lab.loop_ir.nodes import *\n"
         "from neptune_lab.loop_ir.nodes import Block, Buffer, Cast, Const, Iter, Load, Loop, Op, Program, Store, Var\n"
         "from neptune_lab.loop_ir.roles import RepairInfo, Role\n"
-        "from neptune_lab.pipeline.options import CodeOptions\n"
+        "from neptune_lab.choice import CodeOptions\n"
         "from neptune_lab.pipeline.validate import repeat\n\n"
         'inf, nan = float("inf"), float("nan")\n\n'
         f"definition = {scheduled.definition!r}\n\n"

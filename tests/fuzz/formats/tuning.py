@@ -16,8 +16,6 @@ import torch
 from devices import H200
 
 import neptune_lab as nl
-from neptune_lab.autotune.bundle import collect, write_bundle
-from neptune_lab.autotune.report import fastest, table
 from neptune_lab.bench import measured
 from neptune_lab.bench.ablation import variants
 from neptune_lab.bench.kernels import Directory
@@ -29,6 +27,8 @@ from neptune_lab.records import Record, Store, best, nearest, read, workload_key
 from neptune_lab.runtime.bundle import read_entry, read_manifest
 from neptune_lab.runtime.timing import Resources
 from neptune_lab.strict.typed import pack
+from neptune_lab.tuning.bundle import collect, write_bundle
+from neptune_lab.tuning.report import fastest, table
 
 OP = attention.causal(heads=2, seq=32, head_dim=16)
 TILES: dict[str, Any] = {"block_q": 16, "block_kv": 16}

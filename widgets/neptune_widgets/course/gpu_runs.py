@@ -24,13 +24,13 @@ from neptune_widgets.course.measured import Run
 
 if TYPE_CHECKING:
     from neptune_lab.autotune.space import Space
-    from neptune_lab.autotune.tune import Searcher, TuneResult
     from neptune_lab.bench.ablation import Variant
     from neptune_lab.bench.clock import KernelTimer
     from neptune_lab.bench.contestants import Attempt, Contestant
     from neptune_lab.bench.setups import Setup
     from neptune_lab.pipeline import Choice
     from neptune_lab.runtime import DeviceFacts
+    from neptune_lab.tuning.tune import Searcher, TuneResult
 
 # Setups of the benchmark, by its names; attention has 32 heads of 128 (gqa_dc: 64 on 8 of keys), all are in float16.
 PREFILL = ("causal_pf-512", "causal_pf-2048", "causal_pf-8192")
@@ -191,9 +191,9 @@ class _Listed:
 
 
 def _tuned(setup: Setup, seconds: float, search: Searcher | None) -> dict[str, Any]:
-    from neptune_lab.autotune.tune import tune
     from neptune_lab.records import Store
     from neptune_lab.runtime import device_facts
+    from neptune_lab.tuning.tune import tune
 
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder) / "records.sqlite")

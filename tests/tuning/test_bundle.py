@@ -20,16 +20,16 @@ from devices import H200
 from typer.testing import CliRunner
 from waiting import LONG
 
-from neptune_lab.autotune import bundle
-from neptune_lab.autotune.bundle import chosen, collect, write_bundle
-from neptune_lab.autotune.command import bundle_command, operator_of, records_command, report_command, tune_command
-from neptune_lab.autotune.report import fastest, table
 from neptune_lab.errors import DefinitionError, MeasureError, TuneError
 from neptune_lab.operators import attention, find
 from neptune_lab.pipeline import Choice
 from neptune_lab.records import Store, best, workload_key
 from neptune_lab.runtime import bundle as running
 from neptune_lab.runtime.bundle import read_entry, read_manifest, read_results
+from neptune_lab.tuning import bundle
+from neptune_lab.tuning.bundle import chosen, collect, write_bundle
+from neptune_lab.tuning.command import bundle_command, operator_of, records_command, report_command, tune_command
+from neptune_lab.tuning.report import fastest, table
 
 BIAS = np.linspace(-1, 1, 32).astype(np.float32)
 WITHOUT = ("tvm", "sympy", "networkx", "ml_dtypes", "neptune_lab.operators", "neptune_lab.loop_ir", "typer", "dask")
@@ -139,8 +139,8 @@ def test_what_is_in_it(written, small, biased):
 def test_bfloat16_values_survive_the_file(tmp_path):
     from tvm import te
 
-    from neptune_lab.autotune.measuring import task_of
     from neptune_lab.operators import custom
+    from neptune_lab.tuning.measuring import task_of
 
     x = te.placeholder((4, 8), "bfloat16", name="x")
     j = te.reduce_axis((0, 8), name="j")
@@ -281,7 +281,7 @@ def test_the_tune_command(small, monkeypatch, tmp_path):
             return "the result"
 
     asked = {}
-    monkeypatch.setattr("neptune_lab.autotune.tune.tune", lambda op, **more: asked.update(op=op, **more) or Found())
+    monkeypatch.setattr("neptune_lab.tuning.tune.tune", lambda op, **more: asked.update(op=op, **more) or Found())
     app = typer.Typer()
     app.command("tune")(with_operator(tune_command))
     sizes = ["attention.causal", "--heads", "2", "--kv-heads", "1", "--seq", "32", "--head-dim", "16"]

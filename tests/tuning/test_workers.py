@@ -12,13 +12,13 @@ import pytest
 from devices import A100, H200
 from waiting import LONG, wait_until
 
-from neptune_lab.autotune.dask_workers import DaskWorkers
-from neptune_lab.autotune.measuring import task_of
-from neptune_lab.autotune.workers import LocalWorkers, local, same_device
 from neptune_lab.errors import MeasureError
 from neptune_lab.pipeline import compile_choice
 from neptune_lab.runtime.gpu_worker import GpuWorker, visible_gpu
 from neptune_lab.runtime.process import ChildProcess
+from neptune_lab.tuning.dask_workers import DaskWorkers
+from neptune_lab.tuning.measuring import task_of
+from neptune_lab.tuning.workers import LocalWorkers, local, same_device
 
 
 @pytest.fixture
@@ -145,9 +145,9 @@ def test_a_drained_gpu_worker_gives_candidates_up(small, with_warps):
 
 
 def gpu_worker_of():
-    import neptune_lab.autotune.dask_workers
+    import neptune_lab.tuning.dask_workers
 
-    return neptune_lab.autotune.dask_workers._gpu_worker
+    return neptune_lab.tuning.dask_workers._gpu_worker
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +158,7 @@ def cluster():
 
 
 def test_measuring_through_a_scheduler(cluster, small, with_warps, monkeypatch):
-    monkeypatch.setattr("neptune_lab.autotune.dask_workers.CONNECT_SECONDS", LONG)
+    monkeypatch.setattr("neptune_lab.tuning.dask_workers.CONNECT_SECONDS", LONG)
     workers = DaskWorkers(cluster.scheduler_address, "fake_runner")
     try:
         assert workers.size == 2
@@ -207,6 +207,6 @@ def test_a_result_that_arrives_after_the_wait_for_it_is_taken():
 
 def test_no_scheduler_is_said(monkeypatch):
     pytest.importorskip("dask.distributed")
-    monkeypatch.setattr("neptune_lab.autotune.dask_workers.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("neptune_lab.tuning.dask_workers.CONNECT_SECONDS", 0.5)
     with pytest.raises(MeasureError, match=r"no workers at tcp://127\.0\.0\.1:1"):
         DaskWorkers("tcp://127.0.0.1:1")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 import neptune_lab as nl
-from neptune_lab.autotune.measuring import task_of
-from neptune_lab.autotune.tune import tune
 from neptune_lab.operators import attention, find
 from neptune_lab.records import Store, best
 from neptune_lab.runtime.measurement import measure
+from neptune_lab.tuning.measuring import task_of
+from neptune_lab.tuning.tune import tune
 
 pytestmark = pytest.mark.gpu
 

@@ -41,8 +41,8 @@ def tune_command(
 
     Candidates are measured on the local GPU; the measurements are recorded.
     """
-    from neptune_lab.autotune.tune import tune
     from neptune_lab.records import Store
+    from neptune_lab.tuning.tune import tune
 
     if request.chosen:
         raise TuneError(
@@ -89,8 +89,8 @@ def bundle_command(
 
     The other machine needs only torch and Triton.
     """
-    from neptune_lab.autotune.bundle import chosen, write_bundle
     from neptune_lab.target import Target
+    from neptune_lab.tuning.bundle import chosen, write_bundle
 
     if candidates is not None and tuned:
         raise TuneError("--candidates and --tuned were both given", help="give one of them")
@@ -108,9 +108,9 @@ def report_command(
     export: Annotated[Path | None, typer.Option(help="Also write the best records to this JSON file.")] = None,
 ) -> None:
     """Add a bundle's results to the records, and print the fastest."""
-    from neptune_lab.autotune.bundle import collect
-    from neptune_lab.autotune.report import fastest, table
     from neptune_lab.records import Store
+    from neptune_lab.tuning.bundle import collect
+    from neptune_lab.tuning.report import fastest, table
 
     store = Store(records)
     collected = collect(folder, store, results)
@@ -133,8 +133,8 @@ def records_command(
     with_shipped: Annotated[bool, typer.Option("--shipped", help="Also print the records of the package.")] = False,
 ) -> None:
     """Print the fastest recorded kernels; export and load records."""
-    from neptune_lab.autotune.report import fastest, table
     from neptune_lab.records import Store, shipped
+    from neptune_lab.tuning.report import fastest, table
 
     store = Store(records)
     if mend:

@@ -13,15 +13,15 @@ from by_name import choice
 from devices import H200
 from waiting import LONG
 
-from neptune_lab.autotune.measuring import source_hash
-from neptune_lab.autotune.tune import default_search, tune
-from neptune_lab.autotune.workers import LocalWorkers
 from neptune_lab.errors import MeasureError, TuneError
 from neptune_lab.pipeline import Choice, compile_choice
 from neptune_lab.records import Store, best
 from neptune_lab.runtime import Resources
 from neptune_lab.runtime.measurement import Measurement
 from neptune_lab.target import Target
+from neptune_lab.tuning.measuring import source_hash
+from neptune_lab.tuning.tune import default_search, tune
+from neptune_lab.tuning.workers import LocalWorkers
 
 
 class Listed:
@@ -366,7 +366,7 @@ def test_progress_and_cancel_are_functions(small, wrong):
 @pytest.mark.nightly
 def test_in_processes(small, store, gpu_worker, with_warps, monkeypatch):
     """Nothing stands in for the processes here: kernels are compiled in some, and run and checked in others."""
-    monkeypatch.setattr("neptune_lab.autotune.run.EMIT_SECONDS", LONG)
+    monkeypatch.setattr("neptune_lab.tuning.run.EMIT_SECONDS", LONG)
     faults = (fake_runner.CRASHES, fake_runner.WRONG)
     search = Listed(*(with_warps(n) for n in (fake_runner.SLOW, *faults, fake_runner.FAST)))
     result = run(small, store, search, LocalWorkers([gpu_worker]))

@@ -13,11 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from neptune_lab.autotune.clock import Cancelled, Clock, next_of, within
-from neptune_lab.autotune.measuring import emit, now, portable, record_of, source_hash
-from neptune_lab.autotune.progress import Attempt, Phase, Report, TuneProgress
-from neptune_lab.autotune.record_writer import RecordWriter
-from neptune_lab.autotune.workers import Workers, WorkersLost
 from neptune_lab.errors import MeasureError
 from neptune_lab.files import write_text
 from neptune_lab.pipeline import Choice, compile_choice
@@ -27,6 +22,11 @@ from neptune_lab.runtime.measurement import Measurement
 from neptune_lab.runtime.process import ProcessPool
 from neptune_lab.runtime.task import Task
 from neptune_lab.target import Target
+from neptune_lab.tuning.clock import Cancelled, Clock, next_of, within
+from neptune_lab.tuning.measuring import emit, now, portable, record_of, source_hash
+from neptune_lab.tuning.progress import Attempt, Phase, Report, TuneProgress
+from neptune_lab.tuning.record_writer import RecordWriter
+from neptune_lab.tuning.workers import Workers, WorkersLost
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from neptune_lab.autotune.arguments import check_gpus
 from neptune_lab.errors import MeasureError
 from neptune_lab.runtime import DeviceFacts, KernelSpec
 from neptune_lab.runtime.gpu_worker import GpuWorker, gpu_count
 from neptune_lab.runtime.measurement import Measurement
 from neptune_lab.runtime.task import Task
+from neptune_lab.tuning.arguments import check_gpus
 
 
 class WorkersLost(MeasureError):

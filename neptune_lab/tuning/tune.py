@@ -5,17 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from neptune_lab.autotune.arguments import check_arguments, check_functions
-from neptune_lab.autotune.clock import Cancelled, Clock, MonotonicClock, within
 from neptune_lab.autotune.cost_model import CostModel
-from neptune_lab.autotune.dask_workers import DaskWorkers
-from neptune_lab.autotune.measuring import task_of
-from neptune_lab.autotune.progress import Attempt, Report, TuneProgress, reports
-from neptune_lab.autotune.record_writer import PATIENCE, RecordWriter
-from neptune_lab.autotune.run import Emitters, Limits, Searcher, TuneResult, TuningRun
 from neptune_lab.autotune.search import Search
 from neptune_lab.autotune.space import space
-from neptune_lab.autotune.workers import Workers, local
 from neptune_lab.errors import MeasureError
 from neptune_lab.loop_schedule.templates import choose_template
 from neptune_lab.pipeline import Choice, untuned_choice
@@ -24,6 +16,14 @@ from neptune_lab.records import Record, Store
 from neptune_lab.runtime import DeviceFacts
 from neptune_lab.runtime.task import Task
 from neptune_lab.target import Target
+from neptune_lab.tuning.arguments import check_arguments, check_functions
+from neptune_lab.tuning.clock import Cancelled, Clock, MonotonicClock, within
+from neptune_lab.tuning.dask_workers import DaskWorkers
+from neptune_lab.tuning.measuring import task_of
+from neptune_lab.tuning.progress import Attempt, Report, TuneProgress, reports
+from neptune_lab.tuning.record_writer import PATIENCE, RecordWriter
+from neptune_lab.tuning.run import Emitters, Limits, Searcher, TuneResult, TuningRun
+from neptune_lab.tuning.workers import Workers, local
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator

@@ -15,7 +15,6 @@ import pytest
 import torch
 from by_name import choice
 
-from neptune_lab.autotune.measuring import emit, portable, starts_cold, task_of
 from neptune_lab.errors import MeasureError
 from neptune_lab.operators import attention, custom, find, gemm_chain
 from neptune_lab.pipeline import compile_choice
@@ -24,6 +23,7 @@ from neptune_lab.runtime import KernelSpec, Resources
 from neptune_lab.runtime.measurement import Measurement, MeasurementLimits, measure, remeasure
 from neptune_lab.runtime.task import Draw, Task
 from neptune_lab.target import Target
+from neptune_lab.tuning.measuring import emit, portable, starts_cold, task_of
 
 TABLE = np.arange(8, dtype=np.float32)
 

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from neptune_lab.choice.options import CodeOptions
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.tree import nearest
 from neptune_lab.loop_schedule.templates import CONFIGS, SplitKConfig, TileConfig
 from neptune_lab.loop_schedule.templates.config import PerNest
-from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.runtime.choice import StoredChoice, choice_of, with_tuples
 from neptune_lab.strict.console import shown
 

@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from neptune_lab.autotune.clock import within
-from neptune_lab.autotune.workers import WorkersLost, same_device
 from neptune_lab.errors import MeasureError
 from neptune_lab.runtime import DeviceFacts, KernelSpec
 from neptune_lab.runtime.gpu_worker import PREPARE_SECONDS, RUNNER, GpuWorker
 from neptune_lab.runtime.measurement import Measurement
 from neptune_lab.runtime.process import not_measured
 from neptune_lab.runtime.task import Task
+from neptune_lab.tuning.clock import within
+from neptune_lab.tuning.workers import WorkersLost, same_device
 
 CONNECT_SECONDS = 20.0
 # Time limit of a request that does not make a worker measure.

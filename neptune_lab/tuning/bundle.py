@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import neptune_lab.runtime
-from neptune_lab.autotune.measuring import record_of, source_hash, task_of
-from neptune_lab.autotune.tune import default_search
 from neptune_lab.errors import MeasureError, NeptuneError
 from neptune_lab.files import write_bytes, write_text
 from neptune_lab.pipeline import Choice, compile_choice
@@ -22,6 +20,8 @@ from neptune_lab.runtime.task import Task
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.files import shown_path
 from neptune_lab.target import GPUS, Target
+from neptune_lab.tuning.measuring import record_of, source_hash, task_of
+from neptune_lab.tuning.tune import default_search
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
