@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import neptune_lab
 from neptune_lab.cli import main
 from neptune_lab.htile.nodes import Program
 from neptune_lab.htile_passes import ALL_PASSES
@@ -254,6 +255,14 @@ def test_bad_arguments_are_one_clear_line_and_exit_2(call, arguments, message):
     assert message in err
     assert err.count("\n") == 1
     assert err.startswith("neptune-lab: ")
+    assert "; help: " in err
+
+
+def test_without_a_command_the_commands_are_listed(call):
+    status, out, err = call()
+    assert (status, err) == (0, "")
+    assert "\n  compile " in out
+    assert call("--version") == (0, f"neptune_lab {neptune_lab.__version__}\n", "")
 
 
 def test_the_package_runs_as_a_module():

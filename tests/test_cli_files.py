@@ -34,6 +34,10 @@ class Wide(torch.nn.Module):
         super().__init__()
 
 
+def ends(x):
+    raise SystemExit(0)
+
+
 number = 3
 """
 QKV = "q=float16[1,2,32,16] k=float16[1,2,32,16] v=float16[1,2,32,16] scale=0.25"
@@ -45,6 +49,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
     (tmp_path / "model.py").write_text(MODEL, encoding="utf-8")
     (tmp_path / "beside.py").write_text("SCALE = 0.5\n", encoding="utf-8")
     (tmp_path / "broken.py").write_text("x = 1\ny = x / 0\n", encoding="utf-8")
+    (tmp_path / "ends.py").write_text("import sys\nsys.exit()\n", encoding="utf-8")
     (tmp_path / "torn.py").write_text("x = (\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
 
@@ -56,7 +61,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
         return int(stop.value.code or 0), out.out, out.err
 
     yield run
-    for name in ("model", "beside", "broken", "neptune_lab_user_file"):
+    for name in ("model", "beside", "broken", "ends", "neptune_lab_user_file"):
         sys.modules.pop(name, None)
 
 
@@ -89,7 +94,9 @@ REFUSED = {
     ("model.py:best", "--inputs", "x=float32[4]", "--seq", "3"): "model.py:best has no option --seq",
     ("none.py:f", "--inputs", "x=float32[4]"): "there is no file none.py",
     ("broken.py:f", "--inputs", "x=float32[4]"): "broken.py, line 2: ZeroDivisionError: division by zero",
-    ("torn.py:f", "--inputs", "x=float32[4]"): "torn.py, line 1: SyntaxError",
+    ("torn.py:f", "--inputs", "x=float32[4]"): "torn.py, line 1: SyntaxError: '(' was never closed; help: ",
+    ("ends.py:f", "--inputs", "x=float32[4]"): "ends.py, line 2: the file ends the program (sys.exit)",
+    ("model.py:ends", "--inputs", "x=float32[4]"): "the function ended the program: sys.exit(0)",
     ("softmax.figure1", "--inputs", "x=float32[4]"): "softmax.figure1 has no option --inputs",
 }
 
@@ -108,7 +115,7 @@ def test_explain_shows_regions_and_what_is_apart(call, tmp_path: Path):
     assert len(partition["regions"]) == 1
     status, out, err = call(*arguments, "--html", "page.html")
     assert (status, err) == (0, "")
-    assert "1 region fused, which move " in out
+    assert "1 region fused, which moves " in out
     assert "fused  attention: " in out
     assert "line 7: `return torch.softmax(scores, -1) @ v`" in out
     assert "<title>attention - neptune_lab</title>" in (tmp_path / "page.html").read_text(encoding="utf-8")

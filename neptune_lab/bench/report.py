@@ -20,7 +20,9 @@ from neptune_lab.bench.tables import (
 )
 from neptune_lab.errors import MeasureError
 from neptune_lab.files import write_text
+from neptune_lab.strict.files import MIB, read_text
 
+MOST_README = 16 * MIB
 BEGIN, END = "<!-- benchmark: begin -->", "<!-- benchmark: end -->"
 
 _STYLE = """
@@ -135,9 +137,9 @@ def write_readme(path: Path, results: BenchmarkResults) -> None:
     """Replaces the text between the markers in the file.
 
     Raises:
-        MeasureError: the file does not have each marker once, in order.
+        MeasureError: the file cannot be read, or does not have each marker once, in order.
     """
-    text = path.read_text(encoding="utf-8")
+    text = read_text(path, MOST_README, MeasureError)
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
         raise MeasureError(f"{path} has no place for the table", help=f"a line {BEGIN} and below it a line {END}")
     before, rest = text.split(BEGIN)

@@ -22,6 +22,7 @@ from neptune_lab.cli.request import OPTIONS, Request, with_operator
 from neptune_lab.errors import DefinitionError, NeptuneError
 from neptune_lab.files import write_text
 from neptune_lab.strict.console import printable
+from neptune_lab.strict.files import help_of
 from neptune_lab.strict.values import check_number
 from neptune_lab.tuning.command import bundle_command, records_command, report_command, tune_command
 
@@ -36,6 +37,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from neptune_lab import __version__
+
+        typer.echo(f"neptune_lab {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options that go before the name of a command."""
 
 
 class Emit(StrEnum):
@@ -345,26 +363,38 @@ def main() -> None:
     """The console script: runs `app`, and turns every expected error into one line and exit status 2."""
     usage_errors = typer.BadParameter.__mro__[2]  # ClickException, wherever this typer keeps its click
     try:
-        status = app(standalone_mode=False)
+        status = app(sys.argv[1:] or ["--help"], standalone_mode=False)
     except NeptuneError as error:
         _fail(str(error).replace("\n  help: ", "; help: ").replace("\n", "; "))
     except usage_errors as error:  # type: ignore[misc]
-        _fail(error.format_message())
+        _fail(f"{error.format_message().removesuffix('.')}; help: {_help_command(error)} lists the arguments")
     except BrokenPipeError:
         sys.stderr.close()  # the reader (head, less) has closed the pipe
         sys.exit(0)
     except OSError as error:
         about = f"{error.filename}: " if error.filename else ""
-        _fail(f"{about}{error.strerror or error}")
+        _fail(f"{about}{error.strerror or error}; help: {help_of(error)}")
     except UnicodeError as error:
-        _fail(f"a text on the command line is not Unicode: {error}")
+        _fail(f"a text on the command line is not Unicode: {error}; help: write it in UTF-8")
     except MemoryError:
-        _fail("there is not enough memory: choose smaller sizes")
+        _fail("there is not enough memory; help: choose smaller sizes")
+    except SystemExit as error:  # not of the app, which returns its status: of a function of FILE.py that was traced
+        _fail(
+            f"the function ended the program: sys.exit({'' if error.code is None else repr(error.code)}); "
+            "help: remove the call, or name a function that returns its result"
+        )
     except (typer.Abort, KeyboardInterrupt):
         print("neptune-lab: interrupted", file=sys.stderr)
         sys.exit(130)
     else:
         sys.exit(status if isinstance(status, int) else 0)
+
+
+def _help_command(error: Any) -> str:
+    """The command that lists what may be written where `error` was."""
+    context = getattr(error, "ctx", None)
+    names = [] if context is None else [context.info_name] if context.parent is not None else []
+    return " ".join(["neptune-lab", *names, "--help"])
 
 
 def _fail(message: str) -> None:

@@ -89,13 +89,19 @@ def _module(path: Path) -> ModuleType:
     sys.path.insert(0, str(path.parent.resolve()))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).resolve() == path.resolve()]
         line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else None
         where = f"{path}" if line is None else f"{path}, line {line}"
+        if isinstance(error, SystemExit):
+            raise DefinitionError(
+                f"{where}: the file ends the program (sys.exit) when it is imported",
+                help=f'put what only `python {path}` should run below `if __name__ == "__main__":`',
+            ) from error
+        words = error.msg if isinstance(error, SyntaxError) else error
         raise DefinitionError(
-            f"{where}: {type(error).__name__}: {error}", help=f"the file itself must run: python {path}"
+            f"{where}: {type(error).__name__}: {words}", help=f"the file itself must run: python {path}"
         ) from error
     finally:
         sys.path.pop(0)

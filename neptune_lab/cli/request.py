@@ -17,22 +17,43 @@ if TYPE_CHECKING:
     from neptune_lab.operators import Operator
     from neptune_lab.pipeline import Choice
 
-Size = Annotated[int | None, typer.Option(min=1)]
+
+def _size(help: str) -> Any:
+    return Annotated[int | None, typer.Option(min=1, metavar="N", help=help)]
+
 
 # Options of every command that takes an operator: the operator's sizes, then the template's.
-SIZES = (
-    "batch", "heads", "kv_heads", "seq", "q_len", "kv_len", "head_dim", "v_head_dim", "window", "prefix",
-    "latent", "rope", "nope", "rows", "cols", "features", "m", "n", "k", "h",
-)  # fmt: skip
+SIZES = {
+    "batch": "Number of sequences, or of products.",
+    "heads": "Number of query heads.",
+    "kv_heads": "Number of heads of keys and values.",
+    "seq": "Number of positions: of queries and of keys.",
+    "q_len": "Number of queries, if it is not --seq.",
+    "kv_len": "Number of keys, if it is not --seq.",
+    "head_dim": "Numbers per query and key.",
+    "v_head_dim": "Numbers per value.",
+    "window": "attention.window: keys that a query sees.",
+    "prefix": "attention.prefix: keys that every query sees.",
+    "latent": "mla: numbers per compressed key.",
+    "rope": "mla: numbers per key with a rotary position.",
+    "nope": "mla: numbers per query before W_uk; only the scale depends on it.",
+    "rows": "Norms, softmax, losses: number of rows.",
+    "cols": "Norms, softmax, losses: numbers per row.",
+    "features": "performer: number of random features.",
+    "m": "gemm_chain: rows of A and of the output.",
+    "n": "gemm_chain: columns of A B, which the second product sums.",
+    "k": "gemm_chain: columns of A, which the first product sums.",
+    "h": "gemm_chain: columns of the output.",
+}
 OPTIONS: dict[str, Any] = {
-    **dict.fromkeys(SIZES, Size),
+    **{name: _size(help) for name, help in SIZES.items()},
     "cap": Annotated[float | None, typer.Option(help="For attention.softcap: scores are limited to ±cap.")],
     "eps": Annotated[float | None, typer.Option(help="The constant added under a square root, or to an exponential.")],
     "causal": Annotated[bool | None, typer.Option("--causal/--no-causal", help="Whether to apply the causal mask.")],
     "return_lse": Annotated[bool | None, typer.Option("--return-lse", help="Also return the log-sum-exp.")],
     "dtype": Annotated[str | None, typer.Option(help="Dtype of the inputs: float16, bfloat16 or float32.")],
 }
-TILES = ("block_q", "block_kv")
+TILES = {"block_q": "Rows of a tile.", "block_kv": "Columns of a tile: numbers of the loop's axis per iteration."}
 SHARED: dict[str, Any] = {
     "operator": Annotated[
         str,
@@ -50,7 +71,7 @@ SHARED: dict[str, Any] = {
     "template": Annotated[
         str | None, typer.Option(help="rolling_update or split_k_update (default: chosen by shape).")
     ],
-    **dict.fromkeys(TILES, Size),
+    **{name: _size(help) for name, help in TILES.items()},
     "option": Annotated[
         list[str] | None,
         typer.Option("--option", "-O", help="Any other option of the template or of code generation, as name=value."),

@@ -182,7 +182,7 @@ class Operator:
         Returns:
             Arrays by input name, in the operator's shapes and dtypes.
         """
-        check_integer("seed", seed, 0, 2**63 - 1, DefinitionError)
+        check_integer("seed", seed, 0, 2**63 - 1, DefinitionError, help="such as 0")
         arrays = (*self.draw(np.random.default_rng(seed)), *self.captured.values())
         # `np.ascontiguousarray` would give a number a dimension.
         cast = (np.asarray(a, dtype=t.dtype, order="C") for t, a in zip(self.inputs, arrays, strict=True))

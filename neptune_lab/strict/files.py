@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -11,19 +12,28 @@ from neptune_lab.strict.values import Refusal
 
 MIB = 1 << 20
 
+_HELP = {
+    errno.ENOENT: "check the path, which starts at the current folder unless it starts with /",
+    errno.ENOTDIR: "a part of the path is a file: give a path whose folders are folders",
+    errno.EISDIR: "this is a folder: give the path of a file",
+    errno.EACCES: "give a file that you may read",
+    errno.EPERM: "give a file that you may read",
+}
+
 
 def read_bytes(path: str | os.PathLike[str], most: int, error: Refusal, *, help: str | None = None) -> bytes:
     """The contents of a file of at most `most` bytes.
 
     Raises:
-        error: there is no such file, it cannot be read, or it is larger; the message names it.
+        error: there is no such file, it cannot be read, or it is larger; the message names it. Without `help`, the help
+            is of the system's error.
     """
     name = shown_path(path)
     try:
         with Path(path).open("rb") as file:
             data = file.read(most + 1)
     except OSError as cause:
-        raise error(f"cannot read {name}: {cause.strerror or cause}", help=help) from cause
+        raise error(f"cannot read {name}: {cause.strerror or cause}", help=help or help_of(cause)) from cause
     except (ValueError, TypeError) as cause:  # a NUL in the path; no path at all
         raise error(f"cannot read {name}: {cause}", help="give the path of a file") from cause
     except MemoryError as cause:
@@ -31,6 +41,15 @@ def read_bytes(path: str | os.PathLike[str], most: int, error: Refusal, *, help:
     if len(data) > most:
         raise error(f"{name} has more than {most:,} bytes, the most that is read", help=help)
     return data
+
+
+def help_of(error: OSError) -> str:
+    """What to do about a path that cannot be read.
+
+    >>> help_of(IsADirectoryError(errno.EISDIR, "Is a directory"))
+    'this is a folder: give the path of a file'
+    """
+    return _HELP.get(error.errno or 0, "give the path of another file")
 
 
 def read_text(path: str | os.PathLike[str], most: int, error: Refusal, *, help: str | None = None) -> str:

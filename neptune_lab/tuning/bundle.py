@@ -89,10 +89,12 @@ def write_bundle(choices: Choices, folder: str | Path, *, target: Target | None 
         seed: of the drawn inputs.
 
     Raises:
-        MeasureError: the folder holds files already, or no candidate of an operator compiles.
+        MeasureError: the path is a file's, the folder holds files already, or no candidate of an operator compiles.
         FileError: a file cannot be written; the folder has no manifest then, and is no bundle.
     """
     root = Path(folder)
+    if root.exists() and not root.is_dir():
+        raise MeasureError(f"{root} is a file, and a bundle is a folder", help="give the path of a new folder")
     if root.exists() and any(root.iterdir()):
         raise MeasureError(f"{root} is not empty", help="give a new folder, or remove it first")
     entries = [_entry(root, n, op, candidates, target, seed) for n, (op, candidates) in enumerate(choices.items())]

@@ -188,6 +188,7 @@ def test_the_command_line_says_in_one_line_what_is_wrong(case, monkeypatch, caps
     assert (stop.value.code, said.out) == (2, "")
     assert said.err.count("\n") == 1
     assert str(message).replace("FOLDER", str(tmp_path)) in said.err
+    assert "; help: " in said.err
     assert printable(said.err) == said.err
 
 
