@@ -85,7 +85,7 @@ def captured(name: str, source: Any, shape: tuple[int, ...], boolean: bool, narr
                 element = Scalar(element.value.astype("float32" if element.kind == "float" else "int32"))
         if boolean and element.kind != "bool":
             return element != 0
-        element.narrow, element.half = ("", narrow) if narrow in HALVES else (narrow, "")
+        element.short_int, element.short_float = ("", narrow) if narrow in HALVES else (narrow, "")
         return noted(element)
 
     array = Array(shape, read, name)

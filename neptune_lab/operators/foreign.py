@@ -121,7 +121,7 @@ def in_place(target: Any, result: Any, name: str) -> Any:
         )
     if target.kind == "float" and is_wide(target.value) != is_wide(result.value):
         result = result.to(target.dtype)
-    target.value, target.narrow = result.value, result.narrow  # and a half keeps its dtype, as in PyTorch
+    target.value, target.short_int = result.value, result.short_int  # and a half keeps its dtype, as in PyTorch
     return target
 
 

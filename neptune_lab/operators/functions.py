@@ -207,7 +207,7 @@ def _filled(x: Any, value: Any, dtype: Any = None, **_others: Any) -> Scalar:
     from neptune_lab.operators.math import Scalar
 
     name = None if dtype is None else dtype_named(dtype)
-    narrow = getattr(x, "narrow", "") if dtype is None else name if name in NARROW else ""
+    narrow = getattr(x, "short_int", "") if dtype is None else name if name in NARROW else ""
     if narrow:
         return Scalar(int(wrapped(int(value), narrow).item()), narrow)
     if name is not None and name not in DTYPES:

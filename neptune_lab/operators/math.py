@@ -35,18 +35,18 @@ class Scalar:
     Args:
         value: the expression (int32, int64, float32, float64 or bool), the array (int64, float64 or bool), or a plain
             number if all positions have the same.
-        narrow: the dtype that PyTorch has for it, if that is an integer of 8 or 16 bits, else "".
-        half: that dtype, if it is float16 or bfloat16 and known: of an element of a captured tensor, or of what was
-            converted.  Arithmetic on it is in float32, and so is the result.
+        short_int: the dtype that PyTorch has for it, if that is an integer of 8 or 16 bits, else "".
+        short_float: that dtype, if it is float16 or bfloat16 and known: of an element of a captured tensor, or of what
+            was converted.  Arithmetic on it is in float32, and so is the result.
     """
 
-    __slots__ = ("half", "narrow", "value")
+    __slots__ = ("short_float", "short_int", "value")
     __hash__ = None  # type: ignore[assignment]  # == gives a Scalar, so sets and dicts cannot hold one
 
-    def __init__(self, value: Any, narrow: str = "", half: str = "") -> None:
+    def __init__(self, value: Any, short_int: str = "", short_float: str = "") -> None:
         self.value = value
-        self.narrow = narrow
-        self.half = half
+        self.short_int = short_int
+        self.short_float = short_float
 
     @property
     def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -181,7 +181,7 @@ class Scalar:
     @property
     def dtype(self) -> Any:
         """torch's dtype, or NumPy's if torch is not loaded."""
-        return foreign.dtype_of(self.kind, is_wide(self.value), self.narrow or self.half)
+        return foreign.dtype_of(self.kind, is_wide(self.value), self.short_int or self.short_float)
 
     @property
     def device(self) -> Any:
@@ -245,7 +245,7 @@ class Scalar:
                 help="such as .float() or .to(torch.int32)",
             )
         dtype = foreign.DTYPES[name]
-        return Scalar(convert(self.value, dtype), half=dtype if dtype in HALVES else "")
+        return Scalar(convert(self.value, dtype), short_float=dtype if dtype in HALVES else "")
 
     def __index__(self) -> int:
         raise DefinitionError(

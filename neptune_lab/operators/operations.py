@@ -280,7 +280,7 @@ def narrow_of(args: tuple[Any, ...]) -> str:
     """
     narrow = ""
     for arg in args:
-        own = getattr(arg, "narrow", None)
+        own = getattr(arg, "short_int", None)
         if own is not None and kind_of(arg.value) == "int":
             narrow = promoted(narrow or own, own) if own else ""
             if not narrow:

@@ -68,7 +68,7 @@ def same(value: Any, name: str) -> Any:
         return noted(value, stops=True)
 
     def method(*_args: Any, **_options: Any) -> Any:
-        copied = type(value)(value.value, value.narrow, value.half) if name in ("clone", "item") else value
+        copied = type(value)(value.value, value.short_int, value.short_float) if name in ("clone", "item") else value
         found = noted(copied, stops=name in ("detach", "item"))
         # A Python float beside a tensor of float32 is rounded to its dtype.
         return found.to("float32") if name == "item" and found.kind == "float" else found

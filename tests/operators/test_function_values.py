@@ -98,3 +98,9 @@ def test_in_place_operators_change_every_name():
 
     for found, wanted in zip(changed(Scalar(np.arange(4.0))), changed(torch.arange(4.0).double()), strict=True):
         assert (np.asarray(found.value) == wanted.numpy()).all()
+
+
+def test_no_field_hides_a_method_of_tensors():
+    """`x.half()` in a mod is torch's conversion: a field of the same name would be found first."""
+    assert not set(Scalar.__slots__) & set(dir(torch.Tensor))
+    assert Scalar(np.float64(0.1)).half().dtype == torch.float16
