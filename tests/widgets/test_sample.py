@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 from neptune_widgets import tags
 from neptune_widgets.sample import sample
 
@@ -70,11 +71,32 @@ def test_a_large_operator_of_ones_own_says_how_to_get_a_sample():
     assert "nl.explore(op, sample=small_op)" in payload["tags_note"]
 
 
-def test_a_large_traced_function_says_how_to_get_a_sample():
-    import torch
+def test_a_large_traced_function_is_traced_anew_on_small_tensors():
+    class Scored(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate = torch.nn.Parameter(torch.ones(16, 64))
 
-    op = nl.from_torch(lambda x: torch.softmax(x, -1), torch.randn(64, 1024))
-    assert "nl.explore(op, sample=nl.from_torch(f, *small_tensors))" in tags.too_large(nl.Schedule(op))
+        def forward(self, x, shift):
+            return torch.softmax(x @ self.gate.T + shift, -1)
+
+    op = nl.from_torch(Scored().eval(), torch.randn(4096, 64), 3)
+    schedule, note = tags.shown(nl.compile(op, validate="none").schedule)
+    # 64 is the width of what the module holds, too.
+    assert note.startswith("A sample: the same steps at x of 8 × 64, gate of 16 × 64.")
+    assert schedule.check()
+
+
+def test_a_traced_function_that_takes_no_smaller_tensors_says_how_to_get_a_sample():
+    op = nl.from_torch(lambda x: torch.softmax(x.view(64, 1024), -1), torch.randn(64 * 1024))
+    with pytest.raises(ScheduleError, match=r"nl.explore\(op, sample=nl.from_torch\(f, \*small_tensors\)\)"):
+        tags.shown(nl.Schedule(op))
+
+
+def test_a_function_that_makes_the_operator_makes_the_sample():
+    explorer = nl.explore(scaled_sum, rows=2048, cols=65536)
+    assert json.loads(explorer.payload)["tags_note"].startswith("A sample: the same steps at x of 4 × 8.")
+    assert "the same steps at x of 4 × 8, since " in explorer.check()
 
 
 def test_a_large_operator_of_ones_own_has_tags_and_a_check_by_its_sample():

@@ -28,7 +28,7 @@ def check(schedule: Schedule, sample: Operator | None = None) -> tuple[bool | No
 
     Args:
         schedule: what is checked, at smaller sizes if it is large.
-        sample: its operator at smaller sizes; None: made from the parameters of an operator of the library.
+        sample: its operator at smaller sizes; None: made from its parameters, or by the function that made it.
     """
     from neptune_lab.pipeline.facts import stores
 
@@ -37,10 +37,11 @@ def check(schedule: Schedule, sample: Operator | None = None) -> tuple[bool | No
         if size <= LARGEST:
             found = schedule.check()
             return found.equal, str(found)
-        if sample is not None and (small := sampled(schedule, sample)) is not None:
+        smaller = None if sample is not None else reduced(schedule)
+        if smaller is None and (small := sampled(schedule, sample)) is not None:
             found = small[0].check()
             return found.equal, f"{found}; the same steps at {small[1]}, since {size:,} stores are too many"
-        smaller = reduced(schedule)
+        smaller = smaller or reduced(schedule)
         if smaller is None:
             return None, f"not checked: one run makes {size:,} stores, more than {LARGEST:,}"
         found = smaller.check()

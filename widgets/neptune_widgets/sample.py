@@ -1,7 +1,8 @@
 """Tag tables for large shapes: the same steps on the same operator at sizes that a table can hold.
 
 A table of every value of a real shape would have millions of rows. So the operator is made again with a few rows and
-columns, and the schedule's tile sizes shrink with the loops they split: as many tiles, each smaller.
+columns, from its parameters or by the function that made it, and the schedule's tile sizes shrink with the loops they
+split: as many tiles, each smaller.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from neptune_lab.errors import NeptuneError, ScheduleError
-from neptune_widgets.sizes import again, tiny
+from neptune_widgets.sizes import again, remade_smaller, tiny
 
 if TYPE_CHECKING:
     from neptune_lab import Schedule
@@ -24,7 +25,8 @@ def sample(schedule: Schedule, smaller: Operator | None = None) -> tuple[Schedul
 
     Args:
         schedule: of the real sizes.
-        smaller: the operator at small sizes; None: made from the parameters of an operator of the library.
+        smaller: the operator at small sizes; None: made from the parameters of an operator of the library, or by the
+            function that made it.
     """
     return _sample(schedule.operator, schedule.steps, smaller)
 
@@ -54,7 +56,10 @@ def _sample(operator: Operator, steps: tuple[Step, ...], given: Operator | None)
     from neptune_lab import Schedule
 
     wanted = tiny(operator)
-    smaller = given or again(operator, wanted)
+    smaller = None if given is not None else again(operator, wanted)
+    if smaller is None:
+        given = given if given is not None else remade_smaller(operator)
+        smaller = given
     if smaller is None:
         return None
     real, small = Schedule(operator), Schedule(smaller)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import NeptuneError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from neptune_lab.operators import Operator
     from neptune_lab.trace import OperatorRecord
 
@@ -35,6 +38,8 @@ TINY = {
 }
 # Sizes that no tile of a template depends on, for checks.
 _SMALL = {"batch": 1, "heads": 2, "head_dim": 16, "v_head_dim": 16}
+# Extents without a name, for tag tables.
+_FEW = (2, 4, 8)
 
 
 def tiny(operator: Operator) -> dict[str, int]:
@@ -94,4 +99,52 @@ def again(operator: Operator | OperatorRecord, sizes: dict[str, Any]) -> Operato
         return None
 
 
-__all__ = ["again", "few_tiles", "function_name", "tiny"]
+def remade_smaller(operator: Operator) -> Operator | None:
+    """The operator of a function, traced or called again with small arguments; None where it takes none.
+
+    Equal extents stay equal, and larger ones larger. Extents of tensors that the function holds stay as they are, as do,
+    at a second try, those of the last dimensions, which a function often splits into parts.
+    """
+    from neptune_lab.loop_ir.tree import blocks
+    from neptune_lab.tensor_spec import TensorSpec
+
+    recipe = operator.recipe
+    if recipe is None:
+        return None
+    # Of a function of tensors, a number may be anything; of a function that makes an operator, it is a size.
+    tensors = {n: v for n, v in recipe.arguments.items() if isinstance(v, TensorSpec)}
+    numbers = {n: v for n, v in recipe.arguments.items() if isinstance(v, int) and not isinstance(v, bool) and v > 0}
+    held = {extent for array in operator.captured.values() for extent in array.shape}
+    last = {spec.shape[-1] for spec in tensors.values() if spec.shape}
+    every = {extent for spec in tensors.values() for extent in spec.shape} if tensors else {*numbers.values()}
+    names = [block.name for block in blocks(operator.program)]
+    for kept in dict.fromkeys((frozenset(held), frozenset(held | last))):
+        few = small_extents(every - kept)
+        changed: dict[str, Any] = {
+            n: replace(spec, shape=tuple(few.get(extent, extent) for extent in spec.shape))
+            for n, spec in tensors.items()
+        } or {n: few.get(value, value) for n, value in numbers.items()}
+        if changed.items() <= recipe.arguments.items():
+            continue
+        try:
+            found = recipe.make({**recipe.arguments, **changed})
+        except Exception:  # a function of the user's, at sizes that it may not be written for
+            continue
+        if [block.name for block in blocks(found.program)] == names:
+            return found
+    return None
+
+
+def small_extents(extents: Collection[int]) -> dict[int, int]:
+    """For each extent a small one, in the same order.
+
+    >>> small_extents({1, 2, 32, 256}), small_extents({3, 4096}), small_extents({64})
+    ({1: 1, 2: 2, 32: 4, 256: 8}, {1: 1, 3: 3, 4096: 8}, {1: 1, 64: 8})
+    """
+    above_one = sorted(extent for extent in extents if extent > 1)
+    count = len(above_one)
+    few = _FEW[-count:] if count <= len(_FEW) else range(2, 2 * count + 2, 2)
+    return {1: 1} | {extent: min(extent, small) for extent, small in zip(above_one, few, strict=False)}
+
+
+__all__ = ["again", "few_tiles", "function_name", "remade_smaller", "small_extents", "tiny"]

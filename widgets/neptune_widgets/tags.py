@@ -44,7 +44,7 @@ def too_large(schedule: Schedule) -> str:
     smaller = small_enough(schedule.operator)
     if smaller:
         advice = f"; {smaller} is small enough"
-    elif schedule.operator.resized is not None:
+    elif schedule.operator.python:
         advice = ". Trace the function on small tensors, too: nl.explore(op, sample=nl.from_torch(f, *small_tensors))"
     else:
         advice = ". Make the operator at small sizes, too, and give it as a sample: nl.explore(op, sample=small_op)"
@@ -71,9 +71,11 @@ def shown(schedule: Schedule, smaller: Operator | None = None) -> tuple[Schedule
         raise ScheduleError("No tag tables: the steps of this schedule are refused at the sizes of the sample.")
     if found is None:
         raise ScheduleError(note)
-    if smaller is not None and size(found[0]) > LARGEST:
+    if size(found[0]) > LARGEST:
         raise ScheduleError(
             f"No tag tables: the sample makes {size(found[0]):,} stores; tables are made up to {LARGEST:,}."
+            if smaller is not None
+            else note
         )
     return found[0], f"A sample: the same steps at {found[1]}. The program itself makes {size(schedule):,} stores."
 
