@@ -44,9 +44,11 @@ def generalized(
         TileError: the programs differ in more than numbers, or a number is no multiple of a size and no number of
             tiles.
     """
-    taken = variables(programs[0]) & set(samples[0])
-    if taken:
-        raise TileError(f"{', '.join(sorted(taken))} names a size and a variable of a loop", help="rename the size")
+    for taken in sorted(variables(programs[0]) & set(samples[0])):
+        raise TileError(
+            f"{taken!r} is the name of a size and of a loop of {programs[0].name}, which are variables of one kernel",
+            help=f'give the size another name, such as nl.dim("n_{taken}")',
+        )
     literals = AtSample({})
     programs = [literals.program(program) for program in programs]  # (a number is a literal, as it will be at a sample)
     made = _Generalizer(programs, samples, sorted({*divisors, *_extents(programs[0])} - {1}), largest or {}).program()

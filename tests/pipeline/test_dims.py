@@ -137,7 +137,7 @@ def cubes(b, h, q, kv):
         (lambda: nl.compile(attention.causal(1, 1, n), code=BY_DESCRIPTORS), ScheduleError, "loads"),
         (lambda: nl.compile(attention.causal(1, 1, 64, nl.dim("d", 64))), NeptuneError, "no expression"),
         (lambda: nl.compile(attention.window(1, 1, n, 32, window=3000)), NeptuneError, "compares positions with"),
-        (lambda: nl.compile(attention.causal(1, 1, nl.dim("h"), 32)), NeptuneError, "rename the size"),
+        (lambda: nl.compile(attention.causal(1, 1, nl.dim("h"), 32)), TileError, r'"n_h"'),
         (lambda: nl.compile(attention.general(1, 1, 1, few_n, 32, mask_mod=cubes)), TileError, "at small sizes only"),
         (lambda: nl.tune(attention.causal(1, 1, n, 32)), ScheduleError, "sizes with a name"),
     ],

@@ -102,10 +102,10 @@ def again(operator: Operator | OperatorRecord, sizes: dict[str, Any]) -> Operato
 def remade_smaller(operator: Operator) -> Operator | None:
     """The operator of a function, traced or called again with small arguments; None where it takes none.
 
-    Equal extents stay equal, and larger ones larger. Extents of tensors that the function holds stay as they are, as do,
-    at a second try, those of the last dimensions, which a function often splits into parts.
+    Equal extents stay equal, and larger ones larger. Extents of tensors that the function holds stay as they are. If
+    the function refuses, those of last dimensions stay too, which functions often split into parts.
     """
-    from neptune_lab.loop_ir.tree import blocks
+    from neptune_lab import Schedule
     from neptune_lab.tensor_spec import TensorSpec
 
     recipe = operator.recipe
@@ -117,7 +117,7 @@ def remade_smaller(operator: Operator) -> Operator | None:
     held = {extent for array in operator.captured.values() for extent in array.shape}
     last = {spec.shape[-1] for spec in tensors.values() if spec.shape}
     every = {extent for spec in tensors.values() for extent in spec.shape} if tensors else {*numbers.values()}
-    names = [block.name for block in blocks(operator.program)]
+    blocks = Schedule(operator).blocks
     for kept in dict.fromkeys((frozenset(held), frozenset(held | last))):
         few = small_extents(every - kept)
         changed: dict[str, Any] = {
@@ -128,9 +128,9 @@ def remade_smaller(operator: Operator) -> Operator | None:
             continue
         try:
             found = recipe.make({**recipe.arguments, **changed})
-        except Exception:  # a function of the user's, at sizes that it may not be written for
+        except Exception:  # noqa: BLE001 - a function of the user's, at sizes that it may not be written for
             continue
-        if [block.name for block in blocks(found.program)] == names:
+        if Schedule(found).blocks == blocks:
             return found
     return None
 
