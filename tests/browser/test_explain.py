@@ -104,6 +104,17 @@ def test_it_opens_where_the_pointer_rests_and_goes_with_it(drawn: LivePage):
     expect(panel(page)).to_be_visible()
     page.locator("header .name").hover()
     expect(panel(page)).to_be_hidden()
+    # A page that scrolls a line under a pointer that rests explains nothing.
+    page.locator("section[aria-label=program] .ln").nth(2).scroll_into_view_if_needed()
+    pointer, line = (
+        page.locator(at).bounding_box() for at in ("header .name", "section[aria-label=program] .ln >> nth=2")
+    )
+    assert pointer is not None
+    assert line is not None
+    page.evaluate("y => { document.body.style.marginTop = `-${y}px`; }", line["y"] - pointer["y"])
+    page.wait_for_timeout(900)
+    expect(panel(page)).to_be_hidden()
+    page.evaluate("document.body.style.marginTop = 0")
     # By the key alone, if one likes: kept in the view.
     page.locator(CODE, has_text="s_max_0 = tl.full").hover()
     panel(page).get_by_role("button", name="Explain by the key X only").click()

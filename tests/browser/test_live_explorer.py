@@ -485,6 +485,13 @@ def test_a_graph_that_fits_can_be_read(live):
         return name.width <= box.width + 1;
     })""")
     assert fits
+    # "Fit" holds from step to step, where the key and the derivation leave the graph less room.
+    drawn.root.get_by_role("button", name="fit the whole graph").click()
+    box = drawn.root.locator(".gbox")
+    for _ in range(18):
+        drawn.root.press("ArrowRight")
+        hidden = box.evaluate("e => Math.max(e.scrollWidth - e.clientWidth, e.scrollHeight - e.clientHeight)")
+        assert hidden <= 1, drawn.root.locator(".rail li.on").inner_text()
 
 
 def wide(stages: int) -> nl.operators.Operator:

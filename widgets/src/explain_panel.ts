@@ -179,8 +179,12 @@ export function explainPanel(ctx: Context): Panel {
   const escaped = (e: KeyboardEvent) => {
     if (e.key === "Escape" && !el.hidden && !ctx.root.contains(focused())) close();
   };
+  /** Where the pointer was last: a page that scrolls puts lines under one that rests, which asks for no explanation. */
+  let last = "";
   const over = (e: PointerEvent) => {
-    if (e.pointerType === "touch" || e.buttons) return;
+    const [before, now] = [last, `${e.screenX},${e.screenY}`];
+    last = now;
+    if (e.pointerType === "touch" || e.buttons || (before === now && !e.movementX && !e.movementY)) return;
     const target = e.composedPath()[0] as Element;
     if (el.contains(target)) return clearTimeout(timer);
     const found = off() ? null : rowAt(target);
@@ -201,7 +205,7 @@ export function explainPanel(ctx: Context): Panel {
     if (!el.contains(e.target as Node) && !byKey) hide();
   };
   document.addEventListener("keydown", escaped);
-  ctx.root.addEventListener("pointerover", over);
+  ctx.root.addEventListener("pointermove", over);
   ctx.root.addEventListener("pointerleave", leave);
   ctx.root.addEventListener("pointerdown", down);
   ctx.root.addEventListener("scroll", scrolled, true);

@@ -87,31 +87,39 @@ function graphPane(ctx: Context): Pane {
   }
 
   const auto = (least: number) => Math.max(least, Math.min(1.15, (scroll.clientWidth - 4) / scene!.width, (scroll.clientHeight - 4) / height));
+  /** The scale at which the whole can be seen; of groups, which stand in rows as wide as a pane, at least their width. */
+  const whole = () => {
+    const scaled = auto(0.05);
+    return unfolded() && scaled < 0.4 ? Math.min(1.15, Math.max(0.3, (scroll.clientWidth - 4) / scene!.width)) : scaled;
+  };
   function size(): void {
     if (!scene || !graph) return;
-    const chosen = ctx.view.sizes.zoom;
+    const { zoom: chosen, fit: fitted } = ctx.view.sizes;
     const was = scale;
+    const high = height;
     // What is in groups is laid out to the width of a pane: it is read from top to bottom.
     const least = unfolded() ? Math.min(0.9, Math.max(0.55, (scroll.clientWidth - 20) / scene.width)) : scene.shapes.size > MANY ? 0.5 : 0.78;
-    scale = chosen ? Math.min(Math.max(chosen, 0.05), 4) : scroll.clientWidth ? auto(least) : 1;
+    const free = () => (fitted ? whole() : auto(least));
+    scale = chosen && !fitted ? Math.min(Math.max(chosen, 0.05), 4) : scroll.clientWidth ? free() : 1;
     drawing.classList.toggle("small", scale < SMALL);
     drawing.setAttribute("width", String(Math.round(scene.width * scale)));
     drawing.setAttribute("height", String(Math.round(height * scale)));
     if (was !== scale) content = null;
     paint();
+    if (fitted && height > high) size(); // an edge that was drawn now reaches below the nodes
   }
   function zoom(by: number): void {
     const [x, y] = [(scroll.scrollLeft + scroll.clientWidth / 2) / scale, (scroll.scrollTop + scroll.clientHeight / 2) / scale];
-    ctx.dispatch({ type: "size", name: "zoom", value: Math.min(Math.max(scale * by, 0.05), 4) });
+    const next = Math.min(Math.max(scale * by, 0.05), 4);
+    ctx.dispatch({ type: "size", name: "fit", value: 0 });
+    ctx.dispatch({ type: "size", name: "zoom", value: next });
     size();
     scroll.scrollTo(x * scale - scroll.clientWidth / 2, y * scale - scroll.clientHeight / 2);
     paint();
   }
+  /** From now on, at every step and size of the pane, until the next zoom. */
   function fit(): void {
-    // Groups stand in rows as wide as a pane: to its width where the whole could not be read.
-    const whole = scene ? auto(0.05) : 1;
-    const width = Math.max(0.3, (scroll.clientWidth - 4) / (scene?.width ?? 1));
-    if (scene) ctx.dispatch({ type: "size", name: "zoom", value: unfolded() && whole < 0.4 ? Math.min(1.15, width) : whole });
+    ctx.dispatch({ type: "size", name: "fit", value: 1 });
     size();
   }
   scroll.addEventListener(
@@ -290,7 +298,7 @@ function graphPane(ctx: Context): Pane {
     paint();
   }
   const resized = new ResizeObserver(() => {
-    if (!ctx.view.sizes.zoom) size();
+    if (!ctx.view.sizes.zoom || ctx.view.sizes.fit) size();
     else paint();
     brought();
   });
