@@ -95,7 +95,12 @@ TERMS = (
     ),
     Row("producing reductions", "4.1, 4.2", ("loop_schedule.maps.find_producers",), ("01",)),
     Row("naive loop fusion", "2, Algorithm 1, line 3", ("loop_schedule.fusion.fuse_naively",), ("01",)),
-    Row("MATCHREDUCEPATTERN", "Algorithm 1, line 4, Eq. 6", ("loop_schedule.repairing.match_reduce_pattern",), ("02",)),
+    Row(
+        "MATCHREDUCEPATTERN",
+        "Algorithm 1, line 4, Eq. 6",
+        ("loop_schedule.reduce_pattern.match_reduce_pattern",),
+        ("02",),
+    ),
     Row(
         "CACHEREDUCEPREVRESULT",
         "Algorithm 1, lines 8 to 10",

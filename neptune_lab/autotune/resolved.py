@@ -8,8 +8,9 @@ from neptune_lab.choice import Choice
 from neptune_lab.loop_schedule.plan import plan
 from neptune_lab.loop_schedule.templates import SplitKConfig, TileConfig, choose_template
 from neptune_lab.loop_schedule.templates.config import for_target
-from neptune_lab.loop_schedule.templates.nest_config import nest_configs, splits_of
+from neptune_lab.loop_schedule.templates.nest_config import nest_configs
 from neptune_lab.loop_schedule.templates.nest_shape import columns_of
+from neptune_lab.loop_schedule.templates.splits import splits_of
 from neptune_lab.target import Target
 
 if TYPE_CHECKING:

@@ -20,12 +20,17 @@ from neptune_lab.htile.walk import (
     values_by_tensor,
 )
 from neptune_lab.scalar_ops import NUMPY
+from neptune_lab.strict.dtypes import EIGHTS, LARGEST_FINITE
 
 _INF = math.inf
+# Of wider floats, no bound would stay finite in a product.
 _LARGEST: Mapping[str, float] = {
-    "float8_e4m3fn": 448.0, "float8_e5m2": 57344.0, "float16": 65504.0, "bool": 1.0, "int8": 128.0, "uint8": 255.0,
+    **{dtype: LARGEST_FINITE[dtype] for dtype in (*EIGHTS, "float16")},
+    "bool": 1.0,
+    "int8": 128.0,
+    "uint8": 255.0,
     "int16": 32768.0,
-}  # fmt: skip
+}
 _WHOLE = 2.0**63
 _TRIED = 4096
 

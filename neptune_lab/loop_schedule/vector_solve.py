@@ -1,4 +1,4 @@
-"""The vector repair of a consumer; f and g are read from it as for the paper's repair (`repairing`)."""
+"""The vector repair of a consumer; f and g are read from it as for the paper's repair (`reduce_pattern`)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,8 @@ from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.guards import TagReads, producer_values
 from neptune_lab.loop_schedule.outcome import Phase, Refusal
 from neptune_lab.loop_schedule.outcome_cache import resized
-from neptune_lab.loop_schedule.repairing import (
-    ReducePattern,
-    Repair,
-    RepairRefused,
-    inlined_term,
-    match_reduce_pattern,
-    points_of,
-    solve_repair,
-)
+from neptune_lab.loop_schedule.reduce_pattern import ReducePattern, inlined_term, match_reduce_pattern
+from neptune_lab.loop_schedule.repairing import Repair, RepairRefused, points_of, solve_repair
 from neptune_lab.loop_schedule.scalar_loop import scalar_loop
 from neptune_lab.loop_schedule.singular_points import ProducerReads
 from neptune_lab.loop_schedule.user_repair import UserRepair
@@ -57,7 +50,7 @@ def find_family_repair(
     program: Program, consumer: Block, var: str, producers: dict[str, int | None], kept: tuple[str, ...]
 ) -> FamilyRepair:
     """The vector repair of `consumer` (its local block) along loop `var`;
-    `producers` as in `repairing.match_reduce_pattern`.
+    `producers` as in `match_reduce_pattern`.
 
     Raises:
         RepairError: with the step that failed.

@@ -21,13 +21,10 @@ from neptune_lab.operators.operations import NARROW, is_wide, wrapped
 from neptune_lab.operators.two_operands import FUNCTIONS as OF_TWO
 from neptune_lab.operators.two_operands import trunc
 from neptune_lab.scalar_ops import OPERATIONS
+from neptune_lab.strict.dtypes import LARGEST_FINITE
 
 if TYPE_CHECKING:
     from neptune_lab.operators.math import Scalar
-
-_LARGEST_FLOAT32 = 3.4028234663852886e38
-_LARGEST_FLOAT64 = 1.7976931348623157e308
-
 
 # -- ranges -----------------------------------------------------------------------------------------------------
 
@@ -53,7 +50,7 @@ def _masked_fill(x: Any, mask: Any, value: Any) -> Scalar:
 
 
 def _nan_to_num(x: Any, nan: float | None = 0.0, posinf: float | None = None, neginf: float | None = None) -> Scalar:
-    largest = _LARGEST_FLOAT64 if is_wide(getattr(x, "value", x)) else _LARGEST_FLOAT32
+    largest = LARGEST_FINITE["float64" if is_wide(getattr(x, "value", x)) else "float32"]
     high = largest if posinf is None else posinf
     low = -largest if neginf is None else neginf
     finite = _select(_apply("eq", x, math.inf), high, _select(_apply("eq", x, -math.inf), low, x))

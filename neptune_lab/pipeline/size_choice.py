@@ -14,8 +14,9 @@ from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_schedule.plan import NestPlan, plan
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates import SplitKConfig, TileConfig, choose_template
-from neptune_lab.loop_schedule.templates.nest_config import nest_configs, splits_of
+from neptune_lab.loop_schedule.templates.nest_config import nest_configs
 from neptune_lab.loop_schedule.templates.nest_shape import NestConfig, columns_of
+from neptune_lab.loop_schedule.templates.splits import splits_of
 from neptune_lab.operators import Operator
 from neptune_lab.pipeline.compile import candidates
 from neptune_lab.pipeline.fallback import parts_of, schedule_parts

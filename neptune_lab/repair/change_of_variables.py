@@ -8,19 +8,17 @@ equal to g; `check.py` also compares the two numerically.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import cast
 
 import sympy as sp
-from sympy import Abs, Add, Dummy, Expr, Function, Max, Min, Mul, Pow, S, Symbol
+from sympy import Add, Dummy, Expr, Function, Max, Min, Mul, S, Symbol
 
 from neptune_lab.errors import RepairError
 from neptune_lab.repair.render import Line, equation, text
-from neptune_lab.repair.simplify import as_polynomial
-
-Split = tuple[Expr, Expr]
+from neptune_lab.repair.splitting import Roles, Split, args_of, split_product, split_sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,167 +83,19 @@ class Separation:
         return replace(shown, inputs=tuple(symbol for symbol in symbols if symbol not in self.constants))
 
 
-@dataclass(frozen=True, slots=True)
-class _Roles:
-    """Which symbols are producers and which are inputs; any other symbol is a constant of the reduction."""
-
-    producers: frozenset[Symbol]
-    inputs: frozenset[Symbol]
-
-    def has_r(self, expr: sp.Basic) -> bool:
-        return not self.producers.isdisjoint(cast("set[Symbol]", expr.free_symbols))
-
-    def has_c(self, expr: sp.Basic) -> bool:
-        return not self.inputs.isdisjoint(cast("set[Symbol]", expr.free_symbols))
-
-
-def _args(expr: Expr) -> list[Expr]:
-    return [cast(Expr, arg) for arg in expr.args]
-
-
-def split_sum(expr: Expr, producers: Sequence[Symbol], inputs: Sequence[Symbol]) -> Split | None:
-    """expr = A(c) + B(r), or None.
-
-    >>> c, d, r, s = sp.symbols("c d r s", real=True)
-    >>> split_sum(2*(c - r) + d, [r], [c, d])
-    (2*c + d, -2*r)
-    >>> split_sum(Max(c - r, d - r), [r], [c, d])
-    (Max(c, d), -r)
-    >>> split_sum(c*r, [r], [c])
-    """
-    return _split_sum(expr, _Roles(frozenset(producers), frozenset(inputs)))
-
-
-def _split_sum(expr: Expr, roles: _Roles) -> Split | None:
-    if not roles.has_r(expr):
-        return expr, S.Zero
-    if not roles.has_c(expr):
-        return S.Zero, expr
-    if isinstance(expr, Add):
-        splits = _all_split(_split_sum, _args(expr), roles)
-        if splits is None:
-            return None
-        return cast(Expr, Add(*(a for a, _ in splits))), cast(Expr, Add(*(b for _, b in splits)))
-    if isinstance(expr, Mul):
-        fixed = [arg for arg in _args(expr) if not roles.has_r(arg) and not roles.has_c(arg)]
-        rest = [arg for arg in _args(expr) if arg not in fixed]
-        part = _split_sum(rest[0], roles) if fixed and len(rest) == 1 else None
-        return None if part is None else (cast(Expr, Mul(*fixed, part[0])), cast(Expr, Mul(*fixed, part[1])))
-    if isinstance(expr, sp.log):
-        part = _split_product(_args(expr)[0], roles)
-        if part and part[0].is_positive and part[1].is_positive:
-            return sp.log(part[0]), sp.log(part[1])
-    if isinstance(expr, (Max, Min)):
-        splits = _all_split(_split_sum, _args(expr), roles)
-        if splits is not None and len({b for _, b in splits}) == 1:
-            return cast(Expr, expr.func(*(a for a, _ in splits))), splits[0][1]
-    return None
-
-
-def split_product(expr: Expr, producers: Sequence[Symbol], inputs: Sequence[Symbol]) -> Split | None:
-    """expr = A(c) * B(r), or None.
-
-    >>> c, d, r = sp.symbols("c d r", real=True)
-    >>> split_product(sp.exp(c - r) * d, [r], [c, d])
-    (d*exp(c), exp(-r))
-    >>> split_product((c / r)**2, [r], [c])
-    (c**2, r**(-2))
-    >>> split_product(c*r + d*r + r, [r], [c, d])
-    (c + d + 1, r)
-    >>> p = Symbol("p", positive=True)
-    >>> split_product(Max(0, -c / p), [p], [c])
-    (Max(0, -c), 1/p)
-    """
-    return _split_product(expr, _Roles(frozenset(producers), frozenset(inputs)))
-
-
-def _split_product(expr: Expr, roles: _Roles) -> Split | None:
-    if not roles.has_r(expr):
-        return expr, S.One
-    if not roles.has_c(expr):
-        return S.One, expr
-    if isinstance(expr, Mul):
-        splits = _all_split(_split_product, _args(expr), roles)
-        if splits is None:
-            return None
-        return cast(Expr, Mul(*(a for a, _ in splits))), cast(Expr, Mul(*(b for _, b in splits)))
-    if isinstance(expr, sp.exp):
-        part = _split_sum(_args(expr)[0], roles)
-        return None if part is None else (sp.exp(part[0]), sp.exp(part[1]))
-    if isinstance(expr, Pow):
-        return _split_power(cast(Expr, expr.base), cast(Expr, expr.exp), roles)
-    if isinstance(expr, Abs):
-        part = _split_product(_args(expr)[0], roles)
-        return None if part is None else (cast(Expr, Abs(part[0])), cast(Expr, Abs(part[1])))
-    if isinstance(expr, (Max, Min)):
-        return _split_extremum(expr, roles)
-    if isinstance(expr, Add):
-        return _split_common_factor(expr, roles)
-    return None
-
-
-def _all_split(
-    split: Callable[[Expr, _Roles], Split | None], operands: Sequence[Expr], roles: _Roles
-) -> list[Split] | None:
-    """The splits of all operands; None if one of them has none."""
-    splits = [part for operand in operands if (part := split(operand, roles)) is not None]
-    return splits if len(splits) == len(operands) else None
-
-
-def _split_power(base: Expr, exponent: Expr, roles: _Roles) -> Split | None:
-    """(A*B)**n = A**n * B**n for whole n, or where A or B is not negative; k**(A + B) = k**A * k**B for k > 0."""
-    if not roles.has_r(exponent) and not roles.has_c(exponent):
-        part = _split_product(base, roles)
-        if part and (exponent.is_integer or part[0].is_nonnegative or part[1].is_nonnegative):
-            return cast(Expr, part[0] ** exponent), cast(Expr, part[1] ** exponent)
-    if base.is_positive and not roles.has_r(base) and not roles.has_c(base):
-        part = _split_sum(exponent, roles)
-        if part:
-            return cast(Expr, base ** part[0]), cast(Expr, base ** part[1])
-    return None
-
-
-def _split_extremum(expr: Expr, roles: _Roles) -> Split | None:
-    """max(A1*B, A2*B, 0) = max(A1, A2, 0) * B for B >= 0; for B <= 0 a max becomes a min."""
-    operands = [arg for arg in _args(expr) if arg != 0]
-    splits = _all_split(_split_product, operands, roles)
-    if splits is None or len({b for _, b in splits}) != 1:
-        return None
-    common = splits[0][1]
-    heads = [a for a, _ in splits] + ([S.Zero] if len(operands) < len(expr.args) else [])
-    if common.is_nonnegative:
-        return cast(Expr, expr.func(*heads)), common
-    if common.is_nonpositive:
-        swapped = Min if isinstance(expr, Max) else Max
-        return cast(Expr, swapped(*heads)), common
-    return None
-
-
-def _split_common_factor(expr: Add, roles: _Roles) -> Split | None:
-    """A1*B + A2*B = (A1 + A2)*B and A*B1 + A*B2 = A*(B1 + B2), else a split of SymPy's factored form."""
-    splits = _all_split(_split_product, _args(expr), roles)
-    if splits is not None:
-        if len({b for _, b in splits}) == 1:
-            return cast(Expr, Add(*(a for a, _ in splits))), splits[0][1]
-        if len({a for a, _ in splits}) == 1:
-            return splits[0][0], cast(Expr, Add(*(b for _, b in splits)))
-    factored = as_polynomial(sp.factor, expr)
-    return _split_product(factored, roles) if isinstance(factored, (Mul, Pow)) else None
-
-
-def _peel(expr: Expr, variable: Symbol, roles: _Roles) -> tuple[Expr, Expr] | None:
+def _peel(expr: Expr, variable: Symbol, roles: Roles) -> tuple[Expr, Expr] | None:
     """(g0, g_c), going inwards through operations that have all inputs in one operand."""
     if not roles.has_r(expr):
         return variable, expr
     if isinstance(expr, (Add, Max, Min)):
-        part = _split_sum(expr, roles)
+        part = split_sum(expr, roles)
         if part:
             return _as_sum(part, variable)
-    holders = [arg for arg in _args(expr) if roles.has_c(arg)]
+    holders = [arg for arg in args_of(expr) if roles.has_c(arg)]
     alone = holders[0] if len(holders) == 1 else None
     if not (isinstance(expr, Mul) and alone is not None):
         # A lone factor is peeled first: exp(c - r)/s gives C = c, as in the paper, and not C = exp(c).
-        part = _split_product(expr, roles) if not isinstance(expr, sp.exp) else None
+        part = split_product(expr, roles) if not isinstance(expr, sp.exp) else None
         if part:
             return cast(Expr, variable * part[1]), part[0]
     if alone is None:
@@ -253,7 +103,7 @@ def _peel(expr: Expr, variable: Symbol, roles: _Roles) -> tuple[Expr, Expr] | No
     inner = _peel(alone, variable, roles)
     if inner is None:
         return None
-    around = [inner[0] if arg is alone else arg for arg in _args(expr)]
+    around = [inner[0] if arg is alone else arg for arg in args_of(expr)]
     return cast(Expr, expr.func(*around)), inner[1]
 
 
@@ -265,7 +115,7 @@ def _as_sum(part: Split, variable: Symbol) -> tuple[Expr, Expr]:
     return cast(Expr, variable + b), a
 
 
-def _by_atoms(expr: Expr, variable: Symbol, roles: _Roles) -> tuple[Expr, Expr] | None:
+def _by_atoms(expr: Expr, variable: Symbol, roles: Roles) -> tuple[Expr, Expr] | None:
     """C = the only maximal r-free part of g (it may occur several times), or the only input."""
     parts: set[Expr] = set()
 
@@ -275,7 +125,7 @@ def _by_atoms(expr: Expr, variable: Symbol, roles: _Roles) -> tuple[Expr, Expr] 
         if not roles.has_r(node):
             parts.add(node)
             return
-        for arg in _args(node):
+        for arg in args_of(node):
             collect(arg)
 
     collect(expr)
@@ -322,7 +172,7 @@ def change_variables(
     if not free:
         return _without_inputs(g, producers, fixed, reducer, variable)
     for chosen in _choices(free, fixed, constants is None):
-        roles = _Roles(frozenset(producers), frozenset(free) - frozenset(chosen))
+        roles = Roles.of(producers, set(free) - set(chosen))
         separated = _peel(g, variable, roles) or _by_atoms(g, variable, roles)
         if separated is None:
             continue
@@ -349,7 +199,7 @@ def _enough(g: Expr, producers: Sequence[Symbol], free: list[Symbol], variable: 
     """One input, else two, with which g separates if they are constants, best so that C can be recovered; or none."""
     found: list[tuple[bool, list[str]]] = []
     for chosen in (c for size in (1, 2) for c in combinations(reversed(free), size) if size < len(free)):
-        roles = _Roles(frozenset(producers), frozenset(free) - frozenset(chosen))
+        roles = Roles.of(producers, set(free) - set(chosen))
         if not (found and len(chosen) > 1) and (made := _peel(g, variable, roles) or _by_atoms(g, variable, roles)):
             lost = any(variable in part.free_symbols for part in made[0].atoms(sp.Max, sp.Min))
             found.append((lost, sorted(map(text, chosen))))

@@ -15,8 +15,8 @@ from sympy import Expr, Piecewise, Symbol
 from sympy.core.relational import Relational
 
 from neptune_lab.errors import RepairError
-from neptune_lab.repair.change_of_variables import split_product, split_sum
 from neptune_lab.repair.render import text
+from neptune_lab.repair.splitting import Roles, split_product, split_sum
 
 
 class nonneg(sp.Function):
@@ -94,13 +94,13 @@ def _free_choice(node: Piecewise, producers: Sequence[Symbol]) -> Expr:
 
     if not any(set(producers) & value.free_symbols for value in values):
         return choose(values)
-    inputs = [symbol for symbol in cast("set[Symbol]", node.free_symbols) if symbol not in producers]
+    roles = Roles.of(producers, cast("set[Symbol]", node.free_symbols) - set(producers))
     # A branch of 0 has any factor, and an infinite one any finite summand.
     for split, absorbing, join in (
         (split_product, (sp.S.Zero,), lambda a, b: a * b),
         (split_sum, (sp.oo, -sp.oo), lambda a, b: a + b),
     ):
-        parts = {n: split(value, producers, inputs) for n, value in enumerate(values) if value not in absorbing}
+        parts = {n: split(value, roles) for n, value in enumerate(values) if value not in absorbing}
         shares = {part[1] for part in parts.values() if part is not None}
         if None in parts.values() or len(shares) != 1:
             continue
@@ -121,8 +121,8 @@ def _free_truth(condition: Any, producers: Sequence[Symbol]) -> Any:
     if not isinstance(condition, Relational):
         return condition.func(*(_free_truth(arg, producers) for arg in condition.args))
     difference = cast(Expr, sp.expand(cast(Expr, condition.lhs) - cast(Expr, condition.rhs)))
-    inputs = [symbol for symbol in cast("set[Symbol]", difference.free_symbols) if symbol not in producers]
-    part = split_product(difference, producers, inputs)
+    inputs = cast("set[Symbol]", difference.free_symbols) - set(producers)
+    part = split_product(difference, Roles.of(producers, inputs))
     if part is not None:
         head, scale = part
         if scale.is_positive:

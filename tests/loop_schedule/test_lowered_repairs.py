@@ -12,7 +12,8 @@ from neptune_lab.errors import RepairError, ScheduleError
 from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, Var
 from neptune_lab.loop_schedule import repairing
 from neptune_lab.loop_schedule.outcome_cache import clear_outcomes
-from neptune_lab.loop_schedule.repairing import Repair, lowered_problem, match_reduce_pattern
+from neptune_lab.loop_schedule.reduce_pattern import match_reduce_pattern
+from neptune_lab.loop_schedule.repairing import Repair, lowered_problem
 from neptune_lab.loop_to_repair.check_lowered import ProducerNodes, check_lowered
 
 DEFINITIONS: dict[str, Callable[[], small.Definition]] = {

@@ -11,8 +11,8 @@ from neptune_lab.loop_ir.nodes import Const, Load, Op, Var
 from neptune_lab.operators import attention, backward, custom, training
 from neptune_lab.operators.reverse_mode.masks import is_weighted, of_visible
 from neptune_lab.operators.reverse_mode.part import Part
+from neptune_lab.operators.reverse_mode.softmaxes import find_softmaxes
 from neptune_lab.operators.reverse_mode.stages import stages_of
-from neptune_lab.operators.reverse_mode.weights import find_softmaxes
 
 SIZES = {"batch": 1, "heads": 2, "seq": 12, "head_dim": 4, "dtype": "float32"}
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
 from tvm import te, tirx
 from tvm.tirx import IterVar
 
@@ -42,6 +41,7 @@ from neptune_lab.loop_ir.simplify import simplify
 from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.loop_ir.tvm_compat.as_written import hidden, operator_of
 from neptune_lab.loop_ir.tvm_compat.words import call_names, first_line, node_names
+from neptune_lab.strict.dtypes import LARGEST_FINITE
 
 
 def _loop_name(name: str) -> str:
@@ -53,7 +53,6 @@ def _loop_name(name: str) -> str:
 
 
 _NODES = node_names()
-_LARGEST_BFLOAT16 = (2 - 2.0**-7) * 2.0**127
 
 
 # Name, extent and kind of an iteration variable.
@@ -255,8 +254,7 @@ def _infinite(value: Const) -> Const:
     (of a bfloat16 from that of a float32), but a fully masked row needs -inf."""
     if "float" not in value.dtype:
         return value
-    largest = _LARGEST_BFLOAT16 if value.dtype == "bfloat16" else float(np.finfo(value.dtype).max)
-    if abs(float(value.value)) >= largest:
+    if abs(float(value.value)) >= LARGEST_FINITE[value.dtype]:
         return Const(float("inf") if value.value > 0 else float("-inf"), value.dtype)
     return value
 

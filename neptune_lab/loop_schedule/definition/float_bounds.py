@@ -32,9 +32,10 @@ from neptune_lab.loop_ir.reduction import match_reduction, reducer_of
 from neptune_lab.loop_ir.simplify import bounds
 from neptune_lab.loop_ir.value_range import ValueRange, range_of_operation
 from neptune_lab.loop_schedule.definition.stages import computed, without_casts
+from neptune_lab.strict.dtypes import LARGEST_FINITE
 
-# The largest finite floats.  Integers are smaller in magnitude.
-LARGEST = {"float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e38, "float64": 1.7976e308}
+# What a bound over the reals stays below if the value is finite in float32 after a few roundings.
+FINITE_IN_FLOAT32 = (1 - 1e-5) * LARGEST_FINITE["float32"]
 # The least magnitudes that are rounded to infinity.
 ROUNDS_TO_INFINITY = {"float16": 65520.0, "bfloat16": 3.3961e38}
 # A quotient that is at most 1 over the reals may be 1 and a few roundings.
@@ -124,7 +125,7 @@ class Bounds:
     def _of_stage(self, read: Load) -> ValueRange:
         buffer = self.program.buffer(read.buffer)
         if read.buffer in self.program.inputs:
-            most = LARGEST.get(buffer.dtype)
+            most = LARGEST_FINITE.get(buffer.dtype)
             if most is not None:
                 return ValueRange(-most, most)
             return ValueRange(0.0, 1.0) if buffer.dtype == "bool" else ValueRange(-(2.0**63), 2.0**63)

@@ -8,7 +8,7 @@ from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.nodes import Block, Buffer, Cast, Expr, Load, Op, Program, Store, Var, variables
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_schedule.declare import primitive
-from neptune_lab.loop_schedule.definition.float_bounds import LARGEST, ROUNDS_TO_INFINITY, Bounds
+from neptune_lab.loop_schedule.definition.float_bounds import FINITE_IN_FLOAT32, ROUNDS_TO_INFINITY, Bounds
 from neptune_lab.loop_schedule.definition.refusal import FloatsDiffer
 from neptune_lab.loop_schedule.definition.stages import (
     Contraction,
@@ -113,7 +113,7 @@ def _unsafe(program: Program, bounds: Bounds, found: Contraction, terms: _Sum, o
     4. If a, b or c is not finite, neither are the results: 0 · inf, inf - inf and inf · 0 are NaN.
     """
     most = [bounds.magnitude(e) for e in (terms.left, terms.right)]
-    c, largest = bounds.magnitude(other), LARGEST["float32"]
+    c, largest = bounds.magnitude(other), FINITE_IN_FLOAT32
     if not (sum(most) * c * found.count < largest or max(most) <= 1.0):
         return f"its terms may reach {max(most):.3g}, and {found.count} products with each may overflow"
     if terms.rounded and sum(most) >= ROUNDS_TO_INFINITY[terms.rounded]:

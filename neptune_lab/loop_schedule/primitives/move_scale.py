@@ -9,7 +9,13 @@ from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.nodes import Block, Buffer, Cast, Expr, Load, Op, Program, Store, Var, loads, variables
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_schedule.declare import primitive
-from neptune_lab.loop_schedule.definition.float_bounds import LARGEST, ROUNDS_TO_INFINITY, Bounds, is_coarse, is_half
+from neptune_lab.loop_schedule.definition.float_bounds import (
+    FINITE_IN_FLOAT32,
+    ROUNDS_TO_INFINITY,
+    Bounds,
+    is_coarse,
+    is_half,
+)
 from neptune_lab.loop_schedule.definition.refusal import FloatsDiffer
 from neptune_lab.loop_schedule.definition.stages import (
     Contraction,
@@ -147,7 +153,7 @@ def _unsafe(program: Program, bounds: Bounds, found: Contraction, scaled: _Scale
         partial.append(Op(name, (partial[-1], operand)))
     most = [bounds.magnitude(e) for e in partial]
     c = bounds.magnitude(other)
-    largest = LARGEST["float32"]
+    largest = FINITE_IN_FLOAT32
     if not (max(most) * c * found.count < largest or max(most) <= 1.0):
         worst = max(most)
         what = "have no bound" if math.isinf(worst) else f"may reach {worst:.3g}"

@@ -6,7 +6,7 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_schedule.plan import NestPlan, parallelism, plan
 from neptune_lab.loop_schedule.templates.config import TileConfig
-from neptune_lab.loop_schedule.templates.nest_config import RESIDENT_SUMS, UNEVEN_PROGRAMS, nest_configs
+from neptune_lab.loop_schedule.templates.nest_config import nest_configs
 from neptune_lab.loop_schedule.templates.nest_shape import (
     NestConfig,
     columns_of,
@@ -16,6 +16,7 @@ from neptune_lab.loop_schedule.templates.nest_shape import (
     is_vector_product,
 )
 from neptune_lab.loop_schedule.templates.shown import shown_columns
+from neptune_lab.loop_schedule.templates.splits import RESIDENT_SUMS, UNEVEN_PROGRAMS
 from neptune_lab.target import DEFAULT
 
 # With fewer tiles, splits save less time than the kernel that combines them takes. The second number is for rows

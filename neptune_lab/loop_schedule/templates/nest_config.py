@@ -25,7 +25,6 @@ from neptune_lab.loop_schedule.templates.nest_shape import (
     folded,
     folds_columns,
     has_product,
-    has_uneven_work,
     is_vector_product,
     matrices_read,
     multiplies_float32,
@@ -34,11 +33,14 @@ from neptune_lab.loop_schedule.templates.nest_shape import (
     products,
     reads_diagonals,
     reads_per_pair,
-    tile_elements,
     writes_rows,
 )
+from neptune_lab.loop_schedule.templates.splits import (
+    SPLIT_ROW,
+    SPLIT_ROW_WARPS,
+    splits_written_rows,
+)
 from neptune_lab.power_of_two import power_of_two
-from neptune_lab.strict.dtypes import itemsize
 from neptune_lab.target import DEFAULT
 
 # The most elements of a row that one program holds in one tile, and the most columns if it has a matrix product.
@@ -51,17 +53,8 @@ HELD_BESIDE_A_VECTOR = 20480
 SHORTEST_ROW, SHORT_ROW = 256, 4096
 # The fewest columns of a split.
 SHORTEST_SPLIT = 1024
-# The tile and the warps of few long rows of 16 bits that are written, which are split, and how many of their programs
-# a multiprocessor runs at a time. On an H200 softmax of 35 x 119623 takes 11.2 us so and 15.5 in tiles of 32768, of
-# 60 x 200001 30.8 and 34.8, of 33 x 40000 4.5, and 5.0 in tiles of 16384.
-SPLIT_ROW, SPLIT_ROW_WARPS, SPLIT_ROW_RESIDENT = 8192, 16, 4
 # Elements of the shortest rows that share a program; of longer ones, two rows do.
 SHARED_ROWS = 2048
-# Programs per multiprocessor if the values of an input decide how much work each has, and the fewest tiles of each: on
-# an H200, caches of 32 sequences whose lengths differ by a factor of two are read 1.25 times as fast as by one or two.
-UNEVEN_PROGRAMS, FEWEST_TILES = 16, 4
-# Programs of a sum of columns that a multiprocessor runs at a time: few registers, and memory to wait for.
-RESIDENT_SUMS = 8
 # The fewest neighbouring columns or diagonals of a program, and the elements of a diagonal in a tile: on an H200, sums
 # along diagonals of 128 matrices of 1024 x 1024 take 272 us with tiles of 64 x 16, 314 us with 64 x 32, 1014 us with
 # 64 x 64.
@@ -232,21 +225,12 @@ def default_config(
         return NestConfig(_short_rows(program, nest, width, multiprocessors), width, one_tile=True)
     if width <= (HELD_BESIDE_A_VECTOR if _is_crowded(program, nest, width, programs, multiprocessors) else LONGEST_ROW):
         return NestConfig(1, width, one_tile=True)
-    if _splits_written_rows(program, nest, programs, multiprocessors):
+    if splits_written_rows(program, nest, programs, multiprocessors):
         return NestConfig(1, SPLIT_ROW, num_warps=SPLIT_ROW_WARPS)
     size = LONGEST_ROW // 2
     if programs < multiprocessors:
         size = min(LONGEST_ROW, max(SHORTEST_SPLIT, power_of_two(-(-width // max(1, multiprocessors // programs)))))
     return NestConfig(1, size)
-
-
-def _splits_written_rows(program: Program, nest: NestPlan, programs: int, multiprocessors: int) -> bool:
-    """Whether few long rows of 16 bits are read and written in 16 bits, without a vector along them: a softmax."""
-    few = 4 * programs < 3 * multiprocessors and others(program, nest) == 1 and not has_product(program, nest)
-    if not few or element_bytes(program, nest) > 2 or not writes_rows(program, nest):
-        return False
-    plain = not any(b.shape == (columns_of(program, nest),) for b in program.buffers if b.name in program.inputs)
-    return plain and all(itemsize(b.dtype) == 2 for b in program.buffers if b.name in program.outputs)
 
 
 def _waits_for_pairs(program: Program, nest: NestPlan) -> bool:
@@ -347,69 +331,9 @@ def contraction_tile(rows: int, columns: int) -> int:
     return 64 if rows * columns >= 4 * LARGE_TILE else 128
 
 
-# In units of the time of one tile: the time of a program outside its loop, and the time to combine one more split.
-_START, _COMBINE = 1.0, 0.05
-
-
-def balanced_splits(programs: int, tiles: int, slots: int) -> int:
-    """The number of splits for `programs` programs of `tiles` tiles each, so that they run in whole waves of `slots`.
-
-    It minimises a model of the time: waves x (tiles per split + `_START`) + splits x `_COMBINE`.
-
-    Args:
-        programs: programs without splits.
-        tiles: tiles of each program.
-        slots: programs that the GPU runs at a time.
-
-    Returns:
-        The number of splits, at least 1.
-
-    >>> balanced_splits(32, 512, 264), balanced_splits(8, 512, 132), balanced_splits(8, 4, 132)
-    (8, 16, 4)
-    """
-
-    def cost(each: int) -> float:
-        count = -(-tiles // each)
-        return -(-programs * count // slots) * (each + _START) + count * _COMBINE
-
-    return -(-tiles // min(range(1, tiles + 1), key=cost))
-
-
-def splits_of(program: Program, nest: NestPlan, config: NestConfig, multiprocessors: int) -> tuple[int, int]:
-    """The number of splits of a nest, and the tiles in each.
-
-    Args:
-        program: the definition, before any step.
-        nest: from `plan`.
-        config: the nest's tile sizes, and the number of splits if the caller chose it.
-        multiprocessors: of the GPU.
-
-    Returns:
-        (splits, tiles per split); no split is empty.
-    """
-    tiles = -(-columns_of(program, nest) // config.block_kv)
-    splits = config.splits
-    if splits is None and has_uneven_work(program, nest):
-        wanted = -(-UNEVEN_PROGRAMS * multiprocessors // parallelism(program, nest, config.block_q))
-        splits = max(1, min(wanted, tiles // FEWEST_TILES))
-    elif splits is None:
-        resident = 1 if tile_elements(program, nest, config) >= LARGE_TILE else 2
-        resident = RESIDENT_SUMS if folds_columns(program, nest) else resident
-        programs = parallelism(program, nest, config.block_q)
-        if config.block_kv == SPLIT_ROW and _splits_written_rows(program, nest, programs, multiprocessors):
-            resident = SPLIT_ROW_RESIDENT
-        splits = balanced_splits(programs, tiles, multiprocessors * resident)
-    each = -(-tiles // splits)
-    return -(-tiles // each), each
-
-
 __all__ = [
     "LONGEST_CONTRACTION",
-    "RESIDENT_SUMS",
-    "UNEVEN_PROGRAMS",
-    "balanced_splits",
     "contraction_tile",
     "default_config",
     "nest_configs",
-    "splits_of",
 ]

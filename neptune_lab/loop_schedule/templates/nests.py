@@ -47,8 +47,9 @@ from neptune_lab.loop_schedule.templates.fusing import (
     own_loops,
     second_pass_in_order,
 )
-from neptune_lab.loop_schedule.templates.nest_config import config_after, nest_configs, splits_of
+from neptune_lab.loop_schedule.templates.nest_config import config_after, nest_configs
 from neptune_lab.loop_schedule.templates.nest_shape import NestConfig
+from neptune_lab.loop_schedule.templates.splits import splits_of
 
 # The most elements that every program of a nest folds again instead of reading the result of another kernel.
 LARGEST_REPEATED = 1 << 15

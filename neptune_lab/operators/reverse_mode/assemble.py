@@ -15,9 +15,10 @@ from neptune_lab.operators.reverse_mode.keep import Value, kept_by_default, valu
 from neptune_lab.operators.reverse_mode.origins import Origin
 from neptune_lab.operators.reverse_mode.partial_sums import with_partial_sums
 from neptune_lab.operators.reverse_mode.parts import divided
+from neptune_lab.operators.reverse_mode.softmaxes import Softmax, find_softmaxes
 from neptune_lab.operators.reverse_mode.stabilisers import without_gradient
 from neptune_lab.operators.reverse_mode.stages import Stage, in_order, needed, program_of, renamed, stages_of
-from neptune_lab.operators.reverse_mode.weights import Softmax, find_softmaxes, in_weights
+from neptune_lab.operators.reverse_mode.weights import in_weights
 from neptune_lab.operators.ties import Ties
 from neptune_lab.strict.console import shown
 

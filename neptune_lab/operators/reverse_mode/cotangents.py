@@ -18,10 +18,10 @@ from neptune_lab.operators.reverse_mode.masks import is_weighted, of_visible
 from neptune_lab.operators.reverse_mode.origins import Origin, Use, uses_of
 from neptune_lab.operators.reverse_mode.part import Part, apart, placed
 from neptune_lab.operators.reverse_mode.reductions import is_exact, of_extremum, of_first, of_product
+from neptune_lab.operators.reverse_mode.softmaxes import Softmax, without_casts
 from neptune_lab.operators.reverse_mode.stages import Axis, Stage
 from neptune_lab.operators.reverse_mode.terms import by_value, is_rounded, variables_of
 from neptune_lab.operators.reverse_mode.transpose import is_permutation
-from neptune_lab.operators.reverse_mode.weights import Softmax, without_casts
 from neptune_lab.operators.ties import FIRST_OF_EQUALS, Ties
 from neptune_lab.scalar_ops import OPERATIONS
 from neptune_lab.strict.dtypes import HALVES

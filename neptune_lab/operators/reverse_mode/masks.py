@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op
 from neptune_lab.operators.reverse_mode.part import Part
+from neptune_lab.operators.reverse_mode.softmaxes import Softmax
 from neptune_lab.operators.reverse_mode.stages import Stage
-from neptune_lab.operators.reverse_mode.weights import Softmax
 
 
 def is_weighted(stage: Stage, parts: Sequence[Part], softmaxes: Sequence[Softmax]) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, loads, transform, variables
+from neptune_lab.operators.reverse_mode.softmaxes import without_casts
 from neptune_lab.operators.reverse_mode.stages import Stage
-from neptune_lab.operators.reverse_mode.weights import without_casts
 
 
 def by_value(slope: Expr, stage: Stage) -> Expr:

@@ -13,7 +13,8 @@ from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.outcome_cache import at_other_sizes
 from neptune_lab.loop_schedule.schedule import Schedule, Step
 from neptune_lab.operators import Operator, TensorSpec
-from neptune_lab.pipeline.validate.sizes import Plan, Sizes, is_silent, new_factor
+from neptune_lab.pipeline.validate.sizes import Plan, is_silent
+from neptune_lab.pipeline.validate.small_program import Sizes, new_factor
 from neptune_lab.tensor_spec import resized_strides
 
 

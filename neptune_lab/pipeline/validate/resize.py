@@ -41,7 +41,8 @@ from neptune_lab.loop_schedule.schedule import Applied, Schedule
 from neptune_lab.operators import Operator
 from neptune_lab.pipeline.validate.affine import Term, factors, products, strides_of, unclear, with_strides
 from neptune_lab.pipeline.validate.replay import small_operator
-from neptune_lab.pipeline.validate.sizes import Plan, new_constant, new_factor
+from neptune_lab.pipeline.validate.sizes import Plan
+from neptune_lab.pipeline.validate.small_program import new_constant, new_factor
 
 
 class ResizedSchedule(Schedule):

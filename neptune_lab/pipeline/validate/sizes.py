@@ -8,7 +8,7 @@ steps of the schedule, their factors changed likewise, are applied to it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 from networkx.utils import UnionFind
@@ -17,58 +17,22 @@ from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import (
     Block,
-    Cast,
     Const,
     Expr,
-    Load,
     Op,
-    Previous,
     Program,
-    Stmt,
     Var,
-    children,
     loads,
-    rebuild,
     variables,
 )  # fmt: skip
 from neptune_lab.loop_schedule import PRIMITIVES
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.schedule import Schedule, Step
+from neptune_lab.pipeline.validate.small_program import Sizes, at_small_sizes
 
 # Small sizes: elements of the smallest tile, tiles along a dimension, the size of a dimension that is not tiled, and of
 # one on the grid if rows of another dimension are tiled.
 _TILE, _TILES, _WHOLE, _REPEATED = 4, 3, 4, 2
-
-
-@dataclass
-class Sizes:
-    """The new sizes of the definition.
-
-    Args:
-        classes: iterations and axes that are one dimension.
-        extents: the old extents, by class.
-        fixed: classes that keep their extent.
-        divided: classes of axes that are read at `iteration // number`, with both; where an axis is read at
-            `iteration * number + other`, of the iteration, with the axis and the number.
-        remainders: likewise of axes that are read at `iteration % number`, and of the other iteration.
-        new: the small extents, by class.
-        tiles: the small size of each tile size.
-    """
-
-    classes: UnionFind
-    extents: dict[Any, int]
-    fixed: set[Any]
-    divided: dict[Any, tuple[Any, int]]
-    remainders: dict[Any, tuple[Any, int]]
-    new: dict[Any, int] = field(default_factory=dict)
-    tiles: dict[int, int] = field(default_factory=dict)
-
-    def of(self, key: Any) -> Any:
-        return self.classes[key]
-
-    def divisor(self, it: Any, by: int) -> int:
-        """The small form of `by` in `iteration // by` and `iteration % by`, of an iteration of this class."""
-        return min((self.new[c] for c, of in self.remainders.items() if of == (it, by)), default=min(2, by))
 
 
 @dataclass(frozen=True)
@@ -96,11 +60,11 @@ def plan(scheduled: Schedule) -> Plan:
     definition = scheduled.definition
     sizes = _connected(definition, scheduled.base)
     _choose(sizes, scheduled)
-    small = _resized(definition, sizes)
+    small = at_small_sizes(definition, sizes)
     if small == definition:
         raise ScheduleError(f"no size of {definition.name} can be made smaller", help="validate a smaller operator")
     key = "\n".join([repr(small), *_shapes_of_steps(scheduled, sizes)])
-    return Plan(small, _resized(scheduled.base, sizes), sizes, key)
+    return Plan(small, at_small_sizes(scheduled.base, sizes), sizes, key)
 
 
 def is_silent(step: Step) -> bool:
@@ -299,104 +263,3 @@ def _cuts(scheduled: Schedule, sizes: Sizes) -> Iterator[tuple[Any, int, int, in
                         yield sizes.of(key), loop.extent, factor, 1 if it.binding == Var(var) else 2
                         if cut.parts:
                             yield sizes.of(key), -(-loop.extent // factor), cut.parts, 2
-
-
-# -- the program and its steps --------------------------------------------------------------------------------------
-
-
-def _resized(program: Program, sizes: Sizes) -> Program:
-    def size(key: Any, old: int) -> int:
-        """The new size; a dimension that keeps its size may be one of several, such as a row and one more element."""
-        c = sizes.of(key)
-        return old if c in sizes.fixed else sizes.new[c]
-
-    def statement(stmt: Stmt) -> Stmt:
-        if isinstance(stmt, Block):
-            iters = tuple(replace(it, extent=size(("iter", stmt.name, it.name), it.extent)) for it in stmt.iters)
-            body = replace(
-                stmt.body,
-                indices=tuple(new_index(i, stmt, sizes) for i in stmt.body.indices),
-                value=new_value(stmt.body.value, stmt, sizes),
-            )
-            return replace(stmt, iters=iters, body=body)
-        block = tree.blocks_under(stmt)[0]
-        driven = next((it for it in block.iters if it.binding == Var(stmt.var)), None)
-        extent = stmt.extent if driven is None else size(("iter", block.name, driven.name), stmt.extent)
-        return replace(stmt, extent=extent, body=tuple(statement(s) for s in stmt.body))
-
-    buffers = tuple(
-        replace(b, shape=tuple(size(("axis", b.name, n), old) for n, old in enumerate(b.shape)))
-        for b in program.buffers
-    )
-    return replace(program, buffers=buffers, body=tuple(statement(s) for s in program.body))
-
-
-def new_index(index: Expr, block: Block, sizes: Sizes) -> Expr:
-    match index:
-        case Op("floordiv" | "floormod" as digit, (Var(name), Const(int(by)))):
-            it = sizes.of(("iter", block.name, name))
-            if sizes.new[it] != sizes.extents[it]:
-                return Op(digit, (Var(name), Const(sizes.divisor(it, by))))
-        case Op("add", (Op("mul", (Var(high), Const(int(by)))), Var(low))) if block.iter(low).extent == by:
-            it = sizes.of(("iter", block.name, low))
-            return Op("add", (Op("mul", (Var(high), Const(sizes.new[it]))), Var(low)))
-    return index
-
-
-def new_value(e: Expr, block: Block, sizes: Sizes) -> Expr:
-    """The value with the integer constants of masks changed to the new sizes, and indices as in `new_index`."""
-    match e:
-        case Load(buffer, indices):
-            return Load(buffer, tuple(new_index(i, block, sizes) for i in indices))
-        case Previous() | Var():
-            return e
-        case Op("lt" | "le" | "gt" | "ge", (Var(name), Const())) if sizes.of(("iter", block.name, name)) in sizes.fixed:
-            return e
-        case Const(value, dtype) if dtype.startswith("int") and not isinstance(value, bool):
-            return Const(new_constant(int(value), sizes), dtype)
-        case Cast(dtype, Const(value, inner)):
-            return e if not inner.startswith("int") else Cast(dtype, Const(new_constant(int(value), sizes), inner))
-    return rebuild(e, tuple(new_value(c, block, sizes) for c in children(e)))
-
-
-def new_constant(value: int, sizes: Sizes) -> int:
-    """An integer constant of a mask: an extent or difference of two stays one; others keep their position in a tile."""
-    size = abs(value)
-    if size <= 2:
-        return value
-    sign = 1 if value > 0 else -1
-    moved = [(n, sizes.new[c]) for c, n in sizes.extents.items() if sizes.new[c] != n]
-    for old, new in moved:
-        for offset in (0, 1, -1):
-            if size == old + offset:
-                return sign * (new + offset)
-    for old, new in moved:
-        for other, small in moved:
-            if size == old - other:
-                return sign * abs(new - small)
-    if not moved:
-        return value
-    largest = max(sizes.tiles, default=0)
-    if not largest or sizes.tiles[largest] == largest:
-        return value
-    t = sizes.tiles[largest]
-    whole, rest = divmod(size, largest)
-    return sign * max(1, min(whole, 1) * t + (max(1, min(t - 1, rest * t // largest)) if rest else 0))
-
-
-def new_factor(extent: int, factor: int, small: int, sizes: Sizes) -> int:
-    """The factor that cuts a loop of `small` iterations, in place of `factor` for one of `extent`."""
-    if extent == small:
-        return factor
-    if factor >= extent:
-        if factor == extent:
-            return small
-        return 1 << small.bit_length() if factor & (factor - 1) == 0 else small + 1
-    if factor in sizes.tiles and sizes.tiles[factor] < small:
-        return sizes.tiles[factor]
-    if factor == 1:
-        return 1
-    exact = extent % factor == 0
-    options = [f for f in range(2, small) if (small % f == 0) == exact] or list(range(1, small)) or [1]
-    wanted = small * factor / extent
-    return min(options, key=lambda f: abs(f - wanted))

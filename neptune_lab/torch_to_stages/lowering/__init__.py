@@ -3,6 +3,7 @@
 from neptune_lab.torch_to_stages.lowering import (  # noqa: F401
     activations,
     attention,
+    conditions,
     contractions,
     creation,
     losses,

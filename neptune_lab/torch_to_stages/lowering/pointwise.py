@@ -1,34 +1,25 @@
-"""Functions of one element each: arithmetic, comparisons, activations, choices and conversions."""
+"""Functions of one element each: arithmetic, choices and conversions."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
-from typing import Any, TypeAlias
-
-import torch
+from typing import Any
 
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op
 from neptune_lab.operators.ties import HALVES_TIES
 from neptune_lab.torch_to_stages.lowering.activations import FORMULAS, Term, by_formula, formula
 from neptune_lab.torch_to_stages.lowering.context import Context, lowers
+from neptune_lab.torch_to_stages.lowering.operands import Number, Operand, not_wrapping
 from neptune_lab.torch_to_stages.masks import chosen
-from neptune_lab.torch_to_stages.values import HALVES, NARROW_INTEGERS, Value, constant, negated, rounded_number
-
-Number: TypeAlias = float | int | bool
-Operand: TypeAlias = Value | Number
-
-_SHIFTS = 31  # 2**n is an int32
-_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+from neptune_lab.torch_to_stages.values import HALVES, NARROW_INTEGERS, Value, negated
 
 
 @lowers("neg", "abs")
 def sign_changes(ctx: Context, x: Value) -> Value:
     """-x or |x|, of floats and integers."""
     name = ctx.name
-    return ctx.elementwise(lambda e: Op(name, (e,)), _checked(ctx, x))
+    return ctx.elementwise(lambda e: Op(name, (e,)), not_wrapping(ctx, x))
 
 
 @lowers("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Scalar", "rsub.Tensor")
@@ -47,7 +38,7 @@ def add_or_subtract(ctx: Context, a: Operand, b: Operand, alpha: Number = 1) -> 
             y = ctx.applied("mul", y, ctx.tensor(alpha, ctx.dtype).at(()))
         return with_mask(ctx, name, x, y)
 
-    return ctx.elementwise(element, _checked(ctx, a), _checked(ctx, b))
+    return ctx.elementwise(element, not_wrapping(ctx, a), not_wrapping(ctx, b))
 
 
 def with_mask(ctx: Context, name: str, x: Expr, y: Expr) -> Expr:
@@ -70,7 +61,7 @@ def multiply(ctx: Context, a: Operand, b: Operand) -> Value:
     """a * b; of conditions, both."""
     if ctx.dtype == "bool":
         return ctx.elementwise(lambda x, y: Op("and", (x, y)), a, b)
-    return ctx.elementwise(lambda x, y: ctx.applied("mul", x, y), _checked(ctx, a), _checked(ctx, b))
+    return ctx.elementwise(lambda x, y: ctx.applied("mul", x, y), not_wrapping(ctx, a), not_wrapping(ctx, b))
 
 
 @lowers("div")
@@ -94,7 +85,7 @@ def divide(ctx: Context, a: Operand, b: Operand, *, rounding_mode: str | None = 
 def floor_divide(ctx: Context, a: Operand, b: Operand) -> Value:
     """The quotient rounded down."""
     if "int" in ctx.dtype:
-        return ctx.elementwise(lambda x, y: ctx.applied("floordiv", x, y), _checked(ctx, a), _divisor(ctx, b))
+        return ctx.elementwise(lambda x, y: ctx.applied("floordiv", x, y), not_wrapping(ctx, a), _divisor(ctx, b))
     _checked_step(ctx, b)
     return ctx.elementwise(lambda x, y: Op("floor", (Op("div", (x, y)),)), a, b)
 
@@ -103,7 +94,7 @@ def floor_divide(ctx: Context, a: Operand, b: Operand) -> Value:
 def remainder(ctx: Context, a: Operand, b: Operand) -> Value:
     """What is left of a after a whole number of b, with the sign of b."""
     if "int" in ctx.dtype:
-        return ctx.elementwise(lambda x, y: ctx.applied("floormod", x, y), _checked(ctx, a), _divisor(ctx, b))
+        return ctx.elementwise(lambda x, y: ctx.applied("floormod", x, y), not_wrapping(ctx, a), _divisor(ctx, b))
     _checked_step(ctx, b)
 
     def element(x: Expr, y: Expr) -> Expr:
@@ -123,7 +114,7 @@ def fmod(ctx: Context, a: Operand, b: Operand) -> Value:
             other_sign = Op("and", (negative, Op("ne", (left, Const(0, ctx.stages.type_of(left))))))
             return Op("select", (other_sign, ctx.applied("sub", left, y), left))
 
-        return ctx.elementwise(whole, _checked(ctx, a), _divisor(ctx, b))
+        return ctx.elementwise(whole, not_wrapping(ctx, a), _divisor(ctx, b))
     _checked_step(ctx, b)
 
     def element(x: Expr, y: Expr) -> Expr:
@@ -201,130 +192,11 @@ def power(ctx: Context, base: Operand, exponent: Operand) -> Value:
     if "int" in ctx.dtype:
         if exponent not in (1, 2, 3, 4):
             raise ctx.refused(f"for integers with the exponent {exponent}")
-        _checked(ctx, base)
+        not_wrapping(ctx, base)
         return by_formula(ctx, base, simple[exponent])
     if exponent in simple:
         return by_formula(ctx, base, simple[exponent])
     return ctx.elementwise(lambda x, y: Op("pow", (x, y)), base, exponent)
-
-
-def _comparison(name: str, ctx: Context, a: Operand, b: Operand) -> Value:
-    """A comparison of two elements."""
-    return compare(ctx, name, a, b)
-
-
-def compare(ctx: Context, name: str, a: Operand, b: Operand) -> Value:
-    """A comparison, in the dtype that torch promotes both operands to."""
-    dtype = promoted(a, b)
-
-    def element(x: Expr, y: Expr) -> Expr:
-        if dtype == "bool":
-            if name in ("eq", "ne"):
-                return Op(name, (ctx.as_dtype(x, "int32"), ctx.as_dtype(y, "int32")))
-            raise ctx.refused("for conditions")
-        short, other = _from_int32(ctx, x), _from_int32(ctx, y)
-        if dtype == "int64" and short is not None and other is not None:
-            return Op(name, (short, other))
-        return ctx.applied(name, x, y)
-
-    return ctx.elementwise(element, *(_rounded_to(ctx, v, dtype) for v in (a, b)), within=dtype, dtype="bool")
-
-
-def _rounded_to(ctx: Context, operand: Operand, dtype: str) -> Operand:
-    """What PyTorch compares in 16 bits and another dtype had before, rounded to them: 0.1 in float16 is not 0.1."""
-    if dtype not in HALVES or (isinstance(operand, Value) and operand.dtype == dtype):
-        return operand
-    if isinstance(operand, Value):
-        return replace(operand, dtype=dtype, at=lambda i: ctx.rounded(ctx.as_dtype(operand.at(i), dtype), dtype))
-    return rounded_number(operand, dtype)
-
-
-def _from_int32(ctx: Context, expr: Expr) -> Expr | None:
-    """An integer in 32 bits if it has them, or is converted from them; else None."""
-    match expr:
-        case Cast("int64", arg) if ctx.stages.type_of(arg) == "int32":
-            return arg
-        case Const(value, "int64") if -(2**31) <= value < 2**31:
-            return Const(value)
-    return expr if ctx.stages.type_of(expr) == "int32" else None
-
-
-def promoted(a: Operand, b: Operand) -> str:
-    """The dtype that torch computes with for these operands, without "torch."."""
-    return str(torch.result_type(_like(a), _like(b))).removeprefix("torch.")
-
-
-def _like(x: Operand) -> Any:
-    """A small tensor that promotes as `x` does, or the number."""
-    return torch.empty((1,) * min(x.ndim, 1), dtype=getattr(torch, x.dtype)) if isinstance(x, Value) else x
-
-
-@lowers("logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "__and__", "__or__")
-def logic(ctx: Context, a: Operand, b: Operand) -> Value:
-    """Both, one of two, or exactly one of two conditions; of integers, the lowest bits."""
-    kind = ctx.name.strip("_").rpartition("_")[2]
-    if ctx.dtype != "bool":
-        return _lowest_bits(ctx, kind, a, b)
-    if kind == "xor":
-
-        def element(x: Expr, y: Expr) -> Expr:
-            return Op("ne", (ctx.as_dtype(x, "int32"), ctx.as_dtype(y, "int32")))
-    else:
-
-        def element(x: Expr, y: Expr) -> Expr:
-            return Op(kind, (x, y))
-
-    return ctx.elementwise(element, *(_condition(ctx, v) for v in (a, b)))
-
-
-def _lowest_bits(ctx: Context, kind: str, a: Operand, b: Operand) -> Value:
-    """a & (2**n - 1) as the remainder of a division by 2**n."""
-    a, b = (b, a) if isinstance(b, Value) else (a, b)
-    if kind != "and" or isinstance(b, Value) or b <= 0 or int(b) & (int(b) + 1):
-        raise ctx.refused("for integers other than x & (2**n - 1)")
-    return ctx.elementwise(lambda x, y: ctx.applied("floormod", x, y), a, int(b) + 1)
-
-
-@lowers("__rshift__", "__lshift__", "bitwise_right_shift", "bitwise_left_shift")
-def shift(ctx: Context, x: Value, by: Operand) -> Value:
-    """x >> n as a quotient rounded down, x << n as a product."""
-    if isinstance(by, Value) or not 0 <= by < _SHIFTS:
-        raise ctx.refused(f"by something else than a constant from 0 to {_SHIFTS - 1}")
-    name = "floordiv" if "right" in ctx.name or "rshift" in ctx.name else "mul"
-    return ctx.elementwise(lambda e, y: ctx.applied(name, e, y), _checked(ctx, x), 1 << int(by))
-
-
-def _condition(ctx: Context, v: Operand) -> Operand:
-    return ctx.converted(v, "bool") if isinstance(v, Value) else bool(v)
-
-
-@lowers("logical_not", "bitwise_not")
-def invert(ctx: Context, x: Value) -> Value:
-    """The negation of a condition."""
-    if ctx.dtype != "bool":
-        raise ctx.refused("for integers")
-    return ctx.elementwise(negated, x)
-
-
-@lowers("isnan")
-def isnan(ctx: Context, x: Value) -> Value:
-    """Whether an element is NaN."""
-    if "float" not in x.dtype:
-        return constant(False, "bool", ctx.shape)
-    return ctx.elementwise(lambda e: Op("ne", (e, e)), ctx.reused(x), within=x.dtype)
-
-
-@lowers("isinf", "isfinite")
-def isinf(ctx: Context, x: Value) -> Value:
-    """Whether an element is an infinity, or is neither that nor NaN."""
-    name = "eq" if ctx.name == "isinf" else "lt"
-    if "float" not in x.dtype:
-        return constant(name == "lt", "bool", ctx.shape)
-
-    def element(e: Expr) -> Expr:
-        return Op(name, (Op("abs", (e,)), Const(math.inf, ctx.stages.type_of(e))))
-
-    return ctx.elementwise(element, x, within=x.dtype)
 
 
 @lowers("where.self", "where.Scalar", "where.ScalarSelf", "where.ScalarOther")
@@ -393,14 +265,3 @@ def convert(ctx: Context, x: Value, *_: Any, **__: Any) -> Value:
             return ctx.as_dtype(e, dtype)
 
     return Value(x.shape, dtype, lambda i: element(x.at(i)), x.plain)
-
-
-def _checked(ctx: Context, x: Operand) -> Operand:
-    """`x`, unless the result is an integer of 8 or 16 bits, whose arithmetic wraps around."""
-    if ctx.dtype in NARROW_INTEGERS:
-        raise ctx.refused(f"for {ctx.dtype}: convert to int32 or float32 before, with .int() or .float()")
-    return x
-
-
-for _name in _COMPARISONS:
-    lowers(_name)(partial(_comparison, _name))
