@@ -260,8 +260,16 @@ def compile(
 
         free = tuned and code is None and not disable_passes  # to be written in Gluon, as the kernel of one size is
         return compile_family(op, template, for_target(sized, target), None if free else chosen, target)
-    if tuned and not isinstance(op, Schedule):
-        _check_operator(op)
+    if isinstance(op, Schedule):
+        if template is not None or sized is not None:
+            raise ScheduleError(
+                "a schedule is compiled without changes: template, config, block_q and block_kv go with an operator",
+                help="compile(schedule.operator, …), or leave them out",
+            )
+        return validated(lower(op.copy(), chosen, target), validate)
+    _check_operator(op)
+    kernel = None
+    if tuned:
 
         def make(choice: Choice) -> Kernel:
             """The kernel of a choice, of which the caller's own arguments replace parts; not compared yet."""
@@ -272,29 +280,37 @@ def compile(
             return compile_choice(op, Choice(choice.template, sizes, own), target=target, validate="none")
 
         kernel = chosen_kernel(op, make, template=template, target=target)
-        if kernel is not None:
-            return validated(kernel, validate)
-    if isinstance(op, Schedule):
-        if template is not None or sized is not None:
-            raise ScheduleError(
-                "a schedule is compiled without changes: template, config, block_q and block_kv go with an operator",
-                help="compile(schedule.operator, …), or leave them out",
-            )
-        kernel = lower(op.copy(), chosen, target)
-    else:
-        kernel, free = None, code is None and (target is not None or chooses_by_default())
-        if free and template is None and sized is None and not disable_passes:
-            _check_operator(op)
-            kernel = shared_rows(
-                op,
-                lambda choice: compile_operator(op, choice.template, choice.config, choice.code, target),
-                target or Target.current(otherwise=ANY),
-            )
-        if kernel is None:
-            kernel = compile_operator(op, template, sized, chosen, target)
-        if free:
-            kernel = with_copy_engine(kernel)
+    if kernel is None:
+        kernel = _by_shape(op, template, sized, chosen, code, target)
     return validated(kernel, validate)
+
+
+def _by_shape(
+    op: Operator,
+    template: str | None,
+    config: TileConfig | None,
+    chosen: CodeOptions,
+    code: CodeOptions | None,
+    target: Target | None,
+) -> Kernel:
+    """The kernel of an operator whose choices, other than those given, follow from its shape.
+
+    Args:
+        chosen: the options of code generation.
+        code: those that the caller gave; None: loads and kernels that share rows follow from the shape too, if the GPU
+            is known.
+    """
+    kernel = None
+    free = code is None and (target is not None or chooses_by_default())
+    if free and template is None and config is None and not chosen.disable_passes:
+        kernel = shared_rows(
+            op,
+            lambda choice: compile_operator(op, choice.template, choice.config, choice.code, target),
+            target or Target.current(otherwise=ANY),
+        )
+    if kernel is None:
+        kernel = compile_operator(op, template, config, chosen, target)
+    return with_copy_engine(kernel) if free else kernel
 
 
 def validated(kernel: Kernel, validate: str = "quick") -> Kernel:

@@ -8,10 +8,9 @@ tiles, one element more, fewer tiles than splits.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from neptune_lab.choice import CodeOptions
@@ -21,8 +20,6 @@ from neptune_lab.htile import sizes as htile_sizes
 from neptune_lab.htile.printer import index_text
 from neptune_lab.htile.sizes import Sample
 from neptune_lab.htile_to_triton import EmittedModule
-from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, Var, children
 from neptune_lab.loop_schedule.templates import TileConfig
 from neptune_lab.operators import Operator
 from neptune_lab.pipeline.fallback import REFUSALS
@@ -30,12 +27,12 @@ from neptune_lab.pipeline.gluon_for_sizes import gluon_choice
 from neptune_lab.pipeline.joint import fewest_rows
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.lower import emitted, lower
+from neptune_lab.pipeline.position_reach import farthest_told
+from neptune_lab.pipeline.record import AppliedPass
 from neptune_lab.pipeline.size_choice import SizeChoice, choice_of, roles_of
 from neptune_lab.pipeline.size_samples import (
-    UNCUT,
     Tiling,
     below_samples,
-    lengths_of,
     sample_sets,
     small_samples,
     tiling_of,
@@ -52,17 +49,9 @@ from neptune_lab.pipeline.sized_programs import (
 from neptune_lab.pipeline.validate import Validated, triton_numpy
 from neptune_lab.pipeline.validate.at_sizes import wrong_at
 from neptune_lab.pipeline.width_of_positions import check_width_of_positions
-from neptune_lab.scalar_ops import rows
 from neptune_lab.target import Target
 from neptune_lab.tensor_spec import LARGEST
 
-# Operations of which bounds of positions decide the result, so that the compiler may leave them out.
-_DECIDED = frozenset(
-    {
-        *("lt", "le", "gt", "ge", "eq", "ne", "min", "max", "floordiv", "floormod", "floor", "ceil", "round", "trunc"),
-        *(row.name for row in rows("loop") if row.kind == "bits"),
-    }
-)
 # The farthest that a definition may tell positions from each other, by numbers of its own: the samples are larger, and
 # the kernel is run at every number of tiles below them.
 FARTHEST = 1024
@@ -115,53 +104,52 @@ def compile_for_sizes(
     if roles is None:
         roles = roles_of(make, hint, template, config)
     check_width_of_positions(make, roles, hint)
+    asked = _Asked(op, make, roles, small, several, shown, limits, farthest)
     gluon = gluon_choice(op, template, config, code, target)
     refusal = ""
     if gluon is not None:
         try:
             chosen = choice_of(make, hint, roles, gluon.template, gluon.config)
-            own = target or Target.current()
-            kernel = _of_choice(op, make, roles, small, chosen, gluon.code, own, limits, farthest, several, shown=shown)
-            return replace(kernel, target=target)
+            return replace(_of_choice(asked, chosen, gluon.code, target or Target.current()), target=target)
         except REFUSALS as error:
             if code is not None and code.code == "gluon":
                 raise
             refusal = error.reason
     code = replace(code or CodeOptions(), code="triton", loads="pointers")
-    kernel = _in_triton(op, make, roles, hint, small, template, config, code, target, limits, farthest, shown=shown)
+    chosen = choice_of(make, hint, roles, template, config)
+    try:
+        kernel = _of_choice(asked, chosen, code, target)
+    except TileError:
+        if template is not None or chosen.rolls:
+            raise
+        rolling = choice_of(make, hint, roles, "rolling_update", config)  # (fewer bounds depend on the sizes)
+        kernel = _of_choice(asked, rolling, code, target)
     return _with_note(kernel, refusal) if refusal else kernel
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What `compile_for_sizes` is asked for, whichever template and tiles are chosen.
+
+    Args:
+        op: the operator at the hint.
+        make, roles, small, several, shown, limits, farthest: as of `compile_for_sizes`.
+    """
+
+    op: Operator
+    make: Callable[[Sample], Operator]
+    roles: Mapping[str, str]
+    small: Callable[[Sample], Operator] | None
+    several: Callable[[Sample], Operator] | None
+    shown: bool
+    limits: Collection[int]
+    farthest: int
 
 
 def _with_note(kernel: Kernel, refusal: str) -> Kernel:
     """A kernel in Triton whose module says why it is not in Gluon."""
     note = f"{kernel.triton.name} is emitted in Triton: for all sizes, {refusal}."
     return replace(kernel, triton=replace(kernel.triton, notes=(*kernel.triton.notes, note)))
-
-
-def _in_triton(
-    op: Operator,
-    make: Callable[[Sample], Operator],
-    roles: Mapping[str, str],
-    hint: Sample,
-    small: Callable[[Sample], Operator] | None,
-    template: str | None,
-    config: TileConfig | None,
-    code: CodeOptions,
-    target: Target | None,
-    limits: Collection[int],
-    farthest: int,
-    *,
-    shown: bool,
-) -> Kernel:
-    """`compile_for_sizes` in Triton."""
-    chosen = choice_of(make, hint, roles, template, config)
-    try:
-        return _of_choice(op, make, roles, small, chosen, code, target, limits, farthest, shown=shown)
-    except TileError:
-        if template is not None or chosen.rolls:
-            raise
-    chosen = choice_of(make, hint, roles, "rolling_update", config)  # (fewer bounds depend on the sizes)
-    return _of_choice(op, make, roles, small, chosen, code, target, limits, farthest, shown=shown)
 
 
 def compile_family(
@@ -190,52 +178,33 @@ def compile_family(
     return compile_for_sizes(made.make, None, made.hint, small=made.small, farthest=FARTHEST, **more)
 
 
-def _of_choice(
-    op: Operator,
-    make: Callable[[Sample], Operator],
-    roles: Mapping[str, str],
-    small: Callable[[Sample], Operator] | None,
-    chosen: SizeChoice,
-    code: CodeOptions,
-    target: Target | None,
-    limits: Collection[int],
-    allowed: int,
-    several: Callable[[Sample], Operator] | None = None,
-    *,
-    shown: bool,
-) -> Kernel:
-    """`compile_for_sizes` by one choice."""
-    nests = chosen.nests
-    tilings = {name: tiling_of(nests, role) for name, role in roles.items()}
-    farthest = _farthest(make, roles, tilings, limits, allowed)
-    small = small if farthest else several or small  # (many sizes are checked where positions are far apart)
+def _of_choice(asked: _Asked, chosen: SizeChoice, code: CodeOptions, target: Target | None) -> Kernel:
+    """`compile_for_sizes` by one choice of template and tiles."""
+    tilings = {name: tiling_of(chosen.nests, role) for name, role in asked.roles.items()}
+    farthest = farthest_told(asked.make, asked.roles, tilings, asked.limits, asked.farthest)
     if farthest and not chosen.rolls:  # where a split ends among such positions depends on the size
         raise TileError(
-            f"{op.name} compares positions with {farthest}, which may be in any split", help='template="rolling_update"'
+            f"{asked.op.name} compares positions with {farthest}, which may be in any split",
+            help='template="rolling_update"',
         )
-    largest = {name: LARGEST_UNCUT for name, role in roles.items() if not role}
-    columns = min(nest.block_kv for nest in nests)
-    bounded = [name for name, role in roles.items() if role in ("columns", "both")]
-    divisors = {size for nest in nests for size in (nest.block_q, nest.block_kv, nest.block_kv * (nest.splits or 1))}
+    several = (
+        asked.several if code.code == "gluon" and not farthest else None
+    )  # (far positions: many sizes are checked)
+    small = several or asked.small
     refusal: TileError | None = None
     for samples in sample_sets(tilings, farthest):
+        joined = _joiner(asked.roles, chosen, samples)
 
         def lowered(make: Callable[[Sample], Operator], samples: list[Sample] = samples) -> list[Kernel]:
             schedules = (next(chosen.schedules(make(sample))) for sample in samples)
             return [lower(schedule, code, target, each=False, any_size=True) for schedule in schedules]
 
-        def joined(programs: list[ir.Program], samples: list[Sample] = samples) -> ir.Program:
-            tiles = most_tiles(programs[0])
-            most = largest | (dict.fromkeys(bounded, min(tiles * columns, LARGEST)) if tiles else {})
-            alike = [launched_as(programs[0], p) for p in programs]
-            return within_grids(htile_sizes.generalized(alike, samples, divisors, most))
-
         try:
-            kernels = lowered(make)
+            kernels = lowered(asked.make)
             tiles = joined([kernel.htile for kernel in kernels])
             _check_arguments(tiles)
             module = checked = emitted(tiles, code, target)
-            twin = make
+            twin = asked.make
             if small is not None:
                 with suppress(*REFUSALS, DefinitionError):  # (with few heads it may have another form)
                     alike = joined([kernel.htile for kernel in lowered(small)])
@@ -246,81 +215,49 @@ def _of_choice(
             refusal = refusal or error
             continue
         first = kernels[0]
-        translated, passes = first.translated, first.passes
-        schedule = next(chosen.schedules(op)) if shown else first.schedule
-        if shown:
-            translated = before = joined_or_first([kernel.translated for kernel in kernels], joined)
-            inputs, made = [kernel.translated for kernel in kernels], []
-            for n, applied in enumerate(first.passes):
-                outputs = [kernel.passes[n].program for kernel in kernels]
-                if any(a is not b for a, b in zip(outputs, inputs, strict=True)):  # (most passes change nothing)
-                    before = joined_or_first(outputs, joined)
-                inputs = outputs
-                made.append(with_program(applied, before))
-            passes = tuple(made)
+        schedule, translated, passes = first.schedule, first.translated, first.passes
+        if asked.shown:
+            schedule = next(chosen.schedules(asked.op))
+            translated, passes = _joined_passes(kernels, joined)
         passes = (*passes[:-1], with_program(passes[-1], tiles))
         return Kernel(schedule, translated, passes, module, validated, code, target, least)
     assert refusal is not None, "there is a set of samples"
     raise refusal
 
 
-def reach(expr: Expr) -> float:
-    """The largest product of the numbers of one comparison, rounding or index of a read: how far apart the positions
-    are that it tells from each other.  A factor below 1 counts as its inverse.  A comparison of values that are read,
-    such as that of a maximum with the least float, tells no positions from each other."""
-    inside = max(map(reach, children(expr)), default=1.0)
-    if not isinstance(expr, Load) and not (isinstance(expr, Op) and expr.name in _DECIDED and _has_position(expr)):
-        return inside
-    return max(inside, math.prod(max(abs(c), 1 / abs(c)) for c in _numbers(expr)))
+def _joiner(
+    roles: Mapping[str, str], chosen: SizeChoice, samples: list[Sample]
+) -> Callable[[list[ir.Program]], ir.Program]:
+    """The function that makes one program for all sizes of those at the samples."""
+    nests = chosen.nests
+    largest = {name: LARGEST_UNCUT for name, role in roles.items() if not role}
+    columns = min(nest.block_kv for nest in nests)
+    bounded = [name for name, role in roles.items() if role in ("columns", "both")]
+    divisors = {size for nest in nests for size in (nest.block_q, nest.block_kv, nest.block_kv * (nest.splits or 1))}
+
+    def joined(programs: list[ir.Program]) -> ir.Program:
+        tiles = most_tiles(programs[0])
+        most = largest | (dict.fromkeys(bounded, min(tiles * columns, LARGEST)) if tiles else {})
+        alike = [launched_as(programs[0], p) for p in programs]
+        return within_grids(htile_sizes.generalized(alike, samples, divisors, most))
+
+    return joined
 
 
-def _has_position(expr: Expr) -> bool:
-    """Whether a position is in an expression, other than in an index of a read."""
-    return isinstance(expr, Var) or (not isinstance(expr, Load) and any(map(_has_position, children(expr))))
-
-
-def _numbers(expr: Expr) -> Iterator[float]:
-    """The finite numbers in an expression other than 0."""
-    if isinstance(expr, Const) and not isinstance(expr.value, bool) and expr.value and math.isfinite(expr.value):
-        yield float(expr.value)
-    for child in children(expr):
-        yield from _numbers(child)
-
-
-def _farthest(
-    make: Callable[[Sample], Operator],
-    roles: Mapping[str, str],
-    tilings: Mapping[str, Tiling],
-    limits: Collection[int],
-    allowed: int,
-) -> int:
-    """How far apart the positions are that the definition tells from each other by numbers of its own; 0 if they are
-    in two tiles of any sample.
-
-    At sizes below the width of a window, no tile is outside of it: programs of such samples would not have its edge,
-    and neither would the kernel, at sizes above.  So the samples are larger.  A number that grows with the sizes, such
-    as the position of the last key, is not one of the definition's own.
-
-    Raises:
-        TileError: they are too far apart for samples of that size.
-    """
-    large = [{name: sizes[n] for name, sizes in lengths_of(tilings).items()} for n in (0, -1)]
-    found = [_reach_of(make(sample)) for sample in (dict.fromkeys(tilings, 2), *large)]
-    own = max(found[0], found[1] if found[1] == found[2] else 0.0) * max(limits, default=1)
-    most = {name: 2 * tiling.part if roles[name] else UNCUT for name, tiling in tilings.items()}
-    if own <= min(most.values()):
-        return 0
-    if own > allowed or len(roles) > 1 or not all(roles.values()):
-        raise TileError(
-            f"{make(large[0]).name} compares positions with {own:g}, or with a product that makes it; at sizes on "
-            "both sides of such a number the programs differ",
-            help="compile it for one size",
-        )
-    return math.ceil(own)
-
-
-def _reach_of(op: Operator) -> float:
-    return max(reach(block.body.value) for block in tree.blocks(op.program))
+def _joined_passes(
+    kernels: list[Kernel], joined: Callable[[list[ir.Program]], ir.Program]
+) -> tuple[ir.Program, tuple[AppliedPass, ...]]:
+    """The program as translated and after each pass, for all sizes where the samples' are one; for the record."""
+    inputs = [kernel.translated for kernel in kernels]
+    translated = before = joined_or_first(inputs, joined)
+    made = []
+    for n, applied in enumerate(kernels[0].passes):
+        outputs = [kernel.passes[n].program for kernel in kernels]
+        if any(a is not b for a, b in zip(outputs, inputs, strict=True)):  # (most passes change nothing)
+            before = joined_or_first(outputs, joined)
+        inputs = outputs
+        made.append(with_program(applied, before))
+    return translated, tuple(made)
 
 
 def _check_arguments(program: ir.Program) -> None:
