@@ -140,7 +140,8 @@ def local(gpus: Sequence[int] | None = None) -> LocalWorkers:
             f"GPUs {chosen} were asked for, and there are {count} here"
             if gpus
             else "no GPU here: nothing can be timed",
-            help="measure on another machine: scheduler='tcp://...', or `neptune-lab bundle`",
+            help="measure on another machine: nl.tune(op, scheduler='tcp://...'), `neptune-lab tune --scheduler`, or "
+            "`neptune-lab bundle`",
         )
     # One core is left for this process and its emitters, and one for each measuring process.
     compilers = max(1, ((os.cpu_count() or 2) - 1) // len(chosen) - 1)

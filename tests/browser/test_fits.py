@@ -59,6 +59,13 @@ def test_the_focus_stays_in_the_explorer_when_its_pane_changes(live):
     drawn.page.keyboard.press("Escape")
     expect(drawn.root.locator(".cmp")).to_have_count(0)
     assert drawn.page.evaluate("document.activeElement.closest('.nx') !== null")
+    # A button that its own press disables.
+    drawn.root.get_by_role("tab", name="Timing", exact=True).click()
+    drawn.silent = True
+    drawn.root.get_by_role("button", name="Run", exact=True).click()
+    expect(drawn.root.get_by_role("button", name="Run", exact=True)).to_be_disabled()
+    drawn.page.keyboard.press("?")
+    expect(drawn.root.get_by_role("dialog", name="help")).to_be_visible()
 
 
 @pytest.mark.nightly

@@ -224,9 +224,8 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
       return;
     }
     drawing = true;
-    const page = root.getRootNode() as Document | ShadowRoot;
-    const focused = root.contains(page.activeElement) ? page.activeElement : null;
-    const pane = focused?.closest("section");
+    const focused = focusedIn();
+    const pane = focused?.closest("section") ?? null;
     try {
       do {
         again = false;
@@ -241,10 +240,25 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
     } finally {
       drawing = false; // one pane's error must not stop every later update
     }
-    // What had the focus is gone: the next key is still meant for this widget, not for the notebook around it.
-    if (focused && focused !== page.activeElement && !root.contains(page.activeElement))
-      ([...(pane?.querySelectorAll<HTMLElement>("[tabindex='0']") ?? [])].find((el) => el.offsetParent) ?? root).focus({ preventScroll: true });
+    if (focused && (!focusedIn() || cannotFocus(focused))) keepFocus(pane);
   }
+  function focusedIn(): Element | null {
+    const { activeElement } = root.getRootNode() as Document | ShadowRoot;
+    return root.contains(activeElement) ? activeElement : null;
+  }
+  /** What has the focus is gone, or is about to lose it: the next key is still meant for this widget, not for the notebook
+   * around it. */
+  function keepFocus(pane: Element | null): void {
+    ([...(pane?.querySelectorAll<HTMLElement>("[tabindex='0']") ?? [])].find((el) => el.offsetParent) ?? root).focus({ preventScroll: true });
+  }
+  /** Whether the browser takes the focus from it as soon as it draws: a button that was disabled or hidden by its press. */
+  function cannotFocus(el: Element): boolean {
+    return el !== root && ((el as HTMLButtonElement).disabled || (el instanceof HTMLElement && !el.offsetParent));
+  }
+  root.addEventListener("click", () => {
+    const focused = focusedIn();
+    if (focused && cannotFocus(focused)) keepFocus(focused.closest("section"));
+  });
 
   const actions = new Map<string, () => void>([
     ["?", () => void help.toggle()],

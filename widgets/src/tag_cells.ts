@@ -46,3 +46,6 @@ export function firstWrong(table: Table): { column: number; sign: "✗" | "!" } 
 }
 
 export const cellId = (row: Row, column: number): string => `cell:${row.kind}:${row.label}@${column}`;
+
+/** The first sentence of a table's note, which has one line; the rest is its tooltip. */
+export const inBrief = (note: string): string => note.split(/(?<=\.) /, 1)[0]!;

@@ -4,7 +4,7 @@ import type { Context } from "./context";
 import { h, reveal, svg } from "./dom";
 import type { Cell, Row, Table } from "./record";
 import { drawArrows } from "./tag_arrows";
-import { SPOKEN, cellId, firstWrong, stateOf, tint } from "./tag_cells";
+import { SPOKEN, cellId, firstWrong, inBrief, stateOf, tint } from "./tag_cells";
 import { type Focus, shortLabel } from "./tag_focus";
 
 export interface TagTable {
@@ -124,7 +124,7 @@ export function tagTable(ctx: Context, { table, foldable }: Focus, position: num
   const el = h(
     "div",
     { class: "tabled" },
-    table.note ? h("p", { class: "tagnote", title: table.note }, table.note) : null,
+    table.note ? h("p", { class: "tagnote", title: table.note }, inBrief(table.note)) : null,
     wide,
     h("p", { class: "key" }, jump, ...legendOf(table).map(([s, css, text]) => h("span", {}, h("b", { class: css }, s), ` ${text}`))),
   );

@@ -119,8 +119,10 @@ function changesPane(ctx: Context): Pane {
       ];
     }
     const found = traffic.get();
-    const to = stopAt(ctx.view.panes.changesTo, ctx.stop);
-    const from = stopAt(ctx.view.panes.changesFrom, ctx.doc.stops[0]!);
+    const first = ctx.doc.stops[0]!;
+    // At the definition, where nothing has changed yet: what all of the compilation changes.
+    const to = stopAt(ctx.view.panes.changesTo, ctx.stop === first ? ctx.doc.stops.at(-1)! : ctx.stop);
+    const from = stopAt(ctx.view.panes.changesFrom, first);
     const side = (stop: Stop): Side => ({ name: stopName(stop), doc: ctx.doc, stop, traffic: found, steps: null });
     return [side(from), side(to)];
   }

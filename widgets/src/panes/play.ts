@@ -6,6 +6,7 @@ import { type Film, type Group, type Held, type Play, type PlayData, TILES, grou
 import { type HeatMap, type Told, heatMap } from "../heat_map";
 import { bringUp, definePane } from "../pane";
 import { AGAIN } from "../status";
+import { inBrief } from "../tag_cells";
 
 /** Milliseconds of a frame at speed 1. */
 const FRAME = 1000;
@@ -124,8 +125,8 @@ function playPane(ctx: Context): PlayPane {
   }
 
   function tip(told: Told | null): void {
-    says.textContent = told?.text ?? data.note ?? "";
-    says.title = says.textContent;
+    says.textContent = told?.text ?? inBrief(data.note ?? "");
+    says.title = told?.text ?? data.note ?? "";
   }
   function choose(group: Group, held: Held): void {
     const [, , label, column] = held.write;

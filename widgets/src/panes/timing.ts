@@ -8,12 +8,45 @@ import { definePane } from "../pane";
 import type { Editor, TimingRow } from "../record";
 import { TUNING_STYLE, tuningPart } from "../tuning";
 
-const number = (x: number | null | undefined, digits = 3): string => (typeof x === "number" && Number.isFinite(x) ? x !== 0 && Math.abs(x) < 0.001 ? x.toExponential(1) : Number(x.toPrecision(digits)).toLocaleString("en", { maximumSignificantDigits: digits }) : "–");
+const NONE = "–";
+const number = (x: number | null | undefined, digits = 3): string => (typeof x === "number" && Number.isFinite(x) ? x !== 0 && Math.abs(x) < 0.001 ? x.toExponential(1) : Number(x.toPrecision(digits)).toLocaleString("en", { maximumSignificantDigits: digits }) : NONE);
 
 /** The row that was measured as the fastest; null unless two were measured: estimates are bounds, which rank nothing. */
 export function fastest(rows: readonly TimingRow[]): TimingRow | null {
   const measured = rows.filter((r) => !r.estimate && typeof r.us === "number");
   return measured.length < 2 ? null : measured.reduce((a, b) => (b.us! < a.us! ? b : a));
+}
+
+interface Column {
+  name: string;
+  text: (row: TimingRow) => string;
+}
+const COLUMNS: readonly Column[] = [
+  { name: "± µs", text: (r) => number(r.spread, 2) },
+  { name: "TFLOP/s", text: (r) => number(r.tflops) },
+  { name: "GB/s", text: (r) => number(r.gbps) },
+  { name: "roofline", text: (r) => (typeof r.roofline === "number" ? `${Math.round(r.roofline * 100)} %` : NONE) },
+  { name: "registers", text: (r) => number(r.registers) },
+  { name: "shared", text: (r) => (typeof r.shared === "number" ? `${number(r.shared / 1024)} KiB` : NONE) },
+];
+
+/** The rows as a table, without the columns that have no figure, such as all but the time of an estimate. */
+function timesOf(rows: readonly TimingRow[]): HTMLTableElement {
+  const best = fastest(rows);
+  const columns = COLUMNS.filter((column) => rows.some((row) => column.text(row) !== NONE));
+  const head = ["schedule", "µs", ...columns.map((column) => column.name), "note"];
+  return h(
+    "table",
+    { class: "times" },
+    h("thead", {}, h("tr", {}, ...head.map((t) => h("th", { scope: "col" }, t)))),
+    h("tbody", {}, ...rows.map((r) =>
+      h("tr", { class: r === best ? "best" : "" },
+        h("th", { scope: "row" }, r.name, r === best ? h("span", { class: "s ok" }, " fastest") : null),
+        h("td", { title: r.estimate ? "an estimate, not measured" : null }, `${r.estimate ? "≈ " : ""}${number(r.us, r.estimate ? 2 : 4)}`),
+        ...columns.map((column) => h("td", {}, column.text(r))),
+        h("td", { class: "w" }, r.estimate ? h("b", {}, "≈ estimate") : null, r.estimate && r.note ? " · " : "", r.note ?? "")),
+    )),
+  );
 }
 
 function timingPane(ctx: Context): Pane {
@@ -62,20 +95,8 @@ function timingPane(ctx: Context): Pane {
     const progress = typeof m.progress === "number" ? m.progress : m.state === "done" ? 1 : 0;
     set(String(m.state), Math.min(Math.max(progress, 0), 1));
     const rows = (m.rows as TimingRow[] | undefined) ?? [];
-    const best = fastest(rows);
     keepMeasured(ctx, rows, keys);
-    table.replaceChildren(
-      ...(rows.length
-        ? [
-            h(
-              "table",
-              { class: "times" },
-              h("thead", {}, h("tr", {}, ...["schedule", "µs", "± µs", "TFLOP/s", "GB/s", "roofline", "registers", "shared", "note"].map((t) => h("th", { scope: "col" }, t)))),
-              h("tbody", {}, ...rows.map((r) => h("tr", { class: r === best ? "best" : "" }, h("th", { scope: "row" }, r.name, r === best ? h("span", { class: "s ok" }, " fastest") : null), h("td", { title: r.estimate ? "an estimate, not measured" : null }, `${r.estimate ? "≈ " : ""}${number(r.us, r.estimate ? 2 : 4)}`), h("td", {}, number(r.spread, 2)), h("td", {}, number(r.tflops)), h("td", {}, number(r.gbps)), h("td", {}, typeof r.roofline === "number" ? `${Math.round(r.roofline * 100)} %` : "–"), h("td", {}, number(r.registers)), h("td", {}, typeof r.shared === "number" ? `${number(r.shared / 1024)} KiB` : "–"), h("td", { class: "w" }, r.estimate ? h("b", {}, "≈ estimate") : null, r.estimate && r.note ? " · " : "", r.note ?? "")))),
-            ),
-          ]
-        : []),
-    );
+    table.replaceChildren(...(rows.length ? [timesOf(rows)] : []));
     note.textContent = String(m.note ?? "");
     if (m.state !== "running") ctx.announce(`timing ${String(m.state)}`);
   });

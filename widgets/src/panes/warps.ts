@@ -33,7 +33,7 @@ function warpsPane(ctx: Context): Pane {
   });
   const tools = h("span", { class: "tools" }, zoom("−", "fewer pixels per step", -1), zoom("+", "more pixels per step", 1), saving);
   const note = h("p", { class: "note" });
-  const key = h("p", { class: "key" }, ...KINDS.map(([kind, text]) => h("span", {}, h("i", { class: `w-${kind} wkey` }, SIGNS[kind]), ` ${text}`)), h("span", {}, h("i", { class: "wflight wkey" }), " copy or product in flight"));
+  const key = h("p", { class: "key" }, ...KINDS.map(([kind, text]) => h("span", {}, h("i", { class: `w-${kind} wkey` }, SIGNS[kind]), ` ${text}`)), h("span", {}, h("i", { class: "wflight wkey w-copy" }), h("i", { class: "wflight wkey w-product" }), " copy, product in flight"));
   const lanes = h("div", { class: "wlanes" });
   const box = h("div", { class: "wbox", tabindex: 0, role: "listbox", "aria-label": "warps over simulated steps" }, lanes);
   const says = h("p", { class: "wsays", role: "status" });
@@ -130,7 +130,7 @@ function warpsPane(ctx: Context): Pane {
       if (found === null) ask();
       const timeline = typeof found === "object" ? found : null;
       note.textContent = timeline
-        ? `Simulated steps of the first program: order and dependence, not time. A step is one operation; a copy takes ${timeline.copy} steps and a product ${timeline.product}.${timeline.steps > timeline.limit ? ` The first ${timeline.limit} of ${timeline.steps} steps.` : ""}`
+        ? `Simulated steps of the first program: order and dependence, not time. A step is one operation; a copy takes ${timeline.copy} steps and a product ${timeline.product}. The producer copies tiles into shared memory; consumers compute with them.${timeline.steps > timeline.limit ? ` The first ${timeline.limit} of ${timeline.steps} steps.` : ""}`
         : (found as string | null) !== null ? `✗ ${String(found)}` : ctx.live ? "Simulating …" : "Simulating needs a running Python kernel.";
       box.hidden = says.hidden = key.hidden = tools.hidden = !timeline;
       if (!timeline) return;
@@ -162,6 +162,7 @@ export const pane = definePane({
   help: "The groups of warps of a Gluon kernel over simulated steps, which are not time: what each does, and for whom it waits.",
   place: { tabOf: "graph" },
   order: 70,
+  roomy: true,
   make: warpsPane,
   available: (ctx) => (ctx.doc.trace.kernel?.source ?? "").includes("gl.warp_specialize(") && (ctx.payload.live || Boolean(ctx.payload.panes.warps)),
   keys: [{ keys: ["W"], text: "warps of a Gluon kernel", order: 76, more: true, press: { w: (ctx) => { if (pane.available!(ctx)) bringUp(ctx, pane); } } }],
@@ -171,7 +172,7 @@ export const pane = definePane({
 .nx .wbox { overflow: auto; flex: 0 1 auto; min-height: 60px; padding: 2px 0 6px; }
 .nx .wlanes { width: max-content; min-width: 100%; }
 .nx .wlane { display: flex; align-items: stretch; }
-.nx .wlane > b { position: sticky; left: 0; z-index: 2; width: 128px; flex: none; padding: 3px 8px 3px 14px; background: var(--bg); font: 600 12px/1.35 var(--sans); border-right: 1px solid var(--line); }
+.nx .wlane > b { position: sticky; left: 0; z-index: 2; width: 142px; flex: none; padding: 3px 8px 3px 14px; background: var(--bg); font: 600 12px/1.35 var(--sans); border-right: 1px solid var(--line); }
 .nx .wlane > b span { display: block; font: 11px/1.3 var(--sans); white-space: nowrap; }
 .nx .wline { position: relative; height: 40px; margin-right: 20px; }
 .nx .wruler { height: 18px; }
@@ -190,6 +191,6 @@ export const pane = definePane({
 .nx .wsays { flex: none; padding: 4px 14px; font: 12px/1.45 var(--mono); border-top: 1px solid var(--line); min-height: 44px; overflow-wrap: anywhere; }
 .nx .warps .key { flex: none; }
 .nx .wkey { position: static; display: inline-block; width: 16px; height: 12px; font: 11px/12px var(--mono); text-align: center; color: var(--bg); vertical-align: -1px; }
-.nx .wkey.wflight { height: 4px; background: var(--fixed); vertical-align: 3px; }
+.nx .wkey.wflight { height: 4px; top: 0; margin-right: 2px; vertical-align: 3px; }
 ${FIGURE_STYLE}`,
 });
