@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import graphviz
 
+# Buttons that plotly draws over a figure's title; to drag zooms, and a double click shows all again.
+_HIDDEN_BUTTONS = ["zoom2d", "pan2d", "select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"]
 _WIDTH = 720  # pixels of a figure: what a notebook beside nothing else has in a window of 900
 _READABLE = 0.7  # scaled further down, a wide graph is drawn from the top to the bottom if it is larger so
 
@@ -120,7 +122,8 @@ def show_figure(figure: Any, alt: str) -> None:
 
     made = go.Figure(figure)
     margins = {"l": 60, "r": 20, "t": 50, "b": 50}
-    made.update_layout(width=_WIDTH, paper_bgcolor="white", font={"family": "sans-serif"}, margin=margins)
+    font, modebar = {"family": "sans-serif"}, {"remove": _HIDDEN_BUTTONS}
+    made.update_layout(width=_WIDTH, paper_bgcolor="white", font=font, margin=margins, modebar=modebar)
     data = json.loads(made.to_json() or "{}")
     data["layout"].pop("template", None)  # 7 kB of defaults
     display({"application/vnd.plotly.v1+json": data, "text/plain": alt}, raw=True)
