@@ -73,6 +73,7 @@ def test_the_wheel_has_every_file_of_the_packages_and_no_other(wheel: Path):
         assert b"export{" in found[f"neptune_widgets/static/{built}"], "the page's script is not a built one"
 
 
+@pytest.mark.nightly
 def test_a_wheel_built_from_the_source_archive_is_the_same(wheel: Path, tmp_path: Path):
     source = build(ROOT, "sdist", tmp_path / "sdist")
     with tarfile.open(source) as archive:

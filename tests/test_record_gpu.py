@@ -49,6 +49,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr("neptune_lab.runtime.has_gpu", lambda: True)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("gpu")
 def test_recorded_and_kept(script, notebooks, tmp_path):
     pytest.importorskip("kaleido")

@@ -253,7 +253,7 @@ def fit(records: Iterable[Record], target: Target) -> Calibration:
         round(geometric_mean(losses), 3) if losses else 1.0,
         constants,
         coefficients,
-        usual(records, target),
+        usual(records),
     )
 
 
@@ -261,7 +261,7 @@ def _estimate(one: Observation, constants: Mapping[str, float], coefficients: Ma
     return one.estimate + constants.get(one.kind, 0.0) + sum(coefficients.get(f, 0.0) for f in one.features)
 
 
-def usual(records: Iterable[Record], target: Target) -> dict[str, dict[str, Any]]:
+def usual(records: Iterable[Record]) -> dict[str, dict[str, Any]]:
     """By kind of nest and template: what most of the best records in Triton have of the options that do not follow from
     tiles."""
     best: dict[str, Record] = {}

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# Explicit bits of the mantissa, the exponent of the least normal number, and the largest number of floats of 8 bits.
-_EIGHTS = {"float8_e4m3fn": (3, -6, 448.0), "float8_e5m2": (2, -14, 57344.0)}
+from neptune_lab.strict.dtypes import LARGEST_FINITE
+
+# Explicit bits of the mantissa, and the exponent of the least normal number, of floats of 8 bits.
+_EIGHTS = {"float8_e4m3fn": (3, -6), "float8_e5m2": (2, -14)}
 # Dtypes whose values are held in float32.
 AS_FLOAT32 = ("bfloat16", *_EIGHTS)
 
@@ -24,7 +26,7 @@ def round_to(array: Any, dtype: str) -> NDArray[Any]:
     """
     if dtype == "bfloat16":
         return round_to_bfloat16(array)
-    digits, least, largest = _EIGHTS[dtype]
+    (digits, least), largest = _EIGHTS[dtype], LARGEST_FINITE[dtype]
     wide = np.asarray(array, np.float64)
     finite = np.clip(np.where(np.isnan(wide), 0.0, wide), -largest, largest)
     exponent = np.maximum(np.frexp(finite)[1] - 1, least)

@@ -15,7 +15,7 @@ from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import dtype_of, shape_of
 from neptune_lab.htile.walk import accesses, names_of_access, rewrite, rewrite_store
 from neptune_lab.htile_to_gluon.structure import LoopPart, Product, Structure, Unscaled
-from neptune_lab.strict.dtypes import EIGHTS
+from neptune_lab.strict.dtypes import EIGHTS, LARGEST_FINITE
 
 LOG2_E = math.log2(math.e)
 # In place of a scale of 0, with which a masked score, -inf, would become NaN. Products of 8 bits times it are 0 to all
@@ -23,13 +23,15 @@ LOG2_E = math.log2(math.e)
 TINY = 1e-30
 # Of scores times log2(e): the largest whose rounding, 2^-8, is no matter for weights of 8 bits.
 SMALL = 2.0**16
-_LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
 _LOWEST = ir.Literal(-math.inf, "float32")
 
 
 @dataclass(frozen=True, slots=True)
 class _Softmax:
-    """The tiles of a rolling softmax, by role; `finite` is `largest`, or what stands for it where that is -inf."""
+    """The tiles of a rolling softmax, by role; `finite` is `largest`, or what stands for it where that is -inf.
+
+    All are compared between the parts of a loop, which are rewritten only if each has the same softmax.
+    """
 
     product: str
     score: str
@@ -120,7 +122,7 @@ def _float(op: str, *args: ir.TileExpr) -> ir.Elementwise:
 
 def _largest_product(program: ir.Program, product: Product) -> float:
     """A bound of the magnitude of an element of the product."""
-    return shape_of(product.a, program)[1] * _LARGEST[dtype_of(product.b, program)] ** 2
+    return shape_of(product.a, program)[1] * LARGEST_FINITE[dtype_of(product.b, program)] ** 2
 
 
 def _part(part: LoopPart, found: _Softmax, rate: str, small: bool) -> LoopPart:

@@ -264,7 +264,7 @@ def when_it_measures(log: Path, act) -> threading.Thread:
     return thread
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("victim", ["workers", "scheduler"])
 def test_workers_or_a_scheduler_that_die_end_the_call(cluster, log, task, spec, victim):
     worker = cluster.worker()

@@ -103,6 +103,7 @@ def _ours(mod: Callable[..., Any]) -> Callable[..., torch.Tensor]:
     return lambda q, k, v, table: nl.attention(q, k, v, score_mod=mod(table))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", OF_SCORES)
 def test_a_score_mod_that_stops_a_gradient_of_the_score_is_refused(name: str):
     with pytest.raises(DefinitionError, match=REFUSED):
@@ -112,6 +113,7 @@ def test_a_score_mod_that_stops_a_gradient_of_the_score_is_refused(name: str):
     torch.testing.assert_close(_gradients(_ours(mod), given), _gradients(_attended(mod), given), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", OF_TABLES)
 def test_a_score_mod_that_stops_a_gradient_of_a_captured_tensor_is_refused(name: str):
     with pytest.raises(DefinitionError, match=REFUSED):
