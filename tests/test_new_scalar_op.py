@@ -34,9 +34,9 @@ from neptune_lab.loop_to_repair.read import read_term
 from neptune_lab.operators import custom
 from neptune_lab.operators import math as mod_math
 from neptune_lab.repair.condition import check_nonnegative, nonneg
+from neptune_lab.repair.expression_text import parse
 from neptune_lab.repair.guard import zeros
 from neptune_lab.repair.prove import check_real, direction
-from neptune_lab.repair.read import parse
 from neptune_lab.runtime.named import Named, elementwise
 from neptune_lab.scalar_ops import NUMPY, OPERATIONS, ScalarOp
 

@@ -16,9 +16,10 @@ import networkx as nx
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import graph
 from neptune_lab.loop_ir.dimensions import Dimension, Dimensions, dimensions
-from neptune_lab.loop_ir.nodes import Block, Const, Expr, Op, Program, Var, loads, variables
-from neptune_lab.loop_ir.products import axes_of, factors_of, is_product
+from neptune_lab.loop_ir.nodes import Block, Program
+from neptune_lab.loop_ir.products import is_product
 from neptune_lab.loop_ir.reduction import reducer_of
+from neptune_lab.loop_schedule.row_axis import batch_size, row_axis_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ def _padded(blocks: Mapping[str, Block], nest: NestPlan) -> NestPlan:
     first = blocks[nest.first]
     if nest.row_axis is not None or not is_product(first):
         return nest
-    single = [name for name in nest.parallel_axes if first.iter(name).extent == 1 and not _batch(first, name)]
+    single = [name for name in nest.parallel_axes if first.iter(name).extent == 1 and not batch_size(first, name)]
     return replace(nest, row_axis=single[-1], row_size=SMALLEST_ROWS, padded=True) if single else nest
 
 
@@ -264,7 +265,7 @@ def _nest(
     maps = [b.name for b in others if reducer_of(b) is None]
     members = [b for b in chain if b.name != first.name]
     parallel = _parallel_axes(dims, first, [first, *members], axis)
-    row, size = _row(dims, first, members, parallel)
+    row, size = row_axis_of(dims, first, members, parallel)
     beside = bool(members) and first.name in folding and not any(first.name in above[b.name] for b in members)
     column = _column(first, parallel, dims.all_of(first)[axis]) if beside else None
     serial = _serial_axes(dims, first, members, axis, above)
@@ -335,58 +336,6 @@ def _serial_axes(
         return ()
     own = dims.all_of(first, "spatial")
     return tuple(own[c] for c in own if c != axis and all(c in dims.all_of(b, "reduce") for b in members))
-
-
-def _row(
-    dims: Dimensions, first: Block, members: list[Block], parallel: tuple[str, ...]
-) -> tuple[str | None, int | None]:
-    """The innermost parallel axis that can be the rows of a tile, and the size that it must have.
-
-    An axis that both factors of a matrix product have is a batch axis: its products are separate.  A head axis that
-    one factor reads as `h // group` is a batch axis per group only.  So the heads of a group can be rows; in decode,
-    which has one query per head, they fill the rows of a product.
-    """
-    for name in reversed(parallel):
-        if first.iter(name).extent == 1:
-            continue
-        groups = {_batch(b, _name_in(dims, first, name, b)) for b in (first, *members)}
-        groups.discard(0)
-        if not groups:
-            return name, None
-        if len(groups) == 1 and (group := groups.pop()) > 1 and first.iter(name).extent % group == 0:
-            return name, group
-    return None, None
-
-
-def _name_in(dims: Dimensions, first: Block, name: str, block: Block) -> str:
-    return dims.all_of(block)[dims.of(first, name)]
-
-
-def _batch(block: Block, name: str) -> int:
-    """0 if `name` is no batch axis of a product, 1 if it is, n if only `name // n` is."""
-    if not is_product(block):
-        return 0
-    factors = factors_of(block)
-    assert factors is not None
-    if not all(name in axes_of(factor) for factor in factors):
-        return 0
-    sizes = [_group_size(factor, name) for factor in factors]
-    return max(sizes) if min(sizes) == 1 else 1
-
-
-def _group_size(factor: Expr, name: str) -> int:
-    """n if every read in `factor` has `name` only as `name // n`; 1 otherwise."""
-    sizes = set()
-    for read in loads(factor):
-        for index in read.indices:
-            if name not in variables(index):
-                continue
-            match index:
-                case Op("floordiv", (Var(var), Const(int(size)))) if var == name:
-                    sizes.add(size)
-                case _:
-                    return 1
-    return sizes.pop() if len(sizes) == 1 else 1
 
 
 def parallelism(program: Program, nest: NestPlan, rows: int) -> int:

@@ -7,46 +7,23 @@ called `t`, `C` or `r'` cannot be confused with an internal one.
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import sympy as sp
-from sympy import Dummy, Expr, Float, Integer, Max, Rational, Symbol, default_sort_key
+from sympy import Dummy, Expr, Float, Integer, Max, Symbol, default_sort_key
 from sympy.core.function import AppliedUndef, Function
 
-from neptune_lab.errors import RepairError
 from neptune_lab.repair.condition import check_nonnegative, free_conditions
-from neptune_lab.repair.functions import SYMPY, is_arithmetic, operation_of
+from neptune_lab.repair.expression_text import exact, names_in, parse, refuse
+from neptune_lab.repair.functions import operation_of
 from neptune_lab.repair.reducers import REDUCERS
 from neptune_lab.repair.render import text
-from neptune_lab.scalar_ops import rows
 
 WORDS = ("positive", "nonnegative", "negative", "nonpositive", "nonzero", "finite", "integer")
 """Words that an assumption may use."""
-
-_OWN: dict[str, tuple[int | None, Callable[..., Expr]]] = {
-    "abs": (1, SYMPY["abs"]),
-    "relu": (1, lambda x: cast(Expr, Max(x, 0))),
-    "sinh": (1, lambda x: sp.sinh(x)),
-    "cosh": (1, lambda x: sp.cosh(x)),
-    "max": (None, lambda *xs: cast(Expr, Max(*xs))),
-    "min": (None, lambda *xs: cast(Expr, sp.Min(*xs))),
-    "pow": (2, lambda x, y: _power(x, y)),
-}
-
-
-def functions() -> dict[str, tuple[int | None, Callable[..., Expr]]]:
-    """Functions that text may call: how many arguments (None: one or more) and what they build."""
-    smooth = (row for row in rows("loop") if row.arity == 1 and row.kind == "float" and not row.exact)
-    return {**{row.name: (1, SYMPY[row.name]) for row in smooth if is_arithmetic(row)}, **_OWN}
-
-
-_LONGEST_TEXT = 2000
-_DEEPEST_TEXT = 60
-_MOST_BITS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,99 +65,6 @@ class SymbolNames:
     opaque: tuple[tuple[Dummy, Expr], ...]
 
 
-def _refuse(message: str, expression: str, help: str | None = None) -> NoReturn:
-    raise RepairError(message, step="read", expression=expression, help=help)
-
-
-def parse(source: str, what: str = "g") -> Expr:
-    """Parse text into a SymPy expression, which messages call `what`; integers and decimals are exact.
-
-    >>> parse("exp(c - r) + 0.5*relu(c)**2")
-    exp(c - r) + Max(0, c)**2/2
-    >>> parse("__import__('os')")
-    Traceback (most recent call last):
-    ...
-    neptune_lab.errors.RepairError: g calls '__import__', which is not a known function
-      help: known: abs, ..., tanh
-    """
-    if len(source) > _LONGEST_TEXT:
-        _refuse(f"{what} is {len(source)} characters long; at most {_LONGEST_TEXT} are read", source[:40] + "...")
-    try:
-        tree = ast.parse(source.strip(), mode="eval")
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        why = error.msg if isinstance(error, SyntaxError) else error  # without a file and a line that there are not
-        _refuse(f"{what} = {source!r} is not an expression: {why}", source, "write it as in Python: exp(c - r)*v")
-    return _build(tree.body, source, what, 0)
-
-
-def _build(node: ast.expr, source: str, what: str, depth: int) -> Expr:
-    if depth > _DEEPEST_TEXT:
-        _refuse(f"{what} nests deeper than {_DEEPEST_TEXT} levels", source)
-
-    def build(child: ast.expr) -> Expr:
-        return _build(child, source, what, depth + 1)
-
-    match node:
-        case ast.Name(id=name):
-            return Symbol(name)
-        case ast.Constant(value=bool() | str() | bytes() | complex() | None):
-            _refuse(f"{what} holds {node.value!r}, which is not a real number", source)
-        case ast.Constant(value=int() as value):
-            return Integer(value)
-        case ast.Constant(value=float() as value):
-            return _exact(value, source, what)
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return cast(Expr, -build(operand))
-        case ast.UnaryOp(op=ast.UAdd(), operand=operand):
-            return build(operand)
-        case ast.BinOp(left=left, op=op, right=right):
-            return _binary(build(left), op, build(right), source, what)
-        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
-            known = functions()
-            if name not in known:
-                names = ", ".join(sorted(known))
-                _refuse(f"{what} calls {name!r}, which is not a known function", source, f"known: {names}")
-            arity, make = known[name]
-            if not args or (arity is not None and len(args) != arity):
-                _refuse(f"{name} takes {arity or 'one or more'} argument(s), found {len(args)}", source)
-            return make(*(build(arg) for arg in args))
-        case _:
-            part = ast.get_source_segment(source.strip(), node) or type(node).__name__
-            _refuse(f"{what} holds {part!r}, which is neither arithmetic nor a known function", source)
-
-
-def _binary(left: Expr, op: ast.operator, right: Expr, source: str, what: str) -> Expr:
-    match op:
-        case ast.Add():
-            return cast(Expr, left + right)
-        case ast.Sub():
-            return cast(Expr, left - right)
-        case ast.Mult():
-            return cast(Expr, left * right)
-        case ast.Div():
-            if right.is_zero:
-                _refuse(f"{what} divides by 0", source)
-            return cast(Expr, left / right)
-        case ast.Pow():
-            return _power(left, right)
-        case _:
-            _refuse(f"{what} uses the operator {type(op).__name__}", source, "use + - * / **; a power is **")
-
-
-def _power(base: Expr, exponent: Expr) -> Expr:
-    if isinstance(base, Rational) and isinstance(exponent, Rational):
-        bits = max(int(base.p).bit_length(), int(base.q).bit_length())
-        if abs(exponent) * bits > _MOST_BITS:
-            _refuse(f"the number {base}**{exponent} is too large to write out", f"{base}**{exponent}")
-    return cast(Expr, base**exponent)
-
-
-def _exact(value: float, source: str, what: str = "g") -> Expr:
-    if value != value or value in (float("inf"), float("-inf")):
-        _refuse(f"{what} holds {value}, which is not a finite number", source)
-    return Rational(repr(value))
-
-
 def read(
     reducer: str,
     g: Expr | str,
@@ -198,7 +82,7 @@ def read(
     (exp(c - r), (r,), ((r, (('nonnegative', True),)),))
     """
     if reducer not in REDUCERS:
-        _refuse(f"reducer is {reducer!r}", str(reducer), f"one of {', '.join(REDUCERS)}")
+        refuse(f"reducer is {reducer!r}", str(reducer), f"one of {', '.join(REDUCERS)}")
     expr = parse(g) if isinstance(g, str) else _checked(g)
     in_text = names_in(g) if isinstance(g, str) else frozenset()
 
@@ -207,15 +91,15 @@ def read(
 
     chosen = tuple(symbol(name, "producer") for name in _listed(producers))
     if not chosen:
-        _refuse("there is no producer", str(g), "name the symbols that are results of other reductions")
+        refuse("there is no producer", str(g), "name the symbols that are results of other reductions")
     if len(set(chosen)) != len(chosen):
-        _refuse(f"a producer is named twice in {[str(p) for p in chosen]}", str(g))
+        refuse(f"a producer is named twice in {[str(p) for p in chosen]}", str(g))
     known = _symbols(expr) | set(chosen) | {Symbol(name) for name in in_text}
     facts = []
     for name, words in (assumptions or {}).items():
         about = symbol(name, "assumption")
         if about not in known:
-            _refuse(
+            refuse(
                 f"an assumption is about {about}, which g does not have",
                 str(expr),
                 f"g has {', '.join(sorted(map(str, known)))}",
@@ -226,17 +110,12 @@ def read(
         fixed = tuple(sorted({symbol(name, "constant") for name in _listed(constants)}, key=default_sort_key))
         both = set(fixed) & set(chosen)
         if both:
-            _refuse(f"{', '.join(map(str, both))} is both a producer and a constant", str(expr))
+            refuse(f"{', '.join(map(str, both))} is both a producer and a constant", str(expr))
     return RepairProblem(reducer, expr, chosen, tuple(sorted(facts, key=lambda fact: default_sort_key(fact[0]))), fixed)
 
 
 def _listed(names: Iterable[str | Symbol] | str | Symbol) -> list[str | Symbol]:
     return [names] if isinstance(names, (str, Symbol)) else list(names)
-
-
-def names_in(source: str) -> frozenset[str]:
-    """All names in a text, also those that cancel out of the expression."""
-    return frozenset(node.id for node in ast.walk(ast.parse(source.strip(), mode="eval")) if isinstance(node, ast.Name))
 
 
 def _symbols(expr: Expr) -> set[Symbol]:
@@ -247,10 +126,10 @@ def _lookup(name: object, role: str, expr: Expr) -> Symbol:
     if isinstance(name, Symbol):
         return name
     if not isinstance(name, str):
-        _refuse(f"a {role} is {name!r}", str(expr), "give a name or a SymPy symbol")
+        refuse(f"a {role} is {name!r}", str(expr), "give a name or a SymPy symbol")
     named = [symbol for symbol in _symbols(expr) if symbol.name == name]
     if len(named) > 1:
-        _refuse(
+        refuse(
             f"g has {len(named)} different symbols called {name}", str(expr), f"give the {role} as the symbol itself"
         )
     return named[0] if named else Symbol(name)
@@ -258,20 +137,20 @@ def _lookup(name: object, role: str, expr: Expr) -> Symbol:
 
 def _checked(g: object) -> Expr:
     if isinstance(g, (int, float)) and not isinstance(g, bool):
-        g = Integer(g) if isinstance(g, int) else _exact(g, str(g))
+        g = Integer(g) if isinstance(g, int) else exact(g, str(g))
     if not isinstance(g, Expr):
-        _refuse(f"g is a {type(g).__name__}", str(g), "give a SymPy expression or text")
+        refuse(f"g is a {type(g).__name__}", str(g), "give a SymPy expression or text")
     if any(not isinstance(symbol, Symbol) for symbol in g.free_symbols):
-        _refuse("g holds something that is not a scalar symbol", str(g), "replace each tensor access by a symbol")
+        refuse("g holds something that is not a scalar symbol", str(g), "replace each tensor access by a symbol")
     for symbol in _symbols(g):
         if symbol.is_real is False:
-            _refuse(f"{symbol} is declared not to be real", str(g), "repair terms are over real numbers")
+            refuse(f"{symbol} is declared not to be real", str(g), "repair terms are over real numbers")
     for called in g.atoms(AppliedUndef):
         if not str(called.func).isidentifier():
-            _refuse(f"the function {called.func!s} has no plain name", str(g))
+            refuse(f"the function {called.func!s} has no plain name", str(g))
     if _outside_branches(g).has(sp.nan, sp.zoo, sp.oo, -sp.oo, sp.I):
-        _refuse("g holds a value that is not a finite real number", str(g))
-    return cast(Expr, g.xreplace({number: _exact(float(number), str(g)) for number in g.atoms(Float)}))
+        refuse("g holds a value that is not a finite real number", str(g))
+    return cast(Expr, g.xreplace({number: exact(float(number), str(g)) for number in g.atoms(Float)}))
 
 
 def _outside_branches(g: Expr) -> Expr:
@@ -288,12 +167,12 @@ def _facts(symbol: Symbol, words: object) -> tuple[tuple[str, bool], ...]:
     elif isinstance(words, Iterable):
         facts = dict.fromkeys(words, True)
     else:
-        _refuse(f"the assumption about {symbol} is {words!r}", str(symbol), f"words among {', '.join(WORDS)}")
+        refuse(f"the assumption about {symbol} is {words!r}", str(symbol), f"words among {', '.join(WORDS)}")
     for word, value in facts.items():
         if word not in WORDS:
-            _refuse(f"{word!r} is not an assumption ({symbol})", str(symbol), f"one of {', '.join(WORDS)}")
+            refuse(f"{word!r} is not an assumption ({symbol})", str(symbol), f"one of {', '.join(WORDS)}")
         if not isinstance(value, bool):
-            _refuse(f"{word} of {symbol} is {value!r}", str(symbol), "True or False")
+            refuse(f"{word} of {symbol} is {value!r}", str(symbol), "True or False")
     return tuple(sorted(facts.items()))
 
 
@@ -317,7 +196,7 @@ def name_symbols(question: RepairProblem) -> SymbolNames:
     try:
         g = cast(Expr, question.g.xreplace(pairs))
     except ValueError as error:  # max and min refuse to compare what is not real
-        _refuse(f"g = {text(question.g)} is not real: {error}", text(question.g), "say less, or more, of its symbols")
+        refuse(f"g = {text(question.g)} is not real: {error}", text(question.g), "say less, or more, of its symbols")
     # Roots and conditions need the symbols' signs, which are known only now.
     g = check_nonnegative(g, [pairs[symbol] for symbol in question.producers])
     g = free_conditions(g, [pairs[symbol] for symbol in question.producers])
@@ -351,7 +230,7 @@ def _opaque(g: Expr, producers: frozenset[Dummy]) -> tuple[tuple[Dummy, Expr], .
     def look(node: sp.Basic) -> None:
         if isinstance(node, Function) and not isinstance(node, _UNDERSTOOD) and operation_of(type(node)) is None:
             if not producers.isdisjoint(cast("set[Dummy]", node.free_symbols)):
-                _refuse(
+                refuse(
                     f"{node.func} is applied to a producer, and nothing is known of {node.func}",
                     text(node),
                     "functions of inputs alone may be anything; a producer needs exp, log, sqrt and the like",
@@ -359,7 +238,7 @@ def _opaque(g: Expr, producers: frozenset[Dummy]) -> tuple[tuple[Dummy, Expr], .
             calls.setdefault(node, Dummy(text(node), real=True))
             return
         if not isinstance(node, _ARITHMETIC):
-            _refuse(f"g holds a {type(node).__name__}", text(node), "give arithmetic and known functions of scalars")
+            refuse(f"g holds a {type(node).__name__}", text(node), "give arithmetic and known functions of scalars")
         for arg in node.args:
             look(arg)
 
@@ -400,4 +279,4 @@ def _real(name: str, symbol: Symbol, facts: Mapping[str, bool]) -> Dummy:
         return Dummy(name, real=True, **both)
     except ValueError:
         said = ", ".join(word if value else f"not {word}" for word, value in sorted(both.items()))
-        _refuse(f"the assumptions about {symbol} contradict each other: {said}", str(symbol))
+        refuse(f"the assumptions about {symbol} contradict each other: {said}", str(symbol))

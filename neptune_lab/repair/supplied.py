@@ -20,10 +20,11 @@ from neptune_lab.errors import RepairError
 from neptune_lab.repair.check import Model, check
 from neptune_lab.repair.column import Column, largest, maximum, total
 from neptune_lab.repair.derive import Derivation, as_derivation
+from neptune_lab.repair.expression_text import functions, names_in, parse
 from neptune_lab.repair.limit import limited
 from neptune_lab.repair.numeric import close, compute
 from neptune_lab.repair.points import Generator
-from neptune_lab.repair.read import RepairProblem, functions, names_in, parse, read
+from neptune_lab.repair.read import RepairProblem, read
 from neptune_lab.repair.render import text
 from neptune_lab.repair.solve import SeparatedProblem, answer, prove, separate, solve
 from neptune_lab.repair.term import RepairTerm, Unproved

@@ -13,7 +13,7 @@ import pytest
 from neptune_widgets.schedule_text import parse as parse_schedule
 
 from neptune_lab.errors import EmitError
-from neptune_lab.repair.read import parse as parse_expression
+from neptune_lab.repair.expression_text import parse as parse_expression
 from neptune_lab.strict.emitted import check_emitted
 from neptune_lab.strict.parser import one_at_a_time
 from neptune_lab.trace.linking import _statements
