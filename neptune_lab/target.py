@@ -304,6 +304,11 @@ class Target:
         return self._at_least(9)
 
     @property
+    def asynchronous_copies(self) -> bool:
+        """Whether threads can ask for elements in shared memory and go on before these are there (Ampere and later)."""
+        return self._at_least(8)
+
+    @property
     def warpgroup_products(self) -> bool:
         """Whether it has matrix products by groups of four warps (only Hopper)."""
         return self.capability is not None and self.capability[0] == 9

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
 from neptune_lab.htile.bounds import Interval, interval
-from neptune_lab.htile.nodes import Arith, For, IndexExpr, Int, Kernel, Name, Program, Tensor, TileExpr
+from neptune_lab.htile.nodes import Arith, For, IndexExpr, Int, Kernel, Name, Program, Store, Tensor, TileExpr
 from neptune_lab.htile.reach import highest
 from neptune_lab.htile.shapes import dtype_of, shape_of
 from neptune_lab.htile.sizes import grid_envs
@@ -22,6 +22,7 @@ from neptune_lab.htile.walk import (
     stores,
     written_tensors,
 )
+from neptune_lab.htile_to_triton.asked_together import STAGES_OF_ONCE
 from neptune_lab.htile_to_triton.eviction import policies
 from neptune_lab.htile_to_triton.options import EmitOptions
 from neptune_lab.htile_to_triton.padding import Padding
@@ -114,6 +115,8 @@ class Context:
         self.counters = ""  # the parameter of the counters of programs that arrive; "": there are none
         self.passed: dict[str, str] = {}  # tensor that programs of a row pass on -> where its words begin
         self.evicted: dict[str, str] = {}  # tensor that several kernels of a launch read -> its eviction policy
+        self.late: Mapping[str, Store] = {}  # tile that is loaded in each loop that reads it -> what loads it
+        self.once = False  # whether the body is a loop that runs once
         self.mark = ""  # the variable of the mark of these words
         self.variables: dict[str, tuple[str, Draft]] = {}  # grid or loop variable -> (name, the line that binds it)
         self.written = written_tensors(kernel)
@@ -150,6 +153,11 @@ class Context:
     def dtype(self, expr: TileExpr) -> str:
         """Dtype of `expr`."""
         return dtype_of(expr, self.program)
+
+    @property
+    def num_stages(self) -> int | None:
+        """The launch option: iterations of a product's loop, of which one is computed and the others are loaded."""
+        return STAGES_OF_ONCE if self.once else self.kernel.num_stages
 
     @property
     def env(self) -> dict[str, Interval]:

@@ -12,8 +12,9 @@ from neptune_lab.errors import EmitError, TileError
 from neptune_lab.htile.bounds import interval, loop_interval
 from neptune_lab.htile.nodes import Access, Cast, Dot, For, Int, Kernel, Name, Permute, Program, Stmt, Store, TileExpr
 from neptune_lab.htile.shapes import shape_of_access
-from neptune_lab.htile.walk import stores, subexpressions, written_tensors
-from neptune_lab.htile_to_triton.context import ADD, Context
+from neptune_lab.htile.walk import read_tensors, stores, subexpressions, written_tensors
+from neptune_lab.htile_to_triton.asked_together import loaded_in_loops, runs_once
+from neptune_lab.htile_to_triton.context import ADD, COMPARE, Context
 from neptune_lab.htile_to_triton.conversions import converted
 from neptune_lab.htile_to_triton.expression_text import ExpressionText, with_dtype
 from neptune_lab.htile_to_triton.expressions import emit, whole_tile
@@ -82,10 +83,26 @@ def emit_kernel(
     if isinstance(last, Waiting):
         rows_of_group(ctx, last, _body)
         return ctx
-    _body(ctx, kernel.body)
+    ctx.late = loaded_in_loops(program, kernel, options)
+    ctx.once = runs_once(program, kernel, options)
+    if ctx.once:
+        _body_once(ctx, kernel)
+    else:
+        _body(ctx, kernel.body)
     if last is not None:
         _last_program(ctx, last)
     return ctx
+
+
+def _body_once(ctx: Context, kernel: Kernel) -> None:
+    """The body as a loop of one iteration, which Triton does not know of (asked_together.py)."""
+    scope = Scope(ctx.scope, frozenset())
+    name = ctx.names.fresh("once")
+    head = f"for {name} in range(tl.minimum(tl.num_programs(0), 1)):  # so that its tiles are asked for together"
+    scope.header = Draft([head], kernel.name)
+    scope.header.used_by(kernel.node_id)
+    with ctx.inside(scope):
+        _body(ctx, kernel.body)
 
 
 def _last_program(ctx: Context, last: Joined) -> None:
@@ -134,6 +151,8 @@ def _body(ctx: Context, body: tuple[Stmt, ...]) -> None:
     for n, stmt in enumerate(body):
         ctx.node, ctx.origin = stmt.node_id, stmt.origin
         match stmt:
+            case Store() if stmt.target.tensor in ctx.late:
+                pass  # (its loops load it)
             case Store():
                 # The name of the loop-IR block, once for adjacent stores, unless the variable has the same name.
                 if stmt.origin not in ("", heading) and ctx.tiles.get(stmt.target.tensor) != stmt.origin:
@@ -179,6 +198,7 @@ def _loop(ctx: Context, loop: For) -> None:
     scope = Scope(ctx.scope, frozenset((loop.var,)))
     name = ctx.name_for(("loop", loop.var), loop.var, scope)
     part = f"  # {loop.part}" if loop.part else ""
+    place = name
     if _is_condition(ctx, loop):
         head = [f"if ({first} <= 0) & ({last} > 0):{part}"]
     elif loop.listed is None:
@@ -187,12 +207,31 @@ def _loop(ctx: Context, loop: For) -> None:
         place, entry = entry_of_list(ctx, loop.var, loop.listed[0], scope)
         count = load_once(ctx, loop.listed[1], ())
         head = [f"for {place} in {_range(ctx, loop, '0', count)}:{part}", f"    {name} = {entry}"]
+    counted, least = (name, ctx.interval(loop.start).lo) if loop.listed is None else (place, 0)
     scope.header = Draft(head, loop.origin)
     scope.header.used_by(loop.node_id)
     with ctx.inside(scope):
         bind_loop(ctx, loop)
         ctx.variables[loop.var] = (name, scope.header)
+        if scope.parent is ctx.root and ctx.late:
+            _load_rows(ctx, loop, "" if _is_condition(ctx, loop) else f"{counted} >= {least}")
         _body(ctx, loop.body)
+
+
+def _load_rows(ctx: Context, loop: For, condition: str) -> None:
+    """The loads of the tiles that are loaded in each loop that reads them.
+
+    Args:
+        condition: one that holds in each iteration, but not as far as Triton knows; "": none.
+    """
+    read = frozenset().union(*(read_tensors(store) for store in stores(loop.body)))
+    extra: list[Condition] = [(condition, COMPARE)] if condition else []
+    for name, stmt in ctx.late.items():
+        if name in read:
+            assert isinstance(stmt.value, Access)
+            ctx.node, ctx.origin = stmt.node_id, stmt.origin
+            ctx.line(seq(f"{ctx.tiles[name]} = ", load(ctx, stmt.value, (0, 1), extra)))
+            ctx.defined[name] = ctx.padding.shape(shape_of_access(stmt.target))
 
 
 def _is_condition(ctx: Context, loop: For) -> bool:

@@ -7,6 +7,7 @@ can leave its tensor, or if padding added lanes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from neptune_lab.htile.aligned import has_its_end
@@ -78,15 +79,16 @@ def conjunction(conditions: list[Condition]) -> str:
     return " & ".join(text if level >= AND else f"({text})" for text, level in conditions)
 
 
-def load(ctx: Context, access: Access, order: tuple[int, ...]) -> Doc:
-    """The load of a global access, its dimensions in `order`; elements that do not exist read as 0."""
+def load(ctx: Context, access: Access, order: tuple[int, ...], extra: Sequence[Condition] = ()) -> Doc:
+    """The load of a global access, its dimensions in `order`; elements that do not exist read as 0, and those of which
+    an `extra` condition does not hold."""
     if ctx.options.loads != "pointers" and access.tensor not in ctx.written:
         described = descriptor(ctx, access)
         if described is not None:
             name, at = described
             tile = call(f"{name}.load", at)
             return tile if order == (0, 1) else call("tl.trans", tile)
-    conditions = mask(ctx, access, order)
+    conditions = [*mask(ctx, access, order), *extra]
     if access.tensor in ctx.passed:
         return _take(ctx, access, conditions)
     args: list[Doc] = [pointer(ctx, access, order)]

@@ -183,7 +183,7 @@ def write_kernel(out: Writer, function: str, kernel: Kernel, ctx: Context) -> Ke
         out.plain("    pass")
     text = "\n".join(out.text[first:]) + "\n"
     grid = tuple(axis.extent for axis in kernel.grid) or (1,)
-    made = KernelSource(function, text, grid, tuple(pointers), descriptors, kernel.num_warps, kernel.num_stages)
+    made = KernelSource(function, text, grid, tuple(pointers), descriptors, kernel.num_warps, ctx.num_stages)
     return replace(made, sizes=tuple(sizes), fused=not rounds_to_eights(kernel))
 
 
