@@ -13,9 +13,9 @@ from neptune_lab.autotune import packed_groups
 from neptune_lab.autotune.calibration import Calibration, calibration_of, kind
 from neptune_lab.autotune.cost_model import Machine
 from neptune_lab.autotune.few_rows import FewRows
-from neptune_lab.autotune.nests import Nests
+from neptune_lab.autotune.nests import DEFAULT_WARPS, Nests, entry
 from neptune_lab.autotune.resolved import Resolver
-from neptune_lab.autotune.shared_memory import GROUP_ROWS
+from neptune_lab.autotune.shared_memory import GROUP_ROWS, GROUP_WARPS
 from neptune_lab.autotune.space import Space, Subspace, space
 from neptune_lab.choice import Choice, CodeOptions
 from neptune_lab.errors import NeptuneError, TuneError
@@ -38,10 +38,13 @@ GLUON_TILES = TileConfig(block_q=2 * GROUP_ROWS, block_kv=128)
 RANKED = frozenset({"block_q", "block_kv", "splits"})
 # Combinations of them that are estimated at most; of operators with more (several nests), none is.
 MOST = 200
-# Elements of the keys that a program of two groups of warps reads, at least, unless rows are wider than `WIDE`.
-FEWEST_ELEMENTS, WIDE = 40_000, 128
+# Elements of the keys that a program of two groups of warps reads: the least, unless rows are wider than `WIDE`, and
+# those from which on it does not matter how many programs share a multiprocessor.
+FEWEST_ELEMENTS, MANY_ELEMENTS, WIDE = 12_000, 40_000, 128
+# Programs of one group of warps on a multiprocessor: of Gluon, and of Triton.
+SHARED_GLUON, SHARED_TRITON = 2, 3
 # Kernels that take less time, and accumulate no more columns, get tiles of one group of warps.
-SMALL_S, SMALL_COLUMNS = 60e-6, 256
+SMALL_S, SMALL_COLUMNS = 50e-6, 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +203,11 @@ def _most_shown(resolve: Resolver) -> int:
 
 
 def _fills_groups(resolve: Resolver, most: int, target: Target) -> bool:
-    """Whether programs of two groups of warps, which Gluon has, have enough to do, and are enough.
+    """Whether the programs that Gluon has, of one or two groups of warps, have enough to do, and are enough.
 
-    Otherwise, kernels in Triton with 64 rows take 0.65 to 0.95 of the time of those in Gluon on an H200 (nine problems
-    of prefill and chunks); with more, 1.04 to 1.4 (twelve problems).  Wider rows have enough in any case.
+    Otherwise, kernels in Triton with 64 rows are faster: on an H200, they take 0.72 and 0.94 of the time of two kernels
+    in Gluon with fewer elements, 0.56 to 0.67 of three with fewer programs, and 0.79, 0.83 and 1.01 of three that would
+    run in two turns in Gluon and in one in Triton.  Wider rows have enough in any case.
 
     Args:
         most: the columns that a program sees.
@@ -212,8 +216,10 @@ def _fills_groups(resolve: Resolver, most: int, target: Target) -> bool:
     width = power_of_two(max(folded(program, nest), accumulated(program, nest)))
     if nest.row_axis is None or width > WIDE or len(resolve.nests) > 1:
         return True
-    size = _rows_of_groups(resolve)[1]
-    return most * width >= FEWEST_ELEMENTS and 2 * parallelism(program, nest, size) >= target.sm_count
+    if most * width < FEWEST_ELEMENTS or 2 * parallelism(program, nest, _rows_of_groups(resolve)[1]) < target.sm_count:
+        return False
+    each = -(-parallelism(program, nest, GROUP_ROWS) // target.sm_count)
+    return most * width >= MANY_ELEMENTS or not SHARED_GLUON < each <= SHARED_TRITON
 
 
 def _is_small(resolve: Resolver, most: int, seconds: float) -> bool:
@@ -258,8 +264,21 @@ def _tiles(whole: Space, subspace: Subspace, calibrated: Calibration) -> Iterato
         candidate = reduced.candidate(values)
         options = candidate.options | {name: value for name, value in usual.items() if name in known}
         candidate = Choice.of(subspace.template, options, "the usual options")
-        if whole.refusal(candidate) is None and calibrated.knows(whole.nests, candidate):
+        known_well = calibrated.knows(whole.nests, candidate) and not _is_crowded(whole.nests, candidate)
+        if known_well and whole.refusal(candidate) is None:
             yield candidate
+
+
+def _is_crowded(nests: Nests, candidate: Choice) -> bool:
+    """Whether a group of four warps has more rows than two products at a time: hardly another program then fits beside
+    it, and the warps wait for each other's products, which the model does not count.  On an H200, 4 x 32 heads of 135
+    queries took 19.4 us in tiles of 256 rows and 7.7 in tiles of 64, 8 x 16 of 196 took 31.7 and 13.9."""
+    sizes = candidate.sizes
+    for n, nest in enumerate(nests.of(candidate)):
+        warps = entry(sizes.num_warps, n) or DEFAULT_WARPS
+        if nest.has_product and (entry(sizes.block_q, n) or 1) * GROUP_WARPS > 2 * GROUP_ROWS * warps:
+            return True
+    return False
 
 
 __all__ = ["FEW_ROWS", "GLUON", "PACKED", "RECORD", "SHAPE", "SPACE", "Ranked", "Ranking", "ranking"]
