@@ -10,7 +10,7 @@ import { tabs } from "../tabs";
 /** The repair function as the steps typeset it; as text if no step has it. */
 function typeset(d: Derivation): Element {
   const value = (text: string) => text.slice(text.indexOf(" = "));
-  const row = d.steps.flatMap(rowsOf).find(({ math, text }) => math && /(?:^|: )h\(/.test(text) && value(text) === value(d.summary));
+  const row = d.steps.flatMap(rowsOf).find(({ math, text }) => math && /(?:^|: )h(?:_0)?\(/.test(text) && value(text) === value(d.summary));
   return row ? (row.math!.cloneNode(true) as Element) : h("code", {}, d.summary);
 }
 

@@ -229,6 +229,7 @@ export const pane = definePane<PlayPane>({
   title: "Run",
   help: "The rolling loop, played: the tile, what runs along the loop, and the naive and the repaired program in step, on small sizes; for the kernel its tiles, store by store.",
   place: { tabOf: "graph" },
+  roomy: true,
   order: 12,
   make: playPane,
   button: { label: "▶ Run", title: "play the rolling loop (P)" },
