@@ -186,6 +186,15 @@ def test_heads_of_a_group_at_a_tile(monkeypatch: pytest.MonkeyPatch, masked: boo
         assert ["range(3)" in loop for loop in loops] == [not inside, inside], role
 
 
+@pytest.mark.parametrize(("queries", "apart"), [(256, False), (320, True), (300, True)])
+def test_a_tile_of_queries_that_leaves_a_head_adds_nothing_to_the_next(queries: int, apart: bool):
+    """A consumer adds 64 of the 128 queries of a tile: all of them may be past the end."""
+    op = attention.full(1, 2, q_len=queries, kv_len=256, head_dim=64)
+    made = joined(backward(op, IN_ORDER).htile, in_order=True)
+    _, plan = plan_of(made.program, made.joint, made.total, made.order, UniqueNames(()))
+    assert (plan.total.matrices is not None) == apart
+
+
 def test_heads_whose_tiles_differ_are_not_visited_at_a_tile(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(groups, "FEWEST_ROWS", 1)
     made = joined(backward(attention.gqa(1, 6, 512, 128, kv_heads=2), IN_ORDER).htile, in_order=True)

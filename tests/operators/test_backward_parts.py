@@ -57,6 +57,7 @@ def test_gradients_of_biases_sum_what_the_nest_of_q_computes(name: str, batch: i
     passes = backward(op)
     scores = [part for part in passes.parts if any(stage.startswith("qk") for stage in part)]
     assert len(scores) == 2, "scores are computed for q, and for k and v"
+    assert "d_q" in scores[0], "a gradient of samples and queries is no gradient of pairs"
     assert nl.compile(passes, block_q=16, block_kv=16).relative_error() < 1e-5
 
 

@@ -1,4 +1,4 @@
-"""Producer, consumers and adder of the kernel of two nests.
+"""Consumers of the kernel of two nests.
 
 A consumer computes 64 of a program's 128 keys.  In a step, for a tile of queries:
 
@@ -12,18 +12,9 @@ A consumer computes 64 of a program's 128 keys.  In a step, for a tile of querie
 
 So the product t, of the step before, overlaps s, and no consumer waits for the other within a step. With t of the same
 step, both would wait at the same time, while no product runs.
-
-The adder is a warp of its own, so that no consumer waits for global memory.  In order, there are two, which take the
-tiles in turn, since one would be busy with a tile for longer than consumers are.  Each waits until the program of the
-row block before its own has added to the same tile, adds, and says so once that has arrived.  A program is numbered
-as it starts, and waits only for programs with smaller numbers, which have started and do not wait for it: in whatever
-order the hardware starts programs, one of them can go on.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from dataclasses import replace
 
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import shape_of
@@ -31,134 +22,17 @@ from neptune_lab.htile.walk import tile_dims
 from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.expressions import emit, read_ahead, whole_tile
 from neptune_lab.htile_to_gluon.joint.plan import Plan
-from neptune_lab.htile_to_gluon.joint.vectors import Vector, columns_of
+from neptune_lab.htile_to_gluon.joint.producer import CONSUMERS, each_tile, number
+from neptune_lab.htile_to_gluon.joint.vectors import Vector
 from neptune_lab.htile_to_gluon.memory import store
 from neptune_lab.htile_to_gluon.rows import CONSUMER, ROWS, part, part_of_store
-from neptune_lab.htile_to_gluon.structure import LoopPart, Product, UnsupportedKernel
-from neptune_lab.htile_to_gluon.tile_schedule import bind_program, for_each_tile
-from neptune_lab.htile_to_triton.context import ADD, sizes_of
-from neptune_lab.htile_to_triton.descriptors import descriptor, host_descriptor
+from neptune_lab.htile_to_gluon.structure import LoopPart, Product
+from neptune_lab.htile_to_gluon.tile_schedule import bind_program
+from neptune_lab.htile_to_triton.descriptors import descriptor
 from neptune_lab.wrapping import Loose, call, seq
 
 # Barriers of the hardware: of both consumers, and from the second on of one.
 BOTH, OWN = 12, 13
-# The number of a program that adds in order, counted from the first that started.
-TICKET = "ticket"
-ADDER = "adder"
-CONSUMERS = 2
-
-
-def _number(plan: Plan) -> str:
-    return "gl.program_id(0)" if plan.order is None else TICKET
-
-
-def emit_producer(ctx: GluonContext, plan: Plan) -> None:
-    """Emits the body of the producer's function."""
-    ctx.root.binds = frozenset()
-    for ring in plan.rings:
-        ctx.line(f"{ring.slot} = 0")
-        ctx.line(f"{ring.phase} = 0")
-    if any(vector.descriptor is None for vector in plan.vectors):
-        ctx.line(f"lane = gl.arange(0, {plan.queries}, gl.BlockedLayout([1], [32], [1], [0]))")
-    bind_program(ctx, _number(plan))
-    for held in plan.held:
-        rows, at = _place(ctx, held.access)
-        ctx.line(f"mbarrier.expect({held.ready}.index(0), {rows}.block_type.nbytes)")
-        ctx.line(call(ctx.helper("_copy_in"), rows, f"[{at}]", f"{held.ready}.index(0)", held.buffer))
-    _for_each_tile(ctx, plan, lambda this: _copies(ctx, plan, this))
-
-
-def _for_each_tile(ctx: GluonContext, plan: Plan, body: Callable[[LoopPart], None]) -> None:
-    """Emits the loops over tiles and over the heads of a group, in the order that the plan chooses."""
-    group = None if plan.joint.around is None else replace(plan.structure.parts[0], loop=plan.joint.around)
-
-    def heads(this: LoopPart) -> None:
-        if group is None or not plan.heads_of_tiles:
-            body(this)
-        else:
-            for_each_tile(ctx, group, opened=False, body=lambda _: body(this))
-
-    def loops(_: ir.IndexExpr) -> None:
-        for this in plan.structure.parts:
-            for_each_tile(ctx, this, opened=False, body=lambda _, this=this: heads(this))
-
-    if group is None or plan.heads_of_tiles:
-        loops(ir.Int(0))
-    else:
-        for_each_tile(ctx, group, opened=False, body=loops)
-
-
-def _copies(ctx: GluonContext, plan: Plan, this: LoopPart) -> None:
-    stages, copy, following = ctx.gluon.stages, ctx.helper("_copy_in"), ctx.helper("_next")
-    for ring, product in zip(plan.rings, this.leading, strict=True):
-        ctx.node, ctx.origin = product.store.node_id, product.store.origin
-        rows, at = _place(ctx, product.b)
-        vectors = plan.vectors if ring is plan.rings[0] else ()
-        loaded = [vector for vector in vectors if vector.descriptor is None]
-        vectors = tuple(vector for vector in vectors if vector.descriptor is not None)
-        more = f" + {4 * plan.queries * len(vectors)}" if vectors else ""
-        for vector in loaded:
-            length = ctx.index(sizes_of(vector.tensor)[-1], ADD)
-            inside = f"{ctx.index(columns_of(this).start, ADD)} + lane < {length}"
-            pointer = f"{ctx.pointers[vector.tensor.name]} + ({plan.place_of(ctx, vector, this)} + lane)"
-            ctx.line(seq(f"{vector.name} = ", call("gl.load", pointer, f"mask={inside}", "other=0.0")))
-        full, slot = f"{ring.full}.index({ring.slot})", ring.slot
-        ctx.line(f"mbarrier.wait({ring.empty}.index({slot}), {ring.phase} ^ 1)")
-        for vector in loaded:
-            ctx.line(f"{vector.ring}.index({slot}).store({vector.name})")
-        if loaded:
-            ctx.line(f"{ctx.helper('_meet')}()")
-        ctx.line(f"mbarrier.expect({full}, {rows}.block_type.nbytes{more})")
-        ctx.line(call(copy, rows, f"[{at}]", full, f"{ring.slots}.index({slot})"))
-        for vector in vectors:
-            assert vector.descriptor is not None
-            at = plan.place_of(ctx, vector, this)
-            ctx.line(call(copy, vector.descriptor.parameter, f"[{at}]", full, f"{vector.ring}.index({slot})"))
-        ctx.line(f"{slot}, {ring.phase} = {following}({slot}, {ring.phase}, {stages})")
-
-
-def emit_adder(ctx: GluonContext, plan: Plan) -> None:
-    """Emits the body of the adders' function."""
-    ctx.root.binds = frozenset()
-    ctx.line("phase = 0")
-    if plan.adders > 1:
-        ctx.line("turn = 0")
-    bind_program(ctx, _number(plan))
-    _for_each_tile(ctx, plan, lambda this: _addition(ctx, plan, this))
-
-
-def _addition(ctx: GluonContext, plan: Plan, this: LoopPart) -> None:
-    """Adds what both consumers have of a tile, and tells the program that waits for it."""
-    ctx.node, ctx.origin = plan.joint.output.node_id, plan.joint.output.origin
-    if plan.order is not None or plan.total.matrices is None:
-        ctx.line(f"at = {plan.row_of_total(ctx, this)}")
-    lines: list[str] = []
-    first = f"{ADDER} * {CONSUMERS} + " if plan.adders > 1 else ""
-    if plan.order is not None:
-        lines.append(f"{ctx.helper('_await')}({ctx.pointers[plan.order]} + at, {plan.before(ctx, this)})")
-    for n in range(CONSUMERS):
-        lines.append(f"mbarrier.wait({plan.staged}.index({first}{n}), phase)")
-        place = plan.place_in_total(ctx, this, n)
-        lines.append(f"{ctx.helper('_add_out')}({plan.total.parameter}, [{place}], {plan.stage}.index({n}))")
-    lines.append("tma.store_wait(0)")
-    lines += [f"mbarrier.arrive({plan.freed}.index({n}), count=1)" for n in range(CONSUMERS)]
-    if plan.order is not None:
-        row = ctx.index(ir.Arith("+", ir.Name(plan.joint.row), ir.Int(1)))
-        lines.append(f"{ctx.helper('_tell')}({ctx.pointers[plan.order]} + at, {row})")
-    lines.append("phase ^= 1")
-    if plan.adders > 1:
-        ctx.line(f"if turn == {ADDER}:")
-        lines = [f"    {line}" for line in lines] + ["turn ^= 1"]
-    for line in lines:
-        ctx.line(line)
-
-
-def _place(ctx: GluonContext, access: ir.Access) -> tuple[str, str]:
-    """A tile's descriptor, and its row and column there."""
-    found = host_descriptor(ctx, access)
-    if found is None:
-        raise UnsupportedKernel(f"the copy engine cannot load tiles of {access.tensor}, or they leave the tensor")
-    return found[0].parameter, ", ".join(found[1])
 
 
 class JointConsumer:
@@ -176,20 +50,20 @@ class JointConsumer:
     def emit(self) -> None:
         """Emits the body of the function."""
         ctx, plan = self.ctx, self.plan
-        for ring in plan.rings:
+        for ring in (*plan.rings, *(square.ring for square in plan.squares)):
             ctx.line(f"{ring.slot} = 0")
             ctx.line(f"{ring.phase} = 0")
         for name in ("done", "turn", "parity"):
             ctx.line(f"{name} = 0")
         for columns in sorted({plan.queries, plan.share}):
             ctx.line(f"zeros_{columns} = gl.zeros([{ROWS}, {columns}], gl.float32, layout={ctx.tile_layout(columns)})")
-        bind_program(ctx, _number(plan))
+        bind_program(ctx, number(plan))
         for stmt in self.structure.before:
             self._store(stmt)
         for held in plan.held:
             ctx.line(f"{held.own} = {held.tile}.slice({self.me} * {ROWS}, {ROWS}, dim=0)")
             ctx.line(f"mbarrier.wait({held.ready}.index(0), 0)")
-        _for_each_tile(ctx, plan, self._step)
+        each_tile(ctx, plan, self._step)
         ctx.line("# the last product", comment=True)
         self._start_total()
         ctx.line("total = warpgroup_mma_wait(0, [total_pending])")
@@ -219,6 +93,7 @@ class JointConsumer:
         ctx.line("total = warpgroup_mma_wait(1, [total_pending])")
         self._give_total()
         read_ahead(ctx, before, self.structure.rows)
+        self._squares()
         self._finish(first, 0)
         for vector in plan.vectors:
             if vector.early:
@@ -227,6 +102,7 @@ class JointConsumer:
             self._store(stmt)
         self._issue(second)
         self._accumulate(early)
+        self._release_squares()
         self._finish(second, 1)
         for vector in plan.vectors:
             if not vector.early:
@@ -234,11 +110,12 @@ class JointConsumer:
         for stmt in after:
             self._store(stmt)
         value = self._value(this)
-        ctx.line(f"{plan.turns}.index(turn).slice({self.me} * {ROWS}, {ROWS}, dim=0).store({value})")
+        ctx.line(f"{plan.part_of_turn('turn', self.me)}.store({value})")
         ctx.line("fence_async_shared()")
         self._accumulate(late)
         ctx.line(f"{ctx.helper('_meet_of')}({OWN} + {self.me}, 128)")
         ctx.line(f"mbarrier.arrive({plan.turned}.index(turn), count=1)")
+        self._store_pairs(this)
         for product, running in ((early, 1), (late, 0)):
             if product is late:
                 self._diagonals(this)
@@ -252,6 +129,41 @@ class JointConsumer:
         ctx.line("parity ^= turn")
         ctx.line("turn ^= 1")
         ctx.line("done += 1")
+
+    def _squares(self) -> None:
+        """Loads this consumer's rows of tiles of pairs from shared memory, while a product runs."""
+        ctx, plan = self.ctx, self.plan
+        for square in plan.squares:
+            ring, name = square.ring, ctx.name_for(("tile", square.tile, ""), square.tile, ctx.scope)
+            ctx.line(f"mbarrier.wait({ring.full}.index({ring.slot}), {ring.phase})")
+            ctx.line(f"{name} = {square.part(self.me)}.load({ctx.tile_layout(plan.queries)})")
+            ctx.tiles[square.tile], ctx.defined[square.tile] = name, (ROWS, plan.queries)
+
+    def _release_squares(self) -> None:
+        """Lets the producer fill the slots of tiles of pairs, and of vectors beside them, again.
+
+        The hardware does not wait for loads from shared memory before it arrives at a barrier, so this comes after the
+        product that is computed from what was loaded.
+        """
+        ctx, plan = self.ctx, self.plan
+        if not plan.squares:
+            return
+        ctx.line(f"{ctx.helper('_meet_of')}({OWN} + {self.me}, 128)")
+        for ring in (square.ring for square in plan.squares):
+            ctx.line(f"mbarrier.arrive({ring.empty}.index({ring.slot}), count=1)")
+            ctx.line(f"{ring.slot}, {ring.phase} = {ctx.helper('_next')}({ring.slot}, {ring.phase}, {plan.slots})")
+
+    def _store_pairs(self, this: LoopPart) -> None:
+        """Stores this consumer's part of the tile that both read."""
+        ctx, plan = self.ctx, self.plan
+        if plan.pairs is None:
+            return
+        assert plan.joint.pairs is not None
+        self._at(plan.joint.pairs.statement)
+        dim = 1 if plan.pairs.matrices is None else 2
+        mine = f"{plan.turns}.index(turn).slice({self.me} * {ROWS}, {ROWS}, dim={dim})"
+        place = f"[{plan.place_in_pairs(ctx, this, self.me)}]"
+        ctx.line(call(ctx.helper("_copy_out"), plan.pairs.parameter, place, mine))
 
     def _diagonals(self, this: LoopPart) -> None:
         """Stores sums along the diagonals of a tile, while the last product of a step runs."""
@@ -318,7 +230,7 @@ class JointConsumer:
         self._at(plan.joint.output)
         turned = f"{plan.turned}.index(turn ^ 1)"
         ctx.line(f"mbarrier.wait({turned}, parity ^ turn ^ 1, pred=done > 0)")
-        left = f"{plan.turns}.index(turn ^ 1).permute((1, 0))"
+        left = plan.queries_of_turn("turn ^ 1")
         right = plan.held_by(plan.joint.held).tile
         if plan.by_columns:
             right += f".slice({self.me} * {plan.share}, {plan.share}, dim=1)"
@@ -339,6 +251,8 @@ class JointConsumer:
             f"mbarrier.wait({plan.freed}.index({self.me}), done & 1)",
             f"{stage}.store(total)",
             "fence_async_shared()",
+            # (of the tile that this step replaces; that of the step before may still be on its way)
+            *(["tma.store_wait(1)"] if plan.pairs is not None else []),
             f"{ctx.helper('_meet_of')}({OWN} + {self.me}, 128)",
             f"mbarrier.arrive({plan.staged}.index({taker}{self.me}), count=1)",
         ):
@@ -350,7 +264,7 @@ class JointConsumer:
         """Loads a vector from shared memory, as late as possible: it takes a register for each four queries."""
         ctx = self.ctx
         layout = ctx.columns_layout(self.plan.queries)
-        ctx.line(f"{vector.name} = {vector.ring}.index({self.plan.rings[0].slot}).load({layout})")
+        ctx.line(f"{vector.name} = {vector.ring}.index({self.plan.carrier(vector).slot}).load({layout})")
         ctx.tiles[vector.tile] = f"{vector.name}[None, :]"
         ctx.defined[vector.tile] = (1, self.plan.queries)
 
@@ -381,4 +295,4 @@ class JointConsumer:
         return f"{ctx.helper('_copy_out')}({', '.join(described)}, {held.own})"
 
 
-__all__ = ["ADDER", "CONSUMERS", "TICKET", "JointConsumer", "emit_adder", "emit_producer"]
+__all__ = ["JointConsumer"]

@@ -14,11 +14,14 @@ from neptune_lab.htile_to_gluon.context import (
     layout_lines,
 )
 from neptune_lab.htile_to_gluon.joint.by_sizes import joint_by_sizes
-from neptune_lab.htile_to_gluon.joint.consumer import ADDER, CONSUMERS, TICKET, JointConsumer, emit_adder, emit_producer
+from neptune_lab.htile_to_gluon.joint.consumer import JointConsumer
 from neptune_lab.htile_to_gluon.joint.diagonals import without
 from neptune_lab.htile_to_gluon.joint.match import Joint
+from neptune_lab.htile_to_gluon.joint.pairs import after_pairs
 from neptune_lab.htile_to_gluon.joint.parts import parts_shape, sum_of_parts
 from neptune_lab.htile_to_gluon.joint.plan import Plan, plan_of
+from neptune_lab.htile_to_gluon.joint.producer import ADDER, CONSUMERS, TICKET, emit_adder, emit_producer
+from neptune_lab.htile_to_gluon.joint.squares import shared_first
 from neptune_lab.htile_to_gluon.kernel import (
     BARRIERS,
     PRODUCER_REGISTERS,
@@ -86,6 +89,8 @@ def joined(program: ir.Program, *, in_order: bool = False) -> Joined:
     joint = joint_by_sizes(program)
     if in_order and not joint.in_turn:
         raise UnsupportedKernel(f"a tile of {joint.total} is visited by row blocks that are not consecutive")
+    seen = replace(program, tensors=(*program.tensors, *joint.exchanged.tensors))
+    joint = replace(joint, kernel=shared_first(seen, joint.structure, joint.kernel, joint.row))
     output = joint.output
     names = UniqueNames([t.name for t in program.tensors])
     total = names.fresh(joint.total.removesuffix("_sum") + "_total")
@@ -107,14 +112,15 @@ def joined(program: ir.Program, *, in_order: bool = False) -> Joined:
     finish = replace(joint.other, body=(replace(output, value=rewrite(output.value, visit)),), num_stages=None)
     kernels: list[ir.Kernel] = []
     zeroed = False
+    late = () if joint.pairs is None else _after_pairs(program, joint)
     for kernel in program.kernels:
-        if kernel.name == joint.other.name:
+        if kernel.name == joint.other.name or kernel in late:
             continue
         if kernel.name == joint.kernel.name:
             if not zeroed:
                 zeros = _zeros(output, output.target.index, total, order)
                 kernels.append(replace(joint.other, node_id=f"{finish.node_id}.zero", name=f"{total}_zero", body=zeros))
-            kernels += [joint.kernel, finish, *([] if pairs is None else [summed])]
+            kernels += [joint.kernel, finish, *([] if pairs is None else [summed]), *late]
             continue
         index = None if zeroed else _rows_beside(program, kernel, output)
         zeroed = zeroed or index is not None
@@ -125,6 +131,15 @@ def joined(program: ir.Program, *, in_order: bool = False) -> Joined:
         rows = None if sizes is None else sizes[:-1]
         tensors.append(ir.Tensor(order, shape[:-1], "int32", "global", sizes=rows))
     return Joined(replace(program, tensors=tuple(tensors), kernels=tuple(kernels)), joint, total, order, parts)
+
+
+def _after_pairs(program: ir.Program, joint: Joint) -> tuple[ir.Kernel, ...]:
+    """The kernels that read what the joint kernel stores for each pair, which come after it."""
+    assert joint.pairs is not None
+    late = after_pairs(program, joint.pairs)
+    if joint.kernel.name in {kernel.name for kernel in late}:
+        raise UnsupportedKernel(f"{joint.kernel.name} reads what is computed from {joint.pairs.tensor}")
+    return late
 
 
 def _zeros(output: ir.Store, index: tuple[ir.Index, ...], total: str, order: str | None) -> tuple[ir.Store, ...]:
@@ -182,6 +197,8 @@ def emit_joint(
     program, plan = plan_of(made.program, made.joint, made.total, made.order, UniqueNames(taken), made.parts)
     limit = options.emit.target.shared_memory
     if plan.size + BARRIERS > limit:
+        plan = replace(plan, slots=1)  # (of squares)
+    if plan.size + BARRIERS > limit:
         raise UnsupportedKernel(f"its tiles take {plan.size + BARRIERS} bytes of shared memory, of {limit}")
     options = replace(options, stages=2, persistent=False)
     at_launch = plan.order is not None and options.heads_together is None and depends_on_sizes(made.kernel)
@@ -203,7 +220,8 @@ def emit_joint(
         plan.total.parameter,
     }
     own |= {h.own for h in plan.held} | {v.name for v in plan.vectors} | {d.parameter for d in vectors}
-    own |= {n for r in plan.rings for n in (r.slot, r.phase)} | {f"zeros_{n}" for n in (plan.queries, plan.share)}
+    own |= {n for r in (*plan.rings, *(s.ring for s in plan.squares)) for n in (r.slot, r.phase)}
+    own |= {f"zeros_{n}" for n in (plan.queries, plan.share)} | ({plan.pairs.parameter} if plan.pairs else set[str]())
     taken = taken | {*plan.parameters} | own
     kernel = made.kernel
     parameters = SizeParameters.of(program, UniqueNames(taken | MODULE_NAMES))
@@ -237,7 +255,7 @@ def emit_joint(
     own_pointers = ctx.pointers_in(line.text for line in lines_of(ctx))
     pointers = own_pointers | {name: producer.pointers[name] for name in loaded} | counter
     copied = [*producer.host_descriptors.values(), *vectors]
-    outputs = [*ctx.host_descriptors.values()]
+    outputs = [*ctx.host_descriptors.values(), *([] if plan.pairs is None else [plan.pairs])]
     of_each = [parameters.used_in(line.text for line in lines_of(each)) for each in (producer, ctx, adder)]
     sizes = [name for name in (*parameters.sizes.values(), parameters.together) if any(name in of for of in of_each)]
     for_producer = [
@@ -309,17 +327,21 @@ def _entry(
         shape = [1, *held.shape] if held.of_matrix else [*held.shape]
         allocate(held.buffer, shape, gluon_dtype(held.dtype), f"{described[held.access.tensor]}.layout")
         body.append(f"{held.ready} = _barriers(1, 1)")
-    for ring in plan.rings:
-        shape = [2, 1, *ring.shape] if ring.of_matrix else [2, *ring.shape]
+    for ring, slots in (*((ring, 2) for ring in plan.rings), *((s.ring, plan.slots) for s in plan.squares)):
+        shape = [slots, 1, *ring.shape] if ring.of_matrix else [slots, *ring.shape]
         allocate(ring.slots, shape, gluon_dtype(ring.dtype), f"{described[ring.tensor]}.layout")
-        body.append(f"{ring.full} = _barriers(2, 1)")
-        body.append(f"{ring.empty} = _barriers(2, {CONSUMERS})")
+        body.append(f"{ring.full} = _barriers({slots}, 1)")
+        body.append(f"{ring.empty} = _barriers({slots}, {CONSUMERS})")
     for vector in plan.vectors:
         plain = "gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=1)"
         layout = plain if vector.descriptor is None else f"{vector.descriptor.parameter}.layout"
-        allocate(vector.ring, [2, plan.queries], "gl.float32", layout)
+        allocate(vector.ring, [plan.slots_of(vector), plan.queries], "gl.float32", layout)
     square = [CONSUMERS * ROWS, plan.queries]
-    allocate(plan.turns, [2, *square], dtype, f"gl.NVMMASharedLayout.get_default_for({square}, {dtype})")
+    layout = f"gl.NVMMASharedLayout.get_default_for({square}, {dtype})"
+    if plan.pairs is not None:
+        square = [*([] if plan.pairs.matrices is None else [1]), plan.queries, CONSUMERS * ROWS]
+        layout = f"{plan.pairs.parameter}.layout"
+    allocate(plan.turns, [2, *square], dtype, layout)
     body.append(f"{plan.turned} = _barriers(2, {CONSUMERS})")
     apart = [] if plan.total.matrices is None else [1]
     allocate(plan.stage, [CONSUMERS, *apart, ROWS, plan.share], "gl.float32", f"{plan.total.parameter}.layout")

@@ -16,18 +16,23 @@ same elements of global memory, (2) the mask hides each pair of V that is not in
 does not, x is 0 there, or not a number in both.  (1) is an equality of terms, and (2) is tried for all programs
 (masks.py).  (3) holds since both nests are of one sum over all pairs, from which the compiler leaves out only tiles
 that add 0.  What the nest over keys stores for each pair is summed along diagonals besides, if that is all that is read
-of it (diagonals.py), and the nest over queries visits each pair once but those that the mask hides.
+of it (diagonals.py), and the nest over queries visits each pair once but those that the mask hides; or it is stored by
+the kernel of both (pairs.py).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import permutations
 
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import dtype_of, shape_of
 from neptune_lab.htile.walk import evaluate, same_index, subexpressions
 from neptune_lab.htile_to_gluon.joint.diagonals import Diagonals, diagonals_of, without
 from neptune_lab.htile_to_gluon.joint.masks import definition, hides
+from neptune_lab.htile_to_gluon.joint.pairs import Pairs, check_pairs, pairs_of, without_stores
+from neptune_lab.htile_to_gluon.joint.squares import Exchanged, exchanged
 from neptune_lab.htile_to_gluon.joint.terms import SQUARE, Terms
 from neptune_lab.htile_to_gluon.match import match_structure
 from neptune_lab.htile_to_gluon.structure import LoopPart, Product, Structure, UnsupportedKernel
@@ -57,6 +62,8 @@ class Joint:
         from_first: whether the first row block is always among them.
         diagonals: of the pairs that are summed along diagonals, the tile of `kernel` that has them; None: there are
             none.
+        pairs: the tensor in which `other` stores `value`, transposed; None: it stores none.
+        exchanged: the tensors of `structure` that exist with their dimensions exchanged.
     """
 
     kernel: ir.Kernel
@@ -74,6 +81,8 @@ class Joint:
     in_turn: bool
     from_first: bool
     diagonals: Diagonals | None = None
+    pairs: Pairs | None = None
+    exchanged: Exchanged = field(default_factory=Exchanged)
 
 
 def joint_of(program: ir.Program) -> Joint:
@@ -83,18 +92,26 @@ def joint_of(program: ir.Program) -> Joint:
         UnsupportedKernel: there are no two of this form; the message says in what they differ.
     """
     reason = UnsupportedKernel("it has no two nests over the same pairs")
-    diagonals = diagonals_of(program)
-    program = program if diagonals is None else without(program, diagonals)
-    for kernel in program.kernels:
-        for other in program.kernels:
-            if kernel is other:
-                continue
+    for without_pairs, diagonals, pairs in _without_pairs(program):
+        for kernel, other in permutations(without_pairs.kernels, 2):
             try:
-                return _joint(program, kernel, other, diagonals)
+                return _joint(without_pairs, kernel, other, diagonals, pairs)
             except UnsupportedKernel as found:
                 if _products(kernel) == 4 and _products(other) == 3:
                     reason = found
     raise reason
+
+
+def _without_pairs(program: ir.Program) -> Iterator[tuple[ir.Program, Diagonals | None, Pairs | None]]:
+    """The program without what it stores for each pair, if sums along diagonals are all that is read of that, and
+    without the statements that store it; as it is if it stores none."""
+    diagonals, pairs = diagonals_of(program), pairs_of(program)
+    if diagonals is not None:
+        yield without(program, diagonals), diagonals, None
+    if pairs is not None:
+        yield without_stores(program, pairs), None, pairs
+    if diagonals is None and pairs is None:
+        yield program, None, None
 
 
 def joint_with(program: ir.Program, found: Joint) -> Joint:
@@ -115,17 +132,28 @@ def _products(kernel: ir.Kernel) -> int:
     return sum(isinstance(s, ir.Store) and isinstance(s.value, ir.Dot) for s in loops[0].body) if loops else 0
 
 
-def _joint(program: ir.Program, kernel: ir.Kernel, other: ir.Kernel, diagonals: Diagonals | None) -> Joint:
+def _joint(
+    program: ir.Program, kernel: ir.Kernel, other: ir.Kernel, diagonals: Diagonals | None, pairs: Pairs | None
+) -> Joint:
     flat, around = _without_loop_around(kernel)
-    mine, theirs = match_structure(program, flat), match_structure(program, other)
+    program, flat, of_mine = exchanged(program, flat)
+    program, nest, of_theirs = exchanged(program, other)
+    mine, theirs = match_structure(program, flat), match_structure(program, nest)
     _check_form(program, kernel, mine, theirs)
     (output,) = theirs.after
     heads = _outer(mine.first.leading[0].b)
     if len({program.tensor(n).shape[:-2] for n in (output.target.tensor, mine.first.leading[0].b.tensor)}) != 1:
         raise UnsupportedKernel(f"{output.target.tensor} has other heads than the queries")
-    keys = [Terms(program, flat, part, mine.resident, heads, transposed=True) for part in mine.parts]
+    of_keys = theirs.first.trailing[0].b.tensor
+    lengths = program.tensor(output.target.tensor).shape[-2], program.tensor(of_keys).shape[-2]
+    keys = [
+        Terms(program, flat, part, mine.resident, heads, of_mine.names, lengths, transposed=True) for part in mine.parts
+    ]
     outer = _outer(output.target)
-    queries = [Terms(program, other, part, theirs.resident, outer, transposed=False) for part in theirs.parts]
+    queries = [
+        Terms(program, nest, part, theirs.resident, outer, of_theirs.names, lengths, transposed=False)
+        for part in theirs.parts
+    ]
     if keys[0].heads != queries[0].heads:
         raise UnsupportedKernel(f"{kernel.name} and {other.name} do not visit the same heads once each")
     sums = [part.trailing[0] for part in theirs.parts]
@@ -142,7 +170,6 @@ def _joint(program: ir.Program, kernel: ir.Kernel, other: ir.Kernel, diagonals: 
     sum_ = sums[0]
     if not values or not held or sum_.transposed:
         raise UnsupportedKernel(f"{kernel.name} and {other.name} do not compute the same tiles")
-    lengths = program.tensor(output.target.tensor).shape[-2], program.tensor(sum_.b.tensor).shape[-2]
     if min(lengths) < KEYS:
         raise UnsupportedKernel(f"there are fewer than {KEYS} queries or keys")
     different = any(terms.differ for terms in (*keys, *queries))
@@ -167,7 +194,15 @@ def _joint(program: ir.Program, kernel: ir.Kernel, other: ir.Kernel, diagonals: 
         loop = mine.parts[0].loop
         visited = (ir.Int(0), ir.Int(1)) if loop is None else (loop.start, loop.stop)
         diagonals = replace(diagonals, tile=tile, row=keys[0].axis, visited=visited)
-    return Joint(kernel, mine, around, heads, other, values[0], held[0], *rest, diagonals)
+    if pairs is not None:
+        if pairs.maker != other.name:
+            raise UnsupportedKernel(f"{pairs.tensor} is stored by a nest without a sum over keys")
+        shape = (*program.tensor(output.target.tensor).shape[:-2], *lengths)
+        operands = [_unguarded(program, s) for s in sums]
+        check_pairs(program, pairs, [*zip(theirs.parts, queries, operands, strict=True)], outer, shape)
+        if any(_left_out(keys, queries, *lengths, head) for head in heads_apart):
+            raise UnsupportedKernel(f"{kernel.name} does not visit all pairs of {pairs.tensor}")
+    return Joint(kernel, mine, around, heads, other, values[0], held[0], *rest, diagonals, pairs, of_mine)
 
 
 def _are_between_bounds(part: LoopPart, keys: Terms, lengths: tuple[int, int]) -> bool:

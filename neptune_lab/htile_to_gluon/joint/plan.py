@@ -6,50 +6,28 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from neptune_lab.htile import nodes as ir
-from neptune_lab.htile.shapes import dtype_of, shape_of
-from neptune_lab.htile.sizes import product_of
+from neptune_lab.htile.shapes import shape_of
 from neptune_lab.htile.substitute import substitute_index
 from neptune_lab.htile.walk import evaluate, names_of_index, reads, simplify, tile_dims
 from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.helpers import EVEN, ORDERED_BYTES, ORDERED_CACHE, ORDERED_HEADS
-from neptune_lab.htile_to_gluon.joint.match import Joint
+from neptune_lab.htile_to_gluon.joint.buffers import Held, held_tile, ring_of, through
+from neptune_lab.htile_to_gluon.joint.match import KEYS, Joint
 from neptune_lab.htile_to_gluon.joint.parts import NUMBERS, TILE_COLUMNS, WARP_ROWS
 from neptune_lab.htile_to_gluon.joint.regroup import regrouped
+from neptune_lab.htile_to_gluon.joint.squares import Square, with_squares
 from neptune_lab.htile_to_gluon.joint.vectors import Vector, columns_of, late_tiles, with_vectors
 from neptune_lab.htile_to_gluon.rows import ROWS
 from neptune_lab.htile_to_gluon.shared_memory import RingBuffer, left_access, tile_bytes
 from neptune_lab.htile_to_gluon.structure import LoopPart, Product, Structure, UnsupportedKernel
 from neptune_lab.htile_to_gluon.tile_schedule import canonicalize
 from neptune_lab.htile_to_gluon.turns import usual_heads
-from neptune_lab.htile_to_triton.context import ADD, MUL, Extent, HostDescriptor, sizes_of
-from neptune_lab.htile_to_triton.descriptors import leaves_rows
+from neptune_lab.htile_to_triton.context import ADD, MUL, HostDescriptor, sizes_of
+from neptune_lab.htile_to_triton.descriptors import ALIGNMENT, BYTES
 from neptune_lab.htile_to_triton.scope import UniqueNames
 
 # Tiles of float32 of the size of a score that late row work may read, beside the product that it waits for.
 MOST_READ = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A tile of all keys of a program, which stays in shared memory.
-
-    Args:
-        buffer, ready: names of the tile and of its barrier; `own`: of a consumer's rows of it.
-        of_matrix: as in `RingBuffer`.
-    """
-
-    access: ir.Access
-    shape: tuple[int, ...]
-    dtype: str
-    buffer: str
-    ready: str
-    own: str
-    of_matrix: bool
-
-    @property
-    def tile(self) -> str:
-        """The whole tile."""
-        return self.buffer + (f".reshape({[*self.shape]})" if self.of_matrix else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +39,8 @@ class Plan:
         held: the left operands of its products of scores.
         rings: of the tiles of queries, by product of scores.
         queries: how many there are in a tile.
-        vectors: copied with the first ring's tiles.
+        vectors: copied with the first ring's tiles, or if there are squares, those of early row work with these.
+        squares: tiles of pairs that row work reads, and in how many slots; as many for each.
         total: the sum of the other nest, a tensor in global memory that begins at 0, and its descriptor.
         share: columns of it that a consumer adds, or with 128 queries its width: a consumer then adds 64 rows.
         turns, turned: names of the two buffers of tiles that both consumers read, and of their barriers.
@@ -69,6 +48,7 @@ class Plan:
             the barriers by which a consumer says that it has, and the adder that it has read it.
         order: the tensor that says which row block added to a tile of the total last; None: programs add in any order.
         parts: the tensor of sums along diagonals (diagonals.py); None: there are none.
+        pairs: the descriptor through which a consumer stores `joint.pairs`; None: there are none.
     """
 
     joint: Joint
@@ -77,6 +57,8 @@ class Plan:
     rings: tuple[RingBuffer, ...]
     queries: int
     vectors: tuple[Vector, ...]
+    squares: tuple[Square, ...]
+    slots: int
     total: HostDescriptor
     share: int
     turns: str
@@ -86,6 +68,7 @@ class Plan:
     freed: str
     order: str | None
     parts: str | None = None
+    pairs: HostDescriptor | None = None
 
     @property
     def by_columns(self) -> bool:
@@ -126,14 +109,16 @@ class Plan:
         held = sum(tile_bytes(h.shape, h.dtype) for h in self.held)
         rings = 2 * sum(tile_bytes(r.shape, r.dtype) for r in self.rings)
         turns = 2 * tile_bytes((2 * ROWS, self.queries), self.held[0].dtype)
-        vectors = 2 * len(self.vectors) * tile_bytes((self.queries,), "float32")
-        return held + rings + turns + vectors + 2 * tile_bytes((ROWS, self.share), "float32")
+        vectors = sum(self.slots_of(v) for v in self.vectors) * tile_bytes((self.queries,), "float32")
+        squares = self.slots * sum(tile_bytes(s.ring.shape, s.ring.dtype) for s in self.squares)
+        return held + rings + turns + vectors + squares + 2 * tile_bytes((ROWS, self.share), "float32")
 
     @property
     def parameters(self) -> list[str]:
         """The parameters of producer and consumers for it."""
         held = [name for h in self.held for name in (h.buffer, h.ready)]
-        rings = [name for r in self.rings for name in (r.slots, r.full, r.empty)]
+        filled = (*self.rings, *(square.ring for square in self.squares))
+        rings = [name for r in filled for name in (r.slots, r.full, r.empty)]
         turns = (self.turns, self.turned)
         return [*held, *rings, *(v.ring for v in self.vectors), *turns, *self.for_adder]
 
@@ -163,6 +148,30 @@ class Plan:
         most = min(max(1, ORDERED_CACHE // (rows * columns * group * ORDERED_BYTES)), ORDERED_HEADS)
         chosen = max(n for n in divisors if n <= most)
         return max(chosen, fewest) if self.heads_of_tiles else chosen
+
+    def carrier(self, vector: Vector) -> RingBuffer:
+        """The ring with whose tiles a vector is copied."""
+        return self.squares[0].ring if self.squares and vector.early else self.rings[0]
+
+    def slots_of(self, vector: Vector) -> int:
+        """The slots of a vector's ring."""
+        return self.slots if self.squares and vector.early else 2
+
+    def tile_of_turn(self, turn: str) -> str:
+        """A tile that both consumers read: keys and queries, or if pairs are stored, queries and keys."""
+        shape = [self.queries, 2 * ROWS]
+        matrix = self.pairs is not None and self.pairs.matrices is not None
+        return f"{self.turns}.index({turn})" + (f".reshape({shape})" if matrix else "")
+
+    def part_of_turn(self, turn: str, consumer: str) -> str:
+        """The keys of a consumer in it."""
+        if self.pairs is None:
+            return f"{self.tile_of_turn(turn)}.slice({consumer} * {ROWS}, {ROWS}, dim=0)"
+        return f"{self.tile_of_turn(turn)}.slice({consumer} * {ROWS}, {ROWS}, dim=1).permute((1, 0))"
+
+    def queries_of_turn(self, turn: str) -> str:
+        """All of it, with queries as rows."""
+        return self.tile_of_turn(turn) + (".permute((1, 0))" if self.pairs is None else "")
 
     def ring_of(self, product: Product) -> RingBuffer:
         """The ring of a product's right operand."""
@@ -238,6 +247,17 @@ class Plan:
         at = _flat(ctx, shape, (*self.joint.heads, number, tile))
         return f"{at} + {consumer} * {ROWS // WARP_ROWS * self.numbers(ctx)}"
 
+    def place_in_pairs(self, ctx: GluonContext, this: LoopPart, consumer: str) -> str:
+        """Where a consumer stores its pairs of a tile: a row and a column, or a matrix, a row and a column."""
+        assert self.pairs is not None
+        shape, heads = sizes_of(ctx.program.tensor(self.pairs.tensor)), self.joint.heads
+        queries = columns_of(this).start
+        keys = next(i for i in tile_dims(this.leading[0].store.target.index) if isinstance(i, ir.Slice)).start
+        column = f"{ctx.index(keys, ADD)} + {consumer} * {ROWS}"
+        if self.pairs.matrices is None:
+            return f"{_flat(ctx, shape[:-1], (*heads, queries))}, {column}"
+        return f"{_flat(ctx, shape[:-2], heads)}, {ctx.index(queries)}, {column}"
+
     def numbers(self, ctx: GluonContext) -> int:
         """How many numbers of sixteen rows `parts` has."""
         assert self.parts is not None
@@ -297,38 +317,31 @@ def plan_of(
     if joint.structure.downward != structure.downward:
         structure = replace(structure, parts=structure.parts[::-1])
     structure = _ordered(structure)
+    program = replace(program, tensors=(*program.tensors, *joint.exchanged.tensors))
     program, structure = _regrouped(program, structure, joint)
     first = structure.parts[0]
-    rings = tuple(_ring(program, product, names) for product in first.leading)
-    held = tuple(_held(program, left_access(structure, p), names) for p in first.leading)
+    rings = tuple(ring_of(program, product, names) for product in first.leading)
+    held = tuple(held_tile(program, left_access(structure, p), names) for p in first.leading)
     queries = shape_of(first.leading[0].store.target, program)[1]
     width = shape_of(first.trailing[0].store.target, program)[1]
     program, structure, vectors = with_vectors(program, structure, queries, names)
+    program, structure, squares = with_squares(program, structure, joint.exchanged, names)
     for this in structure.parts:
         _check_row_work(program, this)
     share = width // 2 if queries == ROWS else width
-    described = _of_total(program.tensor(total), share, names)
+    described = through(program.tensor(total), (ROWS, share), (queries, width), names)
+    pairs = None if joint.pairs is None else _of_pairs(program.tensor(joint.pairs.tensor), queries, names)
     made = (names.fresh(name) for name in ("turns", "turned", "stage", "staged", "freed"))
-    return program, Plan(
-        joint, structure, held, rings, queries, vectors, described, share, *made, order=order, parts=parts
-    )
+    tiles = (held, rings, queries, vectors, squares, 2)
+    plan = Plan(joint, structure, *tiles, described, share, *made, order=order, parts=parts, pairs=pairs)
+    return program, plan
 
 
-def _of_total(total: ir.Tensor, share: int, names: UniqueNames) -> HostDescriptor:
-    """The descriptor that is added through: of one matrix, or if a tile may leave it, of a matrix for each head."""
-    *outer, rows, _ = sizes_of(total)
-    width = total.shape[-1]
-    matrices: tuple[Extent, Extent] | None = None
-    if leaves_rows(total, ROWS):
-        matrices = _number(product_of(outer)), _number(product_of([rows, ir.Int(width)]))
-    else:
-        rows = product_of([*outer, rows])
-    name = names.fresh(f"{total.name}_rows")
-    return HostDescriptor(name, total.name, (_number(rows), width), width, (ROWS, share), matrices)
-
-
-def _number(expr: ir.IndexExpr) -> Extent:
-    return expr.value if isinstance(expr, ir.Int) else expr
+def _of_pairs(tensor: ir.Tensor, queries: int, names: UniqueNames) -> HostDescriptor:
+    """The descriptor through which a consumer stores its part of a tile of pairs."""
+    if tensor.shape[-1] * BYTES[tensor.dtype] % ALIGNMENT:
+        raise UnsupportedKernel(f"the rows of {tensor.name} do not begin at multiples of {ALIGNMENT} bytes")
+    return through(tensor, (queries, ROWS), (queries, KEYS), names)
 
 
 def _begin_apart(joint: Joint) -> bool:
@@ -363,20 +376,6 @@ def _regrouped(program: ir.Program, structure: Structure, joint: Joint) -> tuple
         parts.append(part)
         program = replace(program, tensors=(*program.tensors, *made))
     return program, replace(structure, parts=tuple(parts), first=parts[0])
-
-
-def _held(program: ir.Program, access: ir.Access, names: UniqueNames) -> Held:
-    made = (names.fresh(f"{access.tensor}_{what}") for what in ("held", "ready", "own"))
-    shape = shape_of(access, program)
-    apart = leaves_rows(program.tensor(access.tensor), shape[0])
-    return Held(access, shape, dtype_of(access, program), *made, of_matrix=apart)
-
-
-def _ring(program: ir.Program, product: Product, names: UniqueNames) -> RingBuffer:
-    made = (names.fresh(f"{product.b.tensor}_{what}") for what in ("ring", "full", "empty", "slot", "phase"))
-    shape, dtype = shape_of(product.b, program), dtype_of(product.b, program)
-    apart = leaves_rows(program.tensor(product.b.tensor), shape[0])
-    return RingBuffer(product.b.tensor, shape, dtype, *made, of_matrix=apart, in_halves=False)
 
 
 def _check_row_work(program: ir.Program, this: LoopPart) -> None:

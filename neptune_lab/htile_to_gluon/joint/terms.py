@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
 from math import prod
 from typing import Any
@@ -21,6 +21,8 @@ class Terms:
 
     Args:
         heads: the indices of a query's other dimensions.
+        exchanged: of tensors with exchanged dimensions, those that exist (squares.py).
+        lengths: the numbers of queries and keys.
         transposed: whether the rows of this nest are the keys.
     """
 
@@ -31,11 +33,16 @@ class Terms:
         part: LoopPart,
         resident: dict[str, ir.Access],
         heads: tuple[ir.IndexExpr, ...],
+        exchanged: Mapping[str, str],
+        lengths: tuple[int, int],
         *,
         transposed: bool,
     ) -> None:
         self._program = program
         self._resident = resident
+        self._exchanged = exchanged
+        both = zip(("query", "key"), lengths, strict=True)
+        self._ends = {("lt", "bool", ("iota", name), ("literal", repr(end), "int32")) for name, end in both}
         self._loop = part.loop
         scores = part.leading[0].store.target
         self.rows, self.columns = (i for i in tile_dims(scores.index) if isinstance(i, ir.Slice))
@@ -71,7 +78,13 @@ class Terms:
                     raise UnsupportedKernel(f"{name} is read in parts, or computed elsewhere")
                 return self.of(stored.value)
             case ir.Access(tensor=name, index=index):
-                return ("load", name, *(self._place(i, n, name) for n, i in enumerate(_dimensions(index))))
+                places = [self._place(i, n, name) for n, i in enumerate(_dimensions(index))]
+                if [place for place in places if place in self._names] == [*self._names[::-1]]:
+                    raise UnsupportedKernel(f"a tile of {name} has the columns of others as rows")
+                if name in self._exchanged:
+                    *outer, rows, columns = places
+                    return ("load", self._exchanged[name], *outer, columns, rows)
+                return ("load", name, *places)
             case ir.Iota(index=index):
                 (place,) = (i for i in index if isinstance(i, ir.Slice))
                 return self._position(place)
@@ -81,6 +94,8 @@ class Terms:
                 return ("literal", repr(value), dtype)
             case ir.Scalar(value=value):
                 return ("scalar", self._outside(value, "a scalar"))
+            case ir.Elementwise("where", (condition, kept, ir.Literal(value=0))) if self.of(condition) in self._ends:
+                return self.of(kept)  # (a pair past the end does not exist)
             case ir.Elementwise(op=op, args=args, dtype=dtype):
                 return (op, dtype, *(self.of(arg) for arg in args))
             case ir.Cast(arg=arg, dtype=dtype):

@@ -80,7 +80,7 @@ def divided(
     for name in results:
         groups.setdefault(folded_last(name), []).append(name)
     spatial = {stage.name: dims.all_of(by_block[stage.name], "spatial").keys() for stage in stages}
-    groups = _with_diagonals(_with_pairs(groups, spatial, by_name), spatial, by_name)
+    groups = _with_diagonals(_with_pairs(groups, spatial, by_name, by_block), spatial, by_name)
     of_group = [needed(stages, names) for names in groups.values()]
     early = {name for fold, group in zip(groups, of_group, strict=True) for name in _early(group, fold, spatial)}
     early -= {*results}
@@ -126,6 +126,7 @@ def _with_pairs(
     groups: Mapping[frozenset[Dimension], Sequence[str]],
     spatial: Mapping[str, Collection[Dimension]],
     stages: Mapping[str, Stage],
+    blocks: Mapping[str, Block],
 ) -> dict[frozenset[Dimension], list[str]]:
     """The groups, with each result along pairs in the group of the first nest that computes pairs.
 
@@ -133,13 +134,15 @@ def _with_pairs(
     A nest of its own would compute the scores again, one row at a time and without matrix units, since a tile would
     have samples, rows and columns.
 
-    Formal statement: such a result has the dimensions that the sums of two other groups fold, and what it sums has at
-    most `MOST_STORED` elements.
+    Formal statement: such a result has the dimensions that the products of matrices of two other groups fold, and what
+    it sums has at most `MOST_STORED` elements.  (Sums over samples are no products: the gradient of the queries has
+    samples too.)
     """
     made = {fold: list(names) for fold, names in groups.items()}
+    products = {f for f, names in groups.items() if any(is_product(blocks[_sums(stages, n)[-1]]) for n in names)}
     for fold, names in groups.items():
         for name in names:
-            others = [other for other in groups if other and other != fold and other <= {*spatial[name]}]
+            others = [other for other in groups if other in products - {fold} and other <= {*spatial[name]}]
             terms = stages[name].size * max((_products(stages[r]) for r in _sums(stages, name)), default=1)
             if len(others) > 1 and terms <= MOST_STORED:
                 made[fold].remove(name)

@@ -1,0 +1,148 @@
+"""The tensor of the cotangents of scores, which the kernel of two nests stores in place of the nest over keys.
+
+    nest over keys                              => for the kernel of both nests
+        for j: x[i, j] = …                             for i: x[j, i] = …
+               t[i, j] = x[i, j]                              t[i, j] = transpose(x[j, i])
+               y[i] = y[i] + x[i, j] @ k[j]                   total[i] += transpose(x[j, i]) @ k[j]
+
+The kernel of both nests has x in shared memory, for the other consumer, from where the copy engine stores it.
+
+Legality.  Formal statement: each part of the nest over keys stores t once, unconditionally, for the pairs that it
+visits, and its value is the tile x that is the left operand of the sum; nothing else stores t.  Both nests compute x
+from the same terms (match.py).  The kernel of both visits each pair that the nest over keys visits, so whatever was
+stored is stored, with the same value.  What it visits besides was never stored, so nobody reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from neptune_lab.htile import nodes as ir
+from neptune_lab.htile.shapes import dtype_of
+from neptune_lab.htile.walk import read_tensors, same_index, stores, written_tensors
+from neptune_lab.htile_to_gluon.joint.terms import Terms
+from neptune_lab.htile_to_gluon.structure import LoopPart, UnsupportedKernel
+from neptune_lab.strict.dtypes import HALVES
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """A tensor of pairs that a nest over keys stores.
+
+    Args:
+        stored: the statements of the kernel `maker` that store it, and the loop around each; None: it is outside.
+    """
+
+    stored: tuple[tuple[ir.For | None, ir.Store], ...]
+    maker: str
+
+    @property
+    def statement(self) -> ir.Store:
+        """The first of the statements."""
+        return self.stored[0][1]
+
+    @property
+    def tensor(self) -> str:
+        """The tensor."""
+        return self.statement.target.tensor
+
+
+def pairs_of(program: ir.Program) -> Pairs | None:
+    """The tensor of pairs that a loop of a program stores; None if there is none."""
+    if program.sizes:
+        return None
+    for kernel in program.kernels:
+        found = [*_stores_of_pairs(program, kernel)]
+        tensors = {store.target.tensor for _, store in found}
+        everywhere = [s for k in program.kernels for s in stores(k.body) if s.target.tensor in tensors]
+        if len(tensors) == 1 and len(everywhere) == len(found):
+            return Pairs(tuple(found), kernel.name)
+    return None
+
+
+def _stores_of_pairs(program: ir.Program, kernel: ir.Kernel) -> Iterator[tuple[ir.For | None, ir.Store]]:
+    """The statements of a kernel with a loop that store on-chip tiles of rows and columns, and the loop around each."""
+    loops = [stmt for stmt in kernel.body if isinstance(stmt, ir.For)]
+    of_loops = [(loop, stmt) for loop in loops for stmt in loop.body]
+    for loop, store in (*of_loops, *((None, stmt) for stmt in kernel.body)) if loops else ():
+        if not isinstance(store, ir.Store) or program.tensor(store.target.tensor).space == "chip":
+            continue
+        places = [isinstance(index, ir.Slice) for index in store.target.index]
+        chip = isinstance(store.value, ir.Access) and program.tensor(store.value.tensor).space == "chip"
+        if chip and store.mask is None and places == [False] * (len(places) - 2) + [True, True]:
+            yield loop, store
+
+
+def without_stores(program: ir.Program, found: Pairs) -> ir.Program:
+    """The program without the statements that store the tensor."""
+
+    def kept(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+        return tuple(
+            replace(stmt, body=kept(stmt.body)) if isinstance(stmt, ir.For) else stmt
+            for stmt in body
+            if all(stmt is not stored for _, stored in found.stored)
+        )
+
+    return replace(
+        program,
+        kernels=tuple(replace(k, body=kept(k.body)) if k.name == found.maker else k for k in program.kernels),
+    )
+
+
+def after_pairs(program: ir.Program, found: Pairs) -> tuple[ir.Kernel, ...]:
+    """The kernels that read the tensor, or what these compute from it, in their order."""
+    made, late = {found.tensor}, list[ir.Kernel]()
+    for kernel in program.kernels:
+        if kernel.name != found.maker and any(made & read_tensors(s) for s in stores(kernel.body)):
+            late.append(kernel)
+            made |= written_tensors(kernel)
+    return tuple(late)
+
+
+def check_pairs(
+    program: ir.Program,
+    found: Pairs,
+    parts: list[tuple[LoopPart, Terms, ir.TileExpr]],
+    outer: tuple[ir.IndexExpr, ...],
+    shape: tuple[int, ...],
+) -> None:
+    """Checks that what a nest over keys stores is the left operand of its sum.
+
+    Args:
+        parts: the parts of the nest, the terms of their tiles, and their left operands.
+        outer: the indices of the sum's other dimensions.
+        shape: the dimensions of heads, and the numbers of queries and keys.
+
+    Raises:
+        UnsupportedKernel: it is something else, or not stored once by each part for the pairs that it visits.
+    """
+    tensor = program.tensor(found.tensor)
+    left = [*found.stored]
+    for part, terms, value in parts:
+        mine = [(loop, stored) for loop, stored in left if _is_of(loop, part) and _is_at(stored, terms)]
+        stored = mine[0][1] if len(mine) == 1 else None
+        if stored is None or terms.of(stored.value) != terms.of(value) or tuple(stored.target.index[:-2]) != outer:
+            raise UnsupportedKernel(f"{found.tensor} is not the left operand of the sum over keys")
+        left.remove(mine[0])
+        dtype = dtype_of(value, program)
+        if tensor.strides is not None or dtype != tensor.dtype or dtype not in HALVES:
+            raise UnsupportedKernel(f"{found.tensor} is not contiguous, or has another dtype than what is stored in it")
+    if left or tensor.shape != shape:
+        raise UnsupportedKernel(f"{found.tensor} has other pairs than the sum over keys")
+
+
+def _is_of(loop: ir.For | None, part: LoopPart) -> bool:
+    """Whether statements in a loop are of a part of a nest."""
+    if loop is None or part.loop is None:
+        return loop is part.loop
+    return (loop.var, loop.start, loop.stop) == (part.loop.var, part.loop.start, part.loop.stop)
+
+
+def _is_at(stored: ir.Store, terms: Terms) -> bool:
+    """Whether a statement stores the pairs of a part where the numbers of their queries and keys say."""
+    places = zip(stored.target.index[-2:], (terms.rows, terms.columns), strict=True)
+    return all(isinstance(at, ir.Slice) and same_index(at, mine) for at, mine in places)
+
+
+__all__ = ["Pairs", "after_pairs", "check_pairs", "pairs_of", "without_stores"]

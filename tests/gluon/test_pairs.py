@@ -1,0 +1,253 @@
+"""Biases with an element per pair in the kernel of both nests: read by the copy engine, and their gradients stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import neptune_lab as nl
+from neptune_lab.errors import EmitError
+from neptune_lab.gluon_simulator import Simulator
+from neptune_lab.htile import nodes as ir
+from neptune_lab.htile.walk import rewrite
+from neptune_lab.htile_to_gluon.joint import joined
+from neptune_lab.htile_to_gluon.joint.match import joint_of
+from neptune_lab.htile_to_gluon.joint.pairs import after_pairs, pairs_of
+from neptune_lab.htile_to_gluon.structure import UnsupportedKernel
+from neptune_lab.operators import Operator, attention, training
+from neptune_lab.pipeline.joint import default_joint_choice
+from tests.gluon.test_joint import IN_ORDER, backward, interpreted
+
+Mask = Callable[..., torch.Tensor]
+NOT_A_NUMBER = """
+def _unset(shape, dtype, device):
+    return torch.full(shape, torch.nan if dtype.is_floating_point else 0, dtype=dtype, device=device)
+"""
+
+
+def with_bias(
+    queries: int,
+    keys: int,
+    width: int,
+    batch: int = 1,
+    heads: int = 1,
+    mask: Mask | None = None,
+    *,
+    transposed: bool = False,
+    dtype: torch.dtype = torch.bfloat16,
+) -> Operator:
+    """Attention with a bias that has an element per head and pair."""
+    bias = torch.linspace(-1, 1, heads * queries * keys).to(dtype)
+    bias = bias.view(heads, keys, queries) if transposed else bias.view(heads, queries, keys)
+
+    def score_mod(score, b, h, q, kv):
+        return score + (bias[h, kv, q] if transposed else bias[h, q, kv])
+
+    options: dict[str, Any] = {"empty_rows": "zero", "live": True}
+    return attention.general(batch, heads, queries, keys, width, score_mod, mask, "bfloat16", **options)
+
+
+def simulated(kernel: nl.Kernel, op: Operator, mask: Mask | None = None, *, transposed: bool = False) -> float:
+    """The largest relative error of a gradient."""
+    program = joined(kernel.htile, in_order=kernel.code.deterministic).program
+    plain = {
+        s.name: interpreted(program, k, s.arguments)
+        for s, k in zip(kernel.triton.kernels, program.kernels, strict=True)
+        if s.language == "triton"
+    }
+    drawn = {n: torch.from_numpy(a.astype(np.float32)).bfloat16() for n, a in op.random_inputs(0).items()}
+    wide = [t.double().requires_grad_() for t in drawn.values()]
+    score = wide[0] @ wide[1].mT * wide[0].shape[-1] ** -0.5 + (wide[3].mT if transposed else wide[3])
+    if mask is not None:
+        i, j = (torch.arange(n) for n in score.shape[-2:])
+        score = score.masked_fill(~mask(0, 0, i[:, None], j), -torch.inf)
+    out = score.softmax(-1) @ wide[2]
+    d_out = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).bfloat16()
+    expected = torch.autograd.grad(out, wide, d_out.double())
+    top = score.detach().amax(-1)
+    rows = {"top": top.float(), "log2_sum": (score.detach() - top[..., None]).exp().sum(-1).log2().float()}
+    given = {**drawn, "out": out.detach().bfloat16(), "d_out": d_out, **rows}
+    # What is read before it is stored is not a number.
+    source = kernel.source.replace("torch.empty(", "_unset(").replace(
+        "import torch\n", f"import torch\n{NOT_A_NUMBER}", 1
+    )
+    found = Simulator(source, plain=plain)(kernel.triton.entry, *(given[n] for n in kernel.htile.inputs))
+    return max(float((a.double() - b).norm() / b.norm()) for a, b in zip(found, expected, strict=False))
+
+
+@cache
+def both_nests() -> nl.Kernel:
+    return backward(with_bias(256, 256, 64, 2), IN_ORDER, None)
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize(
+    ("lengths", "width", "transposed"),
+    [
+        ((128, 256), 128, False),
+        ((256, 256), 64, True),
+        ((320, 264), 64, False),
+        ((160, 200), 128, False),
+    ],
+    ids=["whole tiles, 128", "keys first", "parts of tiles, 64", "parts of tiles, 128"],
+)
+def test_gradients(lengths: tuple[int, int], width: int, transposed: bool):
+    op = with_bias(*lengths, width, transposed=transposed)
+    kernel = backward(op, IN_ORDER, None)
+    assert kernel.triton.kernels[1].language == "gluon"
+    assert simulated(kernel, op, transposed=transposed) < 1e-2
+
+
+def test_samples_share_a_bias():
+    """Programs of the samples that read a tile come one after the other, and the sum over samples after both nests."""
+    kernel = both_nests()
+    assert [k.language for k in kernel.triton.kernels] == ["triton", "gluon", "triton", "triton"]
+    program = joined(kernel.htile, in_order=True).program
+    assert [axis.var for axis in program.kernels[1].grid] == ["j0", "b", "h"]
+    assert simulated(kernel, with_bias(256, 256, 64, 2)) < 1e-2
+
+
+def causal(b, h, q, kv):
+    return kv <= q
+
+
+@pytest.mark.one_in(12)
+@pytest.mark.parametrize("seed", range(36))
+def test_gradients_of_random_calls(seed: int):
+    """In one kernel, or refused."""
+    rng = np.random.default_rng(seed)
+    lengths = tuple(int(n) for n in 8 * rng.integers(16, 45, 2))
+    width, transposed = int(rng.choice([64, 128])), bool(rng.integers(2))
+    mask = [None, causal, lambda b, h, q, kv: kv <= q + 70, lambda b, h, q, kv: (kv <= q) | (kv < 70)][rng.integers(4)]
+    op = with_bias(*lengths, width, *(int(n) for n in rng.integers(1, 3, 2)), mask, transposed=transposed)
+    try:
+        kernel = backward(op, nl.CodeOptions(code="gluon", joint=True, deterministic=bool(rng.integers(2))), None)
+    except EmitError:
+        return
+    seen = torch.ones(lengths, dtype=torch.bool)
+    if mask is not None:
+        seen = mask(0, 0, torch.arange(lengths[0])[:, None], torch.arange(lengths[1]))
+    if seen.any(1).all():  # (the reference has no rows without keys)
+        assert simulated(kernel, op, mask, transposed=transposed) < 1e-2
+
+
+def test_heads_of_64_columns_are_one_kernel_too():
+    assert default_joint_choice(training(with_bias(256, 256, 64)).backward) is not None
+
+
+@pytest.mark.parametrize(
+    ("op", "reason"),
+    [
+        (lambda: with_bias(256, 300, 64), "do not begin at multiples of 16 bytes"),
+        (lambda: with_bias(256, 256, 64, dtype=torch.float32), "is not the left operand"),
+        (lambda: with_bias(512, 512, 128, mask=causal), "does not visit all pairs of"),
+    ],
+    ids=["odd rows", "32 bits", "zeros of hidden tiles"],
+)
+def test_what_is_refused(op: Callable[[], Operator], reason: str):
+    with pytest.raises(EmitError, match=reason):
+        backward(op(), IN_ORDER, None)
+
+
+def changed(name: str, change: Callable[[ir.Store], ir.Store], program: ir.Program | None = None) -> ir.Program:
+    """The program with the statements of a kernel changed."""
+    program = program or both_nests().htile
+
+    def of(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+        return tuple(replace(s, body=of(s.body)) if isinstance(s, ir.For) else change(s) for s in body)
+
+    return replace(
+        program, kernels=tuple(replace(k, body=of(k.body)) if k.name == name else k for k in program.kernels)
+    )
+
+
+def nests() -> tuple[str, str]:
+    """The names of the nest over keys, which stores pairs, and of the other."""
+    joint = joint_of(both_nests().htile)
+    return joint.other.name, joint.kernel.name
+
+
+def stores_pairs(store: ir.Store) -> bool:
+    return store.target.tensor == "d_score_bfloat16"
+
+
+def other_values(store: ir.Store) -> ir.Store:
+    if not stores_pairs(store):
+        return store
+    assert isinstance(store.value, ir.Access)
+    return replace(store, value=replace(store.value, tensor="d_score"))
+
+
+def other_place(store: ir.Store) -> ir.Store:
+    if not stores_pairs(store):
+        return store
+    (*outer, rows, columns) = store.target.index
+    return replace(store, target=replace(store.target, index=(*outer, columns, rows)))
+
+
+def other_head(store: ir.Store) -> ir.Store:
+    if not stores_pairs(store):
+        return store
+    return replace(store, target=replace(store.target, index=(ir.Int(0), *store.target.index[1:])))
+
+
+@pytest.mark.parametrize("change", [other_values, other_place, other_head], ids=lambda f: f.__name__)
+def test_only_the_left_operand_of_the_sum_is_stored_by_the_kernel_of_both(change: Callable[[ir.Store], ir.Store]):
+    program = changed(nests()[0], change)
+    assert program != both_nests().htile
+    with pytest.raises(UnsupportedKernel, match="is not the left operand"):
+        joint_of(program)
+
+
+def test_a_tensor_of_pairs_that_is_stored_twice_is_left():
+    program = both_nests().htile
+    found = pairs_of(program)
+    assert found is not None
+    first, *_ = program.kernels
+    twice = replace(first, body=(*first.body, found.statement))
+    assert pairs_of(replace(program, kernels=(twice, *program.kernels[1:]))) is None
+
+
+def test_what_reads_pairs_comes_after_both_nests():
+    program = both_nests().htile
+    found = pairs_of(program)
+    assert found is not None
+    assert [k.name for k in after_pairs(program, found)] == ["attention_general_backward_d_bias_sum"]
+    assert [k.name for k in joined(program, in_order=True).program.kernels][
+        -1
+    ] == "attention_general_backward_d_bias_sum"
+
+
+def test_a_transposed_tile_has_the_elements_of_the_other_nest():
+    """The nest over queries reads the bias of keys and queries, where the other one reads that of queries and keys."""
+
+    def as_it_is(expr: ir.TileExpr) -> ir.TileExpr:
+        return expr.arg if isinstance(expr, ir.Permute) and "bias" in str(expr) else expr
+
+    def visit(store: ir.Store) -> ir.Store:
+        return store if isinstance(store.value, ir.Dot) else replace(store, value=rewrite(store.value, as_it_is))
+
+    program = changed(nests()[1], visit)
+    assert program != both_nests().htile
+    with pytest.raises(UnsupportedKernel, match="has the columns of others as rows"):
+        joint_of(program)
+
+
+def test_only_conditions_that_hold_for_all_pairs_are_left_out():
+    """Of the terms of a tile, "before the end" is left out, and "before the row before the end" is not."""
+    program = backward(with_bias(320, 256, 64), IN_ORDER, None).htile
+    joint = joint_of(program)
+
+    def shorter(expr: ir.TileExpr) -> ir.TileExpr:
+        return replace(expr, value=319) if expr == ir.Literal(320, "int32") else expr
+
+    made = changed(joint.other.name, lambda s: replace(s, value=rewrite(s.value, shorter)), program)
+    assert made != program
+    with pytest.raises(UnsupportedKernel, match="do not compute the same tiles"):
+        joint_of(made)
