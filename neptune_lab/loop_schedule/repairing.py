@@ -217,39 +217,46 @@ class RepairRefused(ScheduleError):
         self.counterexample: Counterexample | None = cause.counterexample if isinstance(cause, WrongRepair) else None
 
 
-def solve_repair(
-    program: Program,
-    primitive: str,
-    block: str,
-    loop: str,
-    local: str,
-    buffers: dict[str, int | None],
-    kept: tuple[str, ...],
-    phases: tuple[Phase, ...],
-    given: UserRepair | None = None,
-) -> tuple[Repair, Phase]:
-    """The repair of a reduction, and the phase that derives it.
+@dataclass(frozen=True, slots=True)
+class FusedReduction:
+    """A reduction after naive fusion, of which a repair is asked.
 
     Args:
-        program: the program after naive fusion.
         primitive: the primitive's name, for messages.
         block: the reduction.
         loop: the loop that it is fused under, as "block.loop".
         local: its local block, from which f and g are read.
         buffers: as `producers` in `match_reduce_pattern`.
         kept: the maps between that are separate blocks.
-        phases: the phases so far.
         given: a repair to prove by Eqs. 3 and 4; None: one is derived.
+    """
+
+    primitive: str
+    block: str
+    loop: str
+    local: str
+    buffers: dict[str, int | None]
+    kept: tuple[str, ...]
+    given: UserRepair | None = None
+
+
+def solve_repair(fused: FusedReduction, program: Program, phases: tuple[Phase, ...]) -> tuple[Repair, Phase]:
+    """The repair of a reduction, and the phase that derives it.
+
+    Args:
+        fused: the reduction.
+        program: the program after naive fusion.
+        phases: the phases so far.
 
     Raises:
         RepairRefused: there is no repair; the last of its phases is that of the refusal.
     """
-    _, consumer, _ = tree.find_block(program, local)
+    _, consumer, _ = tree.find_block(program, fused.local)
     try:
-        if given is None:
-            repair = find_repair(program, consumer, buffers, kept)
+        if fused.given is None:
+            repair = find_repair(program, consumer, fused.buffers, fused.kept)
         else:
-            repair = check_user_repair(program, consumer, buffers, kept, given)
+            repair = check_user_repair(program, consumer, fused.buffers, fused.kept, fused.given)
     except RepairError as error:
         refused = Phase(
             "repair",
@@ -260,13 +267,13 @@ def solve_repair(
             reads_early=phases[-1].reads_early,
             refusal=Refusal(error.step, error.expression, error.reason, reducer_of(consumer) or "", error.passed),
         )
-        what = "no repair term" if given is None else "the repair that is given is refused"
+        what = "no repair term" if fused.given is None else "the repair that is given is refused"
         help = error.help
         if isinstance(error, WrongRepair):
             help = f"{help}; proved=False takes it in as it is, marked, to see where it goes wrong"
         raise RepairRefused(
-            f"{primitive}({block!r}, {loop!r}): {what}, step {error.step!r} failed: {error.reason}",
-            node=block,
+            f"{fused.primitive}({fused.block!r}, {fused.loop!r}): {what}, step {error.step!r} failed: {error.reason}",
+            node=fused.block,
             help=help,
             phases=(*phases, refused),
             cause=error,
@@ -278,8 +285,8 @@ def solve_repair(
         wrong = phases[-1].wrong or why.wrong
         title = "repair function, not proved"
         return repair, Phase("repair", title, note, program, repair.term, wrong=wrong, reads_early=early)
-    note = f"f is {repair.term.reducer}, and g is the term of {local}. h moves the value of {block} from one value of "
-    note += f"{', '.join(buffers)} to another. {repair.checked[:1].upper()}{repair.checked[1:]}."
+    note = f"f is {repair.term.reducer}, and g is the term of {fused.local}. h moves the value of {fused.block} from "
+    note += f"one value of {', '.join(fused.buffers)} to another. {repair.checked[:1].upper()}{repair.checked[1:]}."
     if repair.given is not None:
         note = f"h was given and is proved. {note}"
     return repair, Phase(

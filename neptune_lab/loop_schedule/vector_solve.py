@@ -16,10 +16,9 @@ from neptune_lab.loop_schedule.guards import TagReads, producer_values
 from neptune_lab.loop_schedule.outcome import Phase, Refusal
 from neptune_lab.loop_schedule.outcome_cache import resized
 from neptune_lab.loop_schedule.reduce_pattern import ReducePattern, inlined_term, match_reduce_pattern
-from neptune_lab.loop_schedule.repairing import Repair, RepairRefused, points_of, solve_repair
+from neptune_lab.loop_schedule.repairing import FusedReduction, Repair, RepairRefused, points_of, solve_repair
 from neptune_lab.loop_schedule.scalar_loop import scalar_loop
 from neptune_lab.loop_schedule.singular_points import ProducerReads
-from neptune_lab.loop_schedule.user_repair import UserRepair
 from neptune_lab.loop_schedule.vector_matrix import moved_sum, reference_step
 from neptune_lab.loop_to_repair.lower import lower
 from neptune_lab.loop_to_repair.read import read_term
@@ -141,15 +140,7 @@ def _stage_of(program: Program, kept: tuple[str, ...], asked: ReducePattern, ter
 
 
 def solve_any_repair(
-    program: Program,
-    primitive: str,
-    block: str,
-    loop: str,
-    local: str,
-    buffers: dict[str, int | None],
-    kept: tuple[str, ...],
-    phases: tuple[Phase, ...],
-    given: UserRepair | None = None,
+    fused: FusedReduction, program: Program, phases: tuple[Phase, ...]
 ) -> tuple[Repair | FamilyRepair, Phase]:
     """As `repairing.solve_repair`; if the paper's solver refuses, the vector repair.
 
@@ -158,19 +149,20 @@ def solve_any_repair(
     Raises:
         RepairRefused: both refuse. It has the reasons of both, and the step of the first.
     """
+    block = fused.block
     try:
-        return solve_repair(program, primitive, block, loop, local, buffers, kept, phases, given)
+        return solve_repair(fused, program, phases)
     except RepairRefused as error:
-        if given is not None:
+        if fused.given is not None:
             raise
         refused = error
     scalar = refused.__cause__
     assert isinstance(scalar, RepairError)
-    _, consumer, _ = tree.find_block(program, local)
+    _, consumer, _ = tree.find_block(program, fused.local)
     if scalar.step == "read" or match_reduction(consumer).reducer != "sum":
         raise refused from scalar
     try:
-        repair = find_family_repair(program, consumer, loop_ref(loop)[1], buffers, kept)
+        repair = find_family_repair(program, consumer, loop_ref(fused.loop)[1], fused.buffers, fused.kept)
     except RepairError as error:
         if error.reason == scalar.reason:
             raise refused from scalar

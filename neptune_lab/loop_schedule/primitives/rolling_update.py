@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
@@ -14,12 +15,9 @@ from neptune_lab.loop_schedule.fusion import check_reads, fuse_naively, loop_ref
 from neptune_lab.loop_schedule.kinds import BlockName, Formula, LoopRef, MapPolicy, Switch
 from neptune_lab.loop_schedule.maps import ReorganizedDataflow, find_producers, reorganize_dataflow, roll
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
-from neptune_lab.loop_schedule.primitives.materialize_tags import (
-    run_along,
-    tag_of,
-)
+from neptune_lab.loop_schedule.primitives.materialize_tags import run_along, tag_of
 from neptune_lab.loop_schedule.primitives.privatize_reduction import privatize
-from neptune_lab.loop_schedule.repairing import Repair, is_repaired
+from neptune_lab.loop_schedule.repairing import FusedReduction, Repair, is_repaired
 from neptune_lab.loop_schedule.rolling_repair import apply_repair, companions_note, reference_values
 from neptune_lab.loop_schedule.row_constants import solve_with_constants
 from neptune_lab.loop_schedule.user_repair import nothing_to_repair, user_repair_of
@@ -156,11 +154,8 @@ def rolling_update(
 
     # Step 3: the repair function.
     axes: dict[str, int | None] = {b: 0 if program.buffer(b).tagged else None for b in buffers}
-
-    def solve(fused: Program, phases: tuple[Phase, ...]) -> tuple[Repair | FamilyRepair, Phase]:
-        return solve_any_repair(fused, "rolling_update", block, loop, local, axes, done.kept, phases, given)
-
-    program, phases, solved = solve_with_constants(program, buffers, phases, solve)
+    asked = FusedReduction("rolling_update", block, loop, local, axes, done.kept, given)
+    program, phases, solved = solve_with_constants(program, buffers, phases, partial(solve_any_repair, asked))
 
     # Step 4: tags and repair.
     members = [Member(block, local)]

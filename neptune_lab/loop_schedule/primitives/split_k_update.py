@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
@@ -35,7 +36,7 @@ from neptune_lab.loop_schedule.outcome import Outcome, Phase
 from neptune_lab.loop_schedule.primitives.materialize_tags import run_along, tag_of
 from neptune_lab.loop_schedule.primitives.privatize_reduction import Private, privatize
 from neptune_lab.loop_schedule.primitives.rolling_update import check_target, dataflow_note, repaired_phase
-from neptune_lab.loop_schedule.repairing import Repair, apply_repair_term, repair_info, solve_repair
+from neptune_lab.loop_schedule.repairing import FusedReduction, Repair, apply_repair_term, repair_info, solve_repair
 from neptune_lab.loop_schedule.row_constants import solve_with_constants
 from neptune_lab.loop_schedule.user_repair import nothing_to_repair, user_repair_of
 
@@ -199,11 +200,8 @@ def split_k_update(
     axes: dict[str, int | None] = {producer.local: producer.axis for producer in producers}
     if given is not None:
         given = replace(given, shown=tuple((producer.local, producer.whole) for producer in producers))
-
-    def solve(fused: Program, phases: tuple[Phase, ...]) -> tuple[Repair, Phase]:
-        return solve_repair(fused, "split_k_update", block, loop, local, axes, done.kept, phases, given)
-
-    program, phases, h = solve_with_constants(program, tuple(axes), phases, solve)
+    asked = FusedReduction("split_k_update", block, loop, local, axes, done.kept, given)
+    program, phases, h = solve_with_constants(program, tuple(axes), phases, partial(solve_repair, asked))
     for reader in (*done.kept, local):
         _, reading, _ = tree.find_block(program, reader)
         program = tree.replace_block(program, reader, guard_reads(reading, h, program, ends=False))
