@@ -57,12 +57,15 @@ def facts(function, arguments: list[str], dtypes: dict[str, str], module) -> dic
         else:
             tensor, block, layout = made.groups()
             signature[parameter] = f"tensordesc<{SHORT[dtypes[tensor]]}{block},{getattr(module, layout)!r}>"
-    registers = next(int(a.strip().removeprefix("maxnreg=")) for a in arguments if "maxnreg" in a)
+    registers, warps = (
+        next(int(a.strip().removeprefix(f"{name}=")) for a in arguments if name in a)
+        for name in ("maxnreg", "num_warps")
+    )
     done = triton.compile(
         GluonASTSource(function, signature, {}, {}),
         target=GPUTarget("cuda", 90, 32),
         options={
-            "num_warps": 4,
+            "num_warps": warps,
             "maxnreg": registers,
             "enable_fp_fusion": not any("fusion=False" in a for a in arguments),
         },
@@ -76,6 +79,7 @@ def facts(function, arguments: list[str], dtypes: dict[str, str], module) -> dic
         "products": ptx.count("wgmma.mma_async"),
         "copies in": ptx.count("cp.async.bulk.tensor.2d.shared::"),
         "copies out": ptx.count("cp.async.bulk.tensor.2d.global"),
+        "meetings": len(re.findall(r"bar\.sync\s+0, 256", ptx)),
         "registers": [int(n) for n in re.findall(r"setmaxnreg\S*\s+(\d+)", ptx)],
     }
 

@@ -41,8 +41,8 @@ class CodeOptions:
         disable_passes: names of HTile passes to leave out, to measure their effect.
         code: "triton", or "gluon": kernels of the right form are written in Gluon, for Hopper only. On an H200, prefill
             attention from 512 positions on takes 10 to 33% less time than the best form in Triton.
-        ring_stages, ping_pong, tie, persistent, ahead, heads_together, deterministic, joint: as in `GluonOptions`; they
-            have an effect with code="gluon" only.
+        ring_stages, ping_pong, tie, persistent, ahead, heads_together, deterministic, joint, one_consumer: as in
+            `GluonOptions`; they have an effect with code="gluon" only.
 
     Raises:
         ScheduleError, EmitError: no such field, or a value that it does not take.
@@ -66,11 +66,21 @@ class CodeOptions:
     heads_together: int | None = None
     deterministic: bool = True
     joint: bool = False
+    one_consumer: bool = False
 
     def __post_init__(self) -> None:
         for name, known in (("loads", LOADS), ("tanh", TANH), ("combine", COMBINE)):
             check_choice(name, getattr(self, name), known, EmitError)
-        for name in ("dependent_launch", "ping_pong", "tie", "persistent", "ahead", "deterministic", "joint"):
+        for name in (
+            "dependent_launch",
+            "ping_pong",
+            "tie",
+            "persistent",
+            "ahead",
+            "deterministic",
+            "joint",
+            "one_consumer",
+        ):
             check_switch(name, getattr(self, name), EmitError)
         check_integer("loop_stages", self.loop_stages, 1, MOST_STAGES, EmitError, optional=True)
         check_integer("ring_stages", self.ring_stages, 1, MOST_RING_STAGES, EmitError)
@@ -125,6 +135,7 @@ class CodeOptions:
             self.heads_together,
             self.deterministic,
             self.joint,
+            self.one_consumer,
             emit,
         )
 

@@ -21,7 +21,10 @@ from neptune_lab.gluon_simulator.threads import Crew, Named
 from neptune_lab.gluon_simulator.tiles import Descriptor, Pointer, add_out, await_number, memory_of, tell
 
 # What follows the last "_" of a partition's name, as the emitter writes it.
-_PARTS = ("producer", "consumer")
+_PARTS = ("producer", "consumer", "relay")
+
+# Barriers of the hardware between groups of warps and their relays, by the number of the first of two.
+READY, SPENT = 10, 12
 
 
 class Simulator:
@@ -53,6 +56,7 @@ class Simulator:
         triton: Any = None,
     ) -> None:
         self.program = self.programs = 0
+        self.warps = 4  # of a launch
         self.space: dict[str, Any] = {"__builtins__": {**vars(builtins), "__import__": self._import}}
         self.named: dict[int, Named] = {}
         self.crew = Crew()
@@ -62,6 +66,7 @@ class Simulator:
         exec(compile(text, MODULE, "exec"), self.space)
         self.space["_sync"] = lambda barrier: self._named(barrier).sync()
         self.space["_arrive"] = lambda barrier: self._named(barrier).arrive()
+        self.space |= self._of_relays()
         self.space["_meet"] = self.space["_keep_branch"] = lambda: None
         # (A consumer is one thread here, which waits for the other one alone.)
         self.space["_meet_of"] = lambda barrier, threads: self._named(barrier).sync() if threads > 128 else None
@@ -78,6 +83,25 @@ class Simulator:
         """
         with np.errstate(all="ignore"):
             return self.space[entry](*tensors)
+
+    def _of_relays(self) -> dict[str, Callable[..., None]]:
+        """What a consumer of two groups of warps and their relays do at barriers of the hardware.  Such a consumer is
+        one thread here, which meets both relays, and takes no turns."""
+
+        def at_both(first: int, act: Callable[[Named], object]) -> Callable[[], None]:
+            def both() -> None:
+                for group in range(2):
+                    act(self._named(first + group))
+
+            return both
+
+        return {
+            **dict.fromkeys(("_open_turns", "_take_turn", "_pass_turn", "_keep_branch_of_both"), lambda: None),
+            "_await_relay": at_both(READY, Named.sync),
+            "_tell_relay": at_both(SPENT, Named.arrive),
+            "_tell_group": lambda group: self._named(READY + group).sync(),
+            "_await_group": lambda group: self._named(SPENT + group).sync(),
+        }
 
     def _named(self, barrier: int) -> Named:
         with self.crew.condition:
@@ -123,6 +147,7 @@ class Simulator:
                 def launch(*arguments: Any, **options: Any) -> None:
                     flat = [a if isinstance(a, Descriptor | int) else Pointer(memory_of(a)) for a in arguments]
                     simulator.programs, simulator.launched = grid[0], simulator.launched + 1
+                    simulator.warps = options.get("num_warps", 4)
                     for program in range(1 if simulator._first_only else grid[0]):
                         simulator.program = program
                         simulator.named.clear()
@@ -138,7 +163,7 @@ class Simulator:
     ) -> None:
         assert len(partitions) == len(warps) + 1 == len(registers) + 1
         names = _names([function.__name__ for function, _ in partitions])
-        sizes = (4, *warps)  # the first partition has the warps that the kernel is launched with
+        sizes = (self.warps, *warps)  # the first partition has the warps that the kernel is launched with
         groups = [Group(name, size, self._limit) for name, size in zip(names, sizes, strict=True)]
 
         def run(group: Group, function: Any, arguments: tuple[Any, ...]) -> None:

@@ -16,14 +16,17 @@ Two habits of the assembler, seen in machine code, determine the order of statem
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from neptune_lab.htile.nodes import Access, Arith, Elementwise, IndexExpr, Int, Literal, Slice, Store, Tensor, TileExpr
 from neptune_lab.htile.shapes import shape_of_access
 from neptune_lab.htile.walk import reads
+from neptune_lab.htile_to_gluon.barriers import Barriers, RelayedBarriers, full
 from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.expressions import emit, read_ahead, whole_tile
 from neptune_lab.htile_to_gluon.memory import store
 from neptune_lab.htile_to_gluon.producer import for_tiles_of_program, next_tile
-from neptune_lab.htile_to_gluon.rows import CONSUMER, ROWS, part, part_of_store
+from neptune_lab.htile_to_gluon.rows import CONSUMER, part, part_of_store
 from neptune_lab.htile_to_gluon.shared_body import Body, Mask, bodies
 from neptune_lab.htile_to_gluon.shared_memory import RingBuffer, SharedMemory, by_ring, left_access
 from neptune_lab.htile_to_gluon.structure import LoopPart, Product
@@ -42,9 +45,6 @@ from neptune_lab.htile_to_triton.scope import Draft, Scope
 from neptune_lab.strict.dtypes import HALVES
 from neptune_lab.wrapping import Doc, Loose, call, seq
 
-# Hardware barriers for `_sync` and `_arrive` (helpers.py); Triton uses those with low numbers.
-FIRST_BARRIER = 14
-
 
 class Consumer:
     """The emission of one consumer function.
@@ -58,10 +58,11 @@ class Consumer:
         self.ctx = ctx
         self.shared = shared
         self.structure = ctx.structure
-        self.rows = ctx.structure.rows
+        self.rows, self.each = ctx.structure.rows, ctx.structure.each
         self.stages_matrices = staged
         self.me = ctx.variables[CONSUMER][0]
-        self.ping_pong = ctx.gluon.ping_pong and self.structure.consumers == 2
+        self.barriers = (RelayedBarriers if ctx.structure.whole else Barriers)(ctx, self.me)
+        self.ping_pong = ctx.gluon.ping_pong and self.structure.warp_groups == 2
         # Output -> its buffer, tile shape, dtype, whether it is copied to one of several matrices.
         self.staged: dict[str, tuple[str, tuple[int, ...], str, bool]] = {}
         self.carried = _carried(self.structure.parts, self.structure.after)
@@ -91,10 +92,9 @@ class Consumer:
             if columns not in self.zeros:
                 self.zeros[columns] = ctx.names.fresh(f"zeros_{columns}")
                 layout = ctx.tile_layout(columns)
-                ctx.line(f"{self.zeros[columns]} = gl.zeros([{ROWS}, {columns}], gl.float32, layout={layout})")
+                ctx.line(f"{self.zeros[columns]} = gl.zeros([{self.each}, {columns}], gl.float32, layout={layout})")
         if self.ping_pong:
-            ctx.line(f"if {self.me} == 1:")
-            ctx.line(f"    {ctx.helper('_arrive')}({FIRST_BARRIER})")
+            self.barriers.open_turns()
         for_tiles_of_program(ctx, self._tile, self._prefetch_first_tile if self.prefetched else None)
         if self.staged:
             ctx.line("tma.store_wait(0)")
@@ -132,11 +132,9 @@ class Consumer:
     def _start_leading(self, this: LoopPart, more: str = "") -> None:
         """Waits for the operands of a tile's leading products and issues these; `more`: arguments of the waits."""
         self.ctx.tiles |= self.prefetched
-        for resident in self.shared.resident:
-            slot = self._slot()
-            self.ctx.line(f"mbarrier.wait({resident.ready}.index({slot}), {self.shared.resident_parity}{more})")
-        for ring in dict.fromkeys(self.shared.leading):
-            self._wait_full(ring, more)
+        parity, slot = self.shared.resident_parity, self._slot()
+        tiles = [f"{r.ready}.index({slot}), {parity}{more}" for r in self.shared.resident]
+        self.barriers.wait([*tiles, *(full(ring, more) for ring in dict.fromkeys(self.shared.leading))])
         self._issue_leading(this)
 
     @property
@@ -154,7 +152,7 @@ class Consumer:
         self.ctx.tiles |= self.prefetched
         if not self.prefetched:
             self._start_leading(this)
-            read_ahead(self.ctx, this.middle, self.rows)
+            read_ahead(self.ctx, this.middle, self.rows, self.each)
             self._finish_leading(this, 0)
         zero = {s.target.tensor for s in self.structure.before if isinstance(s.value, Literal) and s.value.value == 0}
         for stmt in this.middle:
@@ -171,12 +169,12 @@ class Consumer:
         ctx, this = self.ctx, body.part
         self._fresh(this)
         if self.ping_pong:
-            ctx.line(f"{ctx.helper('_sync')}({FIRST_BARRIER} + {self.me})")
+            self.barriers.take_turn()
         self._issue_leading(this)
         self._issue_trailing(this)
         if self.ping_pong:
-            ctx.line(f"{ctx.helper('_arrive')}({FIRST_BARRIER + 1} - {self.me})")
-        read_ahead(ctx, this.middle, self.rows)
+            self.barriers.pass_turn()
+        read_ahead(ctx, this.middle, self.rows, self.each)
         self._finish_leading(this, len(this.trailing))
         for n, stmt in enumerate(this.middle):
             self._store(stmt)
@@ -202,20 +200,22 @@ class Consumer:
         scope.header.used_by(mask.loop.node_id)
         with ctx.inside(scope):
             self._at(stmt)
-            ctx.line(f"{ctx.helper('_keep_branch')}()")
+            keep = "_keep_branch_of_both" if self.structure.whole else "_keep_branch"
+            ctx.line(f"{ctx.helper(keep)}()")
             self._store(stmt)
 
     def _epilogue(self, this: LoopPart) -> None:
         self.ctx.line("# the last product", comment=True)
-        if self.shared.persistent:
-            for resident in self.shared.resident:
-                self.ctx.line(f"mbarrier.arrive({resident.spent}.index({self._slot()}), count=1)")
+        spent = self._spent()
+        if spent and not self.barriers.alternate:
+            self.barriers.arrive(spent)
         self._issue_trailing(this)
         if self.prefetched:
             # (After the last tile, they run on stale operands, unused: products under an `if` would be serialised.)
             next_tile(self.ctx)
             self._start_leading(this, f", pred=tile < {tiles_text(self.ctx)}")
-        self._finish_trailing(this, tie=False, running=self._issues(this) if self.prefetched else 0)
+        running = self._issues(this) if self.prefetched else 0
+        self._finish_trailing(this, tie=False, running=running, spent=spent if self.barriers.alternate else [])
 
     # -- products -------------------------------------------------------------------------------------------
 
@@ -238,9 +238,8 @@ class Consumer:
     def _finish_leading(self, this: LoopPart, running: int) -> None:
         self._wait_for_leading(this, running)
         for product in this.leading:
-            self.ctx.defined[product.target] = (ROWS, self.ctx.shape(product.store.target)[1])
-        for ring in dict.fromkeys(self.shared.leading):
-            self._release(ring)
+            self.ctx.defined[product.target] = (self.each, self.ctx.shape(product.store.target)[1])
+        self._release(self.shared.leading)
 
     def _wait_for_leading(self, this: LoopPart, running: int) -> None:
         """Waits for leading products, until `running` products that were issued later may be left."""
@@ -256,7 +255,7 @@ class Consumer:
         for ring, product in zip(self.shared.trailing, this.trailing, strict=True):
             self._at(product.store)
             if product is waits[ring] and not waited:
-                self._wait_full(ring)
+                self.barriers.wait([full(ring)])
             if product.promotion is None:
                 to: tuple[str, ...] = (ctx.tiles[product.target], "is_async=True")
             else:
@@ -269,26 +268,26 @@ class Consumer:
         """The left and right operands of the instructions that compute a trailing product."""
         return [(self.left[product.target], _right(ring, product))]
 
-    def _finish_trailing(self, this: LoopPart, *, tie: bool, running: int = 0) -> None:
+    def _finish_trailing(self, this: LoopPart, *, tie: bool, running: int = 0, spent: Sequence[str] = ()) -> None:
+        """Waits for trailing products; `spent`: barriers that they end the use of, beside those of their rings."""
         ctx = self.ctx
         self._at(this.trailing[0].store)
         pending = [self._pending(product) for product in this.trailing]
         done = [ctx.tiles[product.target] for product in this.trailing]
         for product in this.trailing:
-            ctx.defined[product.target] = (ROWS, ctx.shape(product.store.target)[1])
+            ctx.defined[product.target] = (self.each, ctx.shape(product.store.target)[1])
         if tie:
             operands = [self.left[product.target] for product in this.trailing]
             pending, done = pending + operands, done + operands
         ctx.line(f"{', '.join(done)} = warpgroup_mma_wait({running}, [{', '.join(pending)}])")
-        for ring in dict.fromkeys(self.shared.trailing):
-            self._release(ring)
+        self._release(self.shared.trailing, spent)
 
     def _left(self, product: Product) -> None:
         """The left operand of a trailing product, in the register layout that the product requires."""
         ctx = self.ctx
         self._at(product.store)
         wide = ctx.shape(product.a)[1]
-        emitted = emit(ctx, part(product.a, self.rows), wide)
+        emitted = emit(ctx, part(product.a, self.rows, self.each), wide)
         if product.target not in self.left:
             self.left[product.target] = ctx.names.fresh(f"{product.target}_left")
         layout = ctx.operand_layout(ctx.shape(product.store.target)[1])
@@ -301,29 +300,34 @@ class Consumer:
         if isinstance(product.acc, Access):
             return
         self._at(product.store)
-        shape = (ROWS, ctx.shape(product.store.target)[1])
+        shape = (self.each, ctx.shape(product.store.target)[1])
         ctx.line(
-            seq(f"{ctx.tiles[product.target]} = ", whole_tile(ctx, part(product.acc, self.rows), shape, "float32"))
+            seq(
+                f"{ctx.tiles[product.target]} = ",
+                whole_tile(ctx, part(product.acc, self.rows, self.each), shape, "float32"),
+            )
         )
 
     # -- barriers -------------------------------------------------------------------------------------------
-
-    def _wait_full(self, ring: RingBuffer, more: str = "") -> None:
-        self.ctx.line(f"mbarrier.wait({ring.full}.index({ring.slot}), {ring.phase}{more})")
 
     def _await_next(self, left: IndexExpr) -> None:
         """Waits for the operands of the next tile's leading products, if `left` tiles, at least one, follow."""
         ctx = self.ctx
         if left == Int(0):
+            if self.barriers.alternate:
+                self.barriers.wait([])
             return
         certain = ctx.is_nonnegative(Arith("-", left, Int(1)))
-        for ring in dict.fromkeys(self.shared.leading):
-            self._wait_full(ring, "" if certain else f", pred={ctx.index(left)} > 0")
+        more = "" if certain else f", pred={ctx.index(left)} > 0"
+        self.barriers.wait([full(ring, more) for ring in dict.fromkeys(self.shared.leading)])
 
-    def _release(self, ring: RingBuffer) -> None:
-        ctx = self.ctx
-        ctx.line(f"mbarrier.arrive({ring.empty}.index({ring.slot}), count=1)")
-        ctx.line(f"{ring.slot}, {ring.phase} = {ctx.helper('_next')}({ring.slot}, {ring.phase}, {ctx.gluon.stages})")
+    def _release(self, rings: tuple[RingBuffer, ...], more: Sequence[str] = ()) -> None:
+        """Gives the current slots of rings, and what `more` barriers are of, back to the producer."""
+        ctx, rings = self.ctx, tuple(dict.fromkeys(rings))
+        self.barriers.arrive([*(f"{ring.empty}.index({ring.slot})" for ring in rings), *more])
+        for ring in rings:
+            step = f"{ctx.helper('_next')}({ring.slot}, {ring.phase}, {ctx.gluon.stages})"
+            ctx.line(f"{ring.slot}, {ring.phase} = {step}")
 
     # -- stores ---------------------------------------------------------------------------------------------
 
@@ -342,13 +346,17 @@ class Consumer:
         """The slot of this consumer's resident tiles."""
         return self.shared.resident_slot(self.me)
 
+    def _spent(self) -> list[str]:
+        """The barriers that the producer waits at before it copies this consumer's next resident tiles."""
+        return [f"{r.spent}.index({self._slot()})" for r in self.shared.resident] if self.shared.persistent else []
+
     def _pending(self, product: Product) -> str:
         return f"{self.ctx.tiles[product.target]}_pending"
 
     def _store(self, stmt: Store) -> None:
         ctx = self.ctx
         self._at(stmt)
-        stmt = part_of_store(stmt, self.rows)
+        stmt = part_of_store(stmt, self.rows, self.each)
         tensor = ctx.program.tensor(stmt.target.tensor)
         shape = shape_of_access(stmt.target)
         if tensor.space == "chip":
@@ -368,7 +376,7 @@ class Consumer:
         if tensor.dtype not in HALVES:
             return None
         rows, columns = ([s.extent for s in target.index if isinstance(s, Slice)] + [1, 1])[:2]
-        together = self.rows if rows == ROWS else rows
+        together = self.rows if rows == self.each else rows
         if not self.stages_matrices and leaves_matrix(tensor, (together, columns)):
             return None
         return host_descriptor(self.ctx, target, together)

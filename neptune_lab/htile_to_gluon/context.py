@@ -25,6 +25,8 @@ from neptune_lab.scalar_ops import ScalarOp
 MODULE_NAMES = frozenset(
     {"gl", "gluon", "mbarrier", "tma", "fence_async_shared", "warpgroup_mma", "warpgroup_mma_wait", "TensorDescriptor"}
 )
+# In the names of layouts of a consumer of two groups of warps.
+WHOLE = "_OF_TWO"
 _HELPER = re.compile(rf"\b({'|'.join(name for name, (text, _) in HELPERS.items() if f'def {name}_gluon(' in text)})\(")
 
 
@@ -84,7 +86,7 @@ class GluonContext(Context):
         bind(self.envs, self.bounds)
         self.padding = Padding(program, kernel, one_width=False)
         self.structure = structure
-        self.kind = "8" if structure.eights else ""  # of the layouts' names
+        self.kind = "8" if structure.eights else WHOLE if structure.whole else ""  # of the layouts' names
         self.gluon = options
         self.ahead: dict[Gather, str] = {}  # what was read before a product was waited for
         self.fuses = False  # whether `a * b + c` is emitted as one operation
@@ -165,12 +167,13 @@ def layout_lines(names: set[str]) -> list[str]:
         kind, columns = name.rsplit("_", 1)
         # An instruction sums 32 bytes of each row; a register of the left operand has 4.
         depth, adjacent = (32, 4) if kind.endswith("8") else (16, 2)
-        tile = f"gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {columns}, {depth}])"
+        warps = 8 if kind.endswith(WHOLE) else 4
+        tile = f"gl.NVMMADistributedLayout([3, 0], [{warps}, 1], [16, {columns}, {depth}])"
         text = {
             "TILE": tile,
             "ROWS": f"gl.SliceLayout(1, {tile})",
             "COLUMNS": f"gl.SliceLayout(0, {tile})",
             "LEFT": f"gl.DotOperandLayout(0, {tile}, {adjacent})",
-        }[kind.removesuffix("8")]
+        }[kind.removesuffix("8").removesuffix(WHOLE)]
         out.append(f"{name} = gl.constexpr({text})")
     return out

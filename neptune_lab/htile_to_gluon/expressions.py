@@ -10,7 +10,7 @@ from neptune_lab.htile.walk import tile_dims
 from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.gather import diagonal_reads, gathered
 from neptune_lab.htile_to_gluon.memory import load, vector
-from neptune_lab.htile_to_gluon.rows import part_of_store
+from neptune_lab.htile_to_gluon.rows import ROWS, part_of_store
 from neptune_lab.htile_to_triton.context import ATOM
 from neptune_lab.htile_to_triton.elementwise import elementwise
 from neptune_lab.htile_to_triton.expression_text import (
@@ -73,12 +73,12 @@ def emit(ctx: GluonContext, expr: ir.TileExpr, columns: int) -> ExpressionText:
             assert_never(expr)
 
 
-def read_ahead(ctx: GluonContext, stmts: tuple[ir.Store, ...], rows: int) -> None:
+def read_ahead(ctx: GluonContext, stmts: tuple[ir.Store, ...], rows: int, each: int = ROWS) -> None:
     """Starts what row work reads along diagonals, before it waits for a product."""
     ctx.ahead.clear()
     for stmt in stmts:
         ctx.node, ctx.origin = stmt.node_id, stmt.origin
-        for read in diagonal_reads(part_of_store(stmt, rows)):
+        for read in diagonal_reads(part_of_store(stmt, rows, each)):
             if read not in ctx.ahead:
                 name = ctx.name_for(("ahead", read.tensor), f"{read.tensor}_tile", ctx.scope)
                 ctx.line(seq(f"{name} = ", emit(ctx, read, ctx.shape(read)[1]).doc))

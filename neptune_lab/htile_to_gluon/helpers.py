@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from neptune_lab.htile_to_gluon.diagonal_helpers import DIAGONAL_HELPERS
+from neptune_lab.htile_to_gluon.relay_helpers import RELAY_HELPERS
 from neptune_lab.htile_to_triton.helpers import HELPERS as TRITON_HELPERS
 from neptune_lab.strict.emitted import ADD_OUT
 
@@ -411,6 +412,7 @@ HELPERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "_sync": (_SYNC, ()),
         "_arrive": (_ARRIVE, ()),
         "_keep_branch": (_KEEP_BRANCH, ()),
+        **RELAY_HELPERS,
         "_tanh": (_TANH, ()),
         "_hardware_tanh": (_HARDWARE_TANH, ()),
         "_round": (_ROUND, ()),

@@ -22,6 +22,7 @@ from neptune_lab.htile_to_gluon.options import GluonOptions
 from neptune_lab.htile_to_gluon.producer import emit_producer
 from neptune_lab.htile_to_gluon.promoting import PromotingConsumer
 from neptune_lab.htile_to_gluon.registers import REGISTERS
+from neptune_lab.htile_to_gluon.relay import Relay
 from neptune_lab.htile_to_gluon.shared_memory import SharedMemory, plan_shared_memory, tile_bytes
 from neptune_lab.htile_to_gluon.structure import Structure, UnsupportedKernel
 from neptune_lab.htile_to_gluon.tile_schedule import heads_at_launch, tiles
@@ -63,6 +64,7 @@ class GluonKernel:
         programs: the number of tiles, which is the grid's size or, with persistent programs, its limit.
         registers: registers per thread at the launch.
         fused: as in `KernelSource`.
+        warps: of the first consumer, which the launch has.
     """
 
     name: str
@@ -76,6 +78,7 @@ class GluonKernel:
     sizes: tuple[str, ...] = ()
     together: tuple[IndexExpr, IndexExpr, IndexExpr] | None = None
     in_order: bool = False
+    warps: int = 4
 
 
 def emit_kernel(
@@ -100,6 +103,7 @@ def emit_kernel(
     structure = match_structure(program, kernel, bounds)
     program, structure = unscaled(program, structure) if structure.promoted else (program, structure)
     structure = replace(structure, in_halves=keys_in_halves(program, structure))
+    structure = replace(structure, whole=options.one_consumer and can_be_whole(structure, options))
     registers = _launch_registers(program, structure)
     warps = _fitting_warps(program, kernel, structure, bounds, taken, options)
     functions = _functions(kernel, name, warps)
@@ -117,6 +121,7 @@ def emit_kernel(
         not rounds_to_eights(kernel),
         tuple(size for size, parameter in warps.parameters.sizes.items() if parameter in warps.sizes),
         heads_at_launch(warps.producer) if warps.parameters.together in warps.sizes else None,
+        warps=structure.warps,
     )
 
 
@@ -125,12 +130,14 @@ class _Warps:
     """Producer and consumer of a kernel, emitted for one plan of the shared memory.
 
     Args:
+        relay: of each group of warps, if one consumer has several.
         helpers: module-level helpers that they use, with the nodes that use them.
     """
 
     shared: SharedMemory
     producer: GluonContext
     consumer: Consumer
+    relay: Consumer | None
     helpers: dict[str, dict[str, None]]
     parameters: SizeParameters
 
@@ -143,15 +150,17 @@ class _Warps:
     @property
     def pointers(self) -> dict[str, str]:
         """The tensors that are accessed through pointers, with their parameters."""
-        return self.consumer.ctx.pointers_in(
-            line.text for ctx in (self.producer, self.consumer.ctx) for line in lines_of(ctx)
-        )
+        return self.consumer.ctx.pointers_in(line.text for ctx in self.contexts for line in lines_of(ctx))
+
+    @property
+    def contexts(self) -> tuple[GluonContext, ...]:
+        """Those of all functions."""
+        return (self.producer, self.consumer.ctx, *([] if self.relay is None else [self.relay.ctx]))
 
     @property
     def sizes(self) -> list[str]:
         """The parameters of the kernel for what is known at the launch only."""
-        texts = (line.text for ctx in (self.producer, self.consumer.ctx) for line in lines_of(ctx))
-        return self.parameters.used_in(texts)
+        return self.parameters.used_in(line.text for ctx in self.contexts for line in lines_of(ctx))
 
     @property
     def inputs(self) -> tuple[HostDescriptor, ...]:
@@ -214,7 +223,13 @@ def _warps(
     ctx.pointers |= producer.pointers
     consumer = (PromotingConsumer if structure.promoted else Consumer)(ctx, shared, staged=staged)
     consumer.emit()
-    return _Warps(shared, producer, consumer, helpers, parameters)
+    relay = None
+    if structure.whole:
+        ctx = GluonContext(program, kernel, structure, helpers, taken, options, columns, parameters, bounds)
+        ctx.pointers |= producer.pointers
+        relay = Relay(ctx, shared)
+        relay.emit()
+    return _Warps(shared, producer, consumer, relay, helpers, parameters)
 
 
 def _functions(kernel: Kernel, name: str, warps: _Warps) -> list[KernelLine]:
@@ -236,7 +251,13 @@ def _functions(kernel: Kernel, name: str, warps: _Warps) -> list[KernelLine]:
         *warps.shared.parameters,
         *warps.consumer.buffers,
     ]
-    entry = _entry(name, warps, for_producer, for_consumer, inputs + outputs)
+    of_relay = [] if warps.relay is None else lines_of(warps.relay.ctx)
+    for_relay = [
+        *warps.producer.pointers_in(line.text for line in of_relay).values(),
+        *warps.parameters.used_in(line.text for line in of_relay),
+        *warps.shared.parameters,
+    ]
+    entry = _entry(name, warps, for_producer, for_consumer, for_relay, inputs + outputs)
     blank = [KernelLine(""), KernelLine("")]
     consumer_parameters = [*for_consumer, f"{warps.consumer.me}: gl.constexpr"]
     entry_parameters = [*pointers.values(), *(d.parameter for d in inputs + outputs), *warps.sizes]
@@ -246,16 +267,27 @@ def _functions(kernel: Kernel, name: str, warps: _Warps) -> list[KernelLine]:
         *blank,
         *function_lines(kernel, f"{name}_consumer", consumer_parameters, of_consumer),
         *blank,
+        *([] if warps.relay is None else _relay_lines(kernel, name, [*for_relay, warps.relay.me], of_relay)),
         *function_lines(kernel, name, entry_parameters, entry_lines, warps.sizes),
     ]
+
+
+def _relay_lines(kernel: Kernel, name: str, parameters: list[str], body: list[KernelLine]) -> list[KernelLine]:
+    typed = [*parameters[:-1], f"{parameters[-1]}: gl.constexpr"]
+    return [*function_lines(kernel, f"{name}_relay", typed, body), KernelLine(""), KernelLine("")]
+
+
+def can_be_whole(structure: Structure, options: GluonOptions) -> bool:
+    """Whether the code of its two groups of warps can be that of one consumer."""
+    return structure.warp_groups == 2 and not structure.promoted and not structure.eights and not options.ahead
 
 
 def _launch_registers(program: Program, structure: Structure) -> int:
     """Registers per thread at the launch."""
     products = (*structure.first.leading, *structure.first.trailing)
     if all(shape_of(p.store.target, program)[1] <= WIDE_PRODUCT for p in products):
-        return REGISTERS[structure.consumers][0]
-    if structure.consumers > 2:
+        return REGISTERS[structure.warp_groups][0]
+    if structure.warp_groups > 2:
         raise UnsupportedKernel(
             f"with {structure.rows} rows per program, there are too few registers for products of more than "
             f"{WIDE_PRODUCT} columns",
@@ -291,10 +323,12 @@ def _entry(
     warps: _Warps,
     for_producer: list[str],
     for_consumer: list[str],
+    for_relay: list[str],
     descriptors: tuple[HostDescriptor, ...],
 ) -> list[str]:
     """The body of the entry: shared memory, barriers, and which warps do what with how many registers."""
     shared, number = warps.shared, warps.shared.consumers
+    groups = warps.consumer.structure.warp_groups  # each arrives, itself or by its relay
     described = {(d.tensor, d.block): d.parameter for d in descriptors}
     body: list[str] = []
 
@@ -316,20 +350,23 @@ def _entry(
     for resident in shared.resident:
         tensor, of_matrix = resident.access.tensor, resident.of_matrix
         allocate(resident.buffer, shared.resident_slots, tensor, resident.shape, resident.dtype, of_matrix)
-        for barriers in (resident.ready, resident.spent) if shared.persistent else (resident.ready,):
-            body.append(f"{barriers} = _barriers({shared.resident_slots}, 1)")
+        body.append(f"{resident.ready} = _barriers({shared.resident_slots}, 1)")
+        if shared.persistent:
+            body.append(f"{resident.spent} = _barriers({shared.resident_slots}, {groups // number})")
     for ring in shared.rings:
         allocate(ring.slots, shared.stages, ring.tensor, ring.shape, ring.dtype, ring.of_matrix, ring.in_halves)
         body.append(f"{ring.full} = _barriers({shared.stages}, 1)")
-        body.append(f"{ring.empty} = _barriers({shared.stages}, {number})")
+        body.append(f"{ring.empty} = _barriers({shared.stages}, {groups})")
     for buffer, (tensor, shape, dtype, of_matrix) in warps.consumer.buffers.items():
         allocate(buffer, number, tensor, shape, dtype, of_matrix)
+    relays = 0 if warps.relay is None else groups
     body += ["gl.warp_specialize(", "    ["]
     for arguments, function in (
         *(([*for_consumer, str(n)], f"{name}_consumer") for n in range(number)),
         (for_producer, f"{name}_producer"),
+        *(([*for_relay, str(n)], f"{name}_relay") for n in range(relays)),
     ):
         body += lines(Bracketed("(", (function, Bracketed("(", tuple(arguments), ")")), "),"), WIDTH - 4, " " * 8)
-    registers = [REGISTERS[number][1]] * (number - 1) + [PRODUCER_REGISTERS]
-    warps_of = [4] * (number - 1) + [1]
+    registers = [REGISTERS[groups][1]] * (number - 1) + [PRODUCER_REGISTERS] * (1 + relays)
+    warps_of = [4] * (number - 1) + [1] * (1 + relays)
     return [*body, "    ],", f"    {warps_of},", f"    {registers},", ")"]

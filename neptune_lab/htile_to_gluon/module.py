@@ -235,7 +235,9 @@ def _write_gluon(out: Writer, program: Program, kernel: GluonKernel) -> KernelSo
     text = "\n".join(out.text[first:]) + "\n"
     sample = {size.name: size.sample for size in program.sizes}
     grid, fused = (evaluate(kernel.programs, sample),), kernel.fused
-    made = KernelSource(kernel.name, text, grid, kernel.pointers, kernel.descriptors, 4, None, language="gluon")
+    made = KernelSource(
+        kernel.name, text, grid, kernel.pointers, kernel.descriptors, kernel.warps, None, language="gluon"
+    )
     return replace(made, fused=fused, sizes=kernel.sizes)
 
 
@@ -282,7 +284,11 @@ def _write_launcher(
                 function = "_heads_in_order" if done.in_order else "_heads_together"
                 text = f"    {args[-1]} = {function}({', '.join(of)})"
                 out.linked(source.name, text, (kernel.node_id,), kernel.name)
-            args += ["num_warps=4", f"maxnreg={done.registers}", *([] if done.fused else ["enable_fp_fusion=False"])]
+            args += [
+                f"num_warps={done.warps}",
+                f"maxnreg={done.registers}",
+                *([] if done.fused else ["enable_fp_fusion=False"]),
+            ]
             programs = python_text(done.programs, sizes)
             grid = f"min({programs}, _multiprocessors({device}))," if options.persistent else f"{programs},"
         else:

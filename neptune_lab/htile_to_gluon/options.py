@@ -32,6 +32,9 @@ class GluonOptions:
             and 3.7 lacks registers for it, and serialises all products.
         heads_together: how many heads (all grid axes other than row blocks) run at the same time and share the L2
             cache; None: few, but enough to balance long and short tiles.
+        one_consumer: two groups of warps are one consumer, whose code is compiled once, in about half the time. Each
+            group has a relay at barriers in shared memory (relay.py). No effect on products of 8 bits, with `ahead`,
+            and unless there are two.
         deterministic: False: two nests of a backward pass that compute the same tiles become one kernel (`joint`),
             which adds to one of the sums in the order in which programs come.
         joint: two nests become one kernel also with `deterministic`: a program then adds to a tile of the sum after the
@@ -50,12 +53,13 @@ class GluonOptions:
     heads_together: int | None = None
     deterministic: bool = True
     joint: bool = False
+    one_consumer: bool = False
     emit: EmitOptions = field(default_factory=lambda: EmitOptions(target=DEFAULT))
 
     def __post_init__(self) -> None:
         check_integer("stages", self.stages, 1, MOST_STAGES, EmitError)
         check_integer("heads_together", self.heads_together, 1, MOST_HEADS, EmitError, optional=True)
-        for name in ("ping_pong", "tie", "persistent", "ahead", "deterministic", "joint"):
+        for name in ("ping_pong", "tie", "persistent", "ahead", "deterministic", "joint", "one_consumer"):
             check_switch(name, getattr(self, name), EmitError)
         if not isinstance(self.emit, EmitOptions):
             raise EmitError(

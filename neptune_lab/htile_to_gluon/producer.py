@@ -154,7 +154,7 @@ def _load_resident_tiles(ctx: GluonContext, shared: SharedMemory) -> None:
 
 def _load_resident_tile(ctx: GluonContext, shared: SharedMemory, resident: ResidentTile, consumer: str) -> None:
     together = ctx.structure.rows
-    rows, at = _place(ctx, part_of_access(resident.access, together), together=together)
+    rows, at = _place(ctx, part_of_access(resident.access, together, ctx.structure.each), together=together)
     slot = shared.resident_slot(consumer)
     if shared.persistent:
         ctx.line(f"mbarrier.wait({resident.spent}.index({slot}), ({shared.resident_parity}) ^ 1)")

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from neptune_lab.htile.nodes import Arith, IndexExpr, Int, Literal, Reduce, Store, TileExpr
 from neptune_lab.htile.rounded_weights import unrounded
-from neptune_lab.htile_to_gluon.consumer import FIRST_BARRIER, Consumer
+from neptune_lab.htile_to_gluon.barriers import full
+from neptune_lab.htile_to_gluon.consumer import Consumer
 from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.expressions import emit, whole_tile
 from neptune_lab.htile_to_gluon.partial_sums import factor, summed_after_loop
@@ -130,10 +131,9 @@ class PromotingConsumer(Consumer):
             self._left(product)
         if follows and self.together:
             self._await_next(left)
-        for ring in dict.fromkeys(self.shared.trailing):
-            self._wait_full(ring)
+        self.barriers.wait([full(ring) for ring in dict.fromkeys(self.shared.trailing)])
         if self.ping_pong:
-            ctx.line(f"{ctx.helper('_sync')}({FIRST_BARRIER} + {self.me})")
+            self.barriers.take_turn()
         self._issue_trailing(this, waited=True)
         if follows and self.together:
             self._issue_leading(this)
@@ -154,7 +154,7 @@ class PromotingConsumer(Consumer):
     def _let_other_pass(self) -> None:
         """The other consumer may issue products: all of this one's are issued."""
         if self.ping_pong:
-            self.ctx.line(f"{self.ctx.helper('_arrive')}({FIRST_BARRIER + 1} - {self.me})")
+            self.barriers.pass_turn()
 
     def _start_leading(self, this: LoopPart, more: str = "") -> None:
         unscaled = self.structure.unscaled

@@ -12,7 +12,7 @@ from neptune_lab.htile_to_gluon.rows import ROWS
 from neptune_lab.htile_to_gluon.structure import LoopPart, Product, Structure
 from neptune_lab.htile_to_triton.descriptors import BYTES
 
-# By number of consumers: registers per thread at the launch, and registers per thread of a consumer. Together with the
+# By number of groups of warps: registers per thread at the launch, and registers per thread of a consumer. With the
 # producer's, they use all 65536 of a multiprocessor (half for one consumer, so that two programs share it).
 REGISTERS = {1: (128, 232), 2: (168, 240), 3: (128, 160)}
 THREADS = 128  # of a consumer
@@ -43,7 +43,7 @@ def fits(program: Program, structure: Structure) -> bool:
     alike = len(structure.parts) == 1 and _reads_halves(program, structure.first)
     others = OTHERS_OF_ALIKE_TILES if alike else OTHERS
     others = OTHERS_OF_ROW_WORK if apart else others
-    return registers_of(program, structure) + others <= REGISTERS[structure.consumers][1]
+    return registers_of(program, structure) + others <= REGISTERS[structure.warp_groups][1]
 
 
 def registers_of(program: Program, structure: Structure) -> int:
@@ -57,7 +57,7 @@ def products_fit_together(program: Program, structure: Structure) -> bool:
     """Whether products whose sums are promoted leave registers for the leading products of the next tile."""
     leading, trailing, operands = _of_products(program, structure.first)
     needed = leading + 2 * trailing + operands + OTHERS_OF_PRODUCTS
-    return needed <= REGISTERS[structure.consumers][1]
+    return needed <= REGISTERS[structure.warp_groups][1]
 
 
 def _of_part(program: Program, part: LoopPart, together: bool) -> int:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from neptune_lab.htile.nodes import Access, Program
 from neptune_lab.htile.shapes import dtype_of, shape_of
 from neptune_lab.htile_to_gluon.options import GluonOptions
-from neptune_lab.htile_to_gluon.rows import ROWS
 from neptune_lab.htile_to_gluon.structure import Product, Structure
 from neptune_lab.htile_to_triton.descriptors import BYTES, leaves_matrix
 from neptune_lab.htile_to_triton.scope import UniqueNames
@@ -171,7 +170,7 @@ def plan_shared_memory(
             continue
         resident[access] = ResidentTile(
             access,
-            (ROWS, shape_of(access, program)[1]),
+            (structure.each, shape_of(access, program)[1]),
             dtype_of(access, program),
             *(names.fresh(f"{access.tensor}_{what}") for what in ("tile", "ready", "spent")),
             of_matrix=leaves_matrix(program.tensor(access.tensor), (structure.rows, shape_of(access, program)[1])),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from neptune_lab.errors import EmitError
 from neptune_lab.htile.nodes import Access, For, Store, TileExpr
+from neptune_lab.htile_to_gluon.rows import ROWS
 
 
 class UnsupportedKernel(EmitError):
@@ -103,6 +104,7 @@ class Structure:
         eights: whether the products multiply floats of 8 bits; else of 16.
         unscaled: whether and how row work computes with products that are not scaled.
         in_halves: the axis of the keys if they are in the order of key_order.py.
+        whole: whether one consumer computes all rows.
     """
 
     rows: int
@@ -115,6 +117,7 @@ class Structure:
     eights: bool = False
     unscaled: Unscaled | None = None
     in_halves: str | None = None
+    whole: bool = False
 
     @property
     def promoted(self) -> bool:
@@ -122,6 +125,21 @@ class Structure:
         return any(product.promotion is not None for product in self.first.trailing)
 
     @property
+    def warp_groups(self) -> int:
+        """The number of groups of four warps that compute 64 rows each."""
+        return self.rows // ROWS
+
+    @property
     def consumers(self) -> int:
-        """The number of consumers: groups of four warps that compute 64 rows each."""
-        return self.rows // 64
+        """The number of consumers: one for each group of warps, or one of all."""
+        return 1 if self.whole else self.warp_groups
+
+    @property
+    def each(self) -> int:
+        """Rows of a consumer."""
+        return self.rows // self.consumers
+
+    @property
+    def warps(self) -> int:
+        """Warps of a consumer."""
+        return 4 * self.warp_groups // self.consumers

@@ -54,6 +54,7 @@ def gluon_kernel(make: Callable[[Choice], Kernel], choice: Choice, *, small: boo
     Returns:
         The kernel; None if it would spill registers, or is refused.
     """
+    choice = compiled_once(choice)
     if small and (made := _small(make, choice)) is not None:
         return made
     for config in (choice.sizes, replace(choice.sizes, block_kv=FEWER_COLUMNS)):
@@ -72,6 +73,12 @@ def gluon_kernel(make: Callable[[Choice], Kernel], choice: Choice, *, small: boo
                 return kernel
             return emitted_with(kernel, replace(kernel.code, persistent=persistent, tie=True))
     return None
+
+
+def compiled_once(choice: Choice) -> Choice:
+    """A choice in Gluon whose two groups of warps share one copy of the code, which compiles in about half the time.
+    Thirteen such kernels took 0.91 to 1.01 of the time of two consumers on an H200, 0.97 by geometric mean."""
+    return replace(choice, code=replace(choice.code, one_consumer=True))
 
 
 def _skipping(make: Callable[[Choice], Kernel], choice: Choice, kernel: Kernel) -> Kernel:
@@ -151,4 +158,4 @@ def _would_skip_by_data(kernel: Kernel) -> bool:
     return bool(apply(PASSES["skip_tiles_by_data"], programs[-1]).notes)
 
 
-__all__ = ["gluon_kernel", "suited_to_lengths"]
+__all__ = ["compiled_once", "gluon_kernel", "suited_to_lengths"]

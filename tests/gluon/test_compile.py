@@ -50,10 +50,15 @@ KERNELS = {
     "keys of 192": (lambda: attention.causal(**{**BIG, "head_dim": 192}, v_head_dim=128), {"block_kv": 64}),
     "relative bias": (biased, {}),
     "relative bias, causal": (lambda: biased(mask_mod=lambda b, h, q, kv: q >= kv), {}),
+    "one consumer": (lambda: attention.causal(**BIG), {"one_consumer": True}),
+    "one consumer, persistent": (
+        lambda: attention.window(**{**BIG, "seq": 1000}, window=300),
+        {"one_consumer": True, "persistent": True, "tie": True},
+    ),
     "wide": (lambda: attention.causal(**{**BIG, "head_dim": 256}), {"block_kv": 64}),
 }
 # ptxas takes 14 s of CPU for the others, which `make nightly` compiles.
-BY_DAY = ("causal",)
+BY_DAY = ("causal", "one consumer")
 
 
 def every_function():
@@ -128,6 +133,13 @@ def test_a_causal_kernel_multiplies_and_copies_as_written(compiled):
     assert facts["products"] == 2 * 4 * 8
     assert facts["copies in"] == 2 * (2 + 2 + 2)
     assert facts["shared"] < 227 * 1024
+
+
+def test_one_consumer_is_compiled_once_and_its_groups_do_not_meet_in_the_loop(compiled):
+    """All threads meet where Triton makes barriers, and before an output takes the place of the queries."""
+    facts = compiled["one consumer"]
+    assert facts["products"] == 4 * 8
+    assert facts["meetings"] <= 4
 
 
 @pytest.mark.nightly

@@ -58,7 +58,7 @@ KINDS = tuple(payloads(Path()))
 OPTIONS = (
     "loads", "tanh", "loop_stages", "dependent_launch", "combine", "interleave", "hidden_tiles", "rounded_weights",
     "disable_passes", "code", "ring_stages", "ping_pong", "tie", "persistent", "ahead", "heads_together",
-    "deterministic",
+    "deterministic", "one_consumer",
     "block_q", "block_kv", "block_out", "splits", "num_warps", "num_stages", "pad_rows", "multiprocessors",
     "target", "tuned", "op", "template", "x\nimport os",
 )  # fmt: skip
