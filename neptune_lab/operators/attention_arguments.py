@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.loop_ir.tree import nearest
 from neptune_lab.operators.attention_definition import attention_operator
 from neptune_lab.operators.attention_options import DEFAULTS, AttentionOptions
 from neptune_lab.operators.attention_sizes import EmptyRows, KeyPlace, MaskMod, ScoreMod, sizes_of
@@ -16,7 +17,8 @@ def lengths_of(batch: int, heads: int, seq: int | None, head_dim: int, options: 
     """The sizes, with q_len and kv_len in place of `seq`; DefinitionError if an option does not exist."""
     unknown = [n for n in options if n not in DEFAULTS]
     if unknown:
-        raise DefinitionError(f"there is no argument {unknown[0]!r}", help=f"one of {', '.join(DEFAULTS)}")
+        known = ["batch", "heads", "seq", "head_dim", *DEFAULTS]
+        raise DefinitionError(f"there is no argument {unknown[0]!r}", help=nearest(unknown[0], known, "arguments"))
     q_len, kv_len = options.get("q_len"), options.get("kv_len")
     if (seq is None) == (q_len is None and kv_len is None):
         raise DefinitionError(

@@ -87,8 +87,10 @@ class Family:
         """The operator at numbers; sizes that are not given have their hints."""
         unknown = [name for name in sizes if name not in self.hint]
         if unknown:
+            names = ", ".join(self.hint)
             raise DefinitionError(
-                f"there is no size {unknown[0]!r}", help=f"the sizes with a name are {', '.join(self.hint)}"
+                f"there is no size {unknown[0]!r}",
+                help=f"the sizes with a name are {names}" if names else 'give it a name: seq=nl.dim("n")',
             )
         for name, value in sizes.items():
             check_integer(name, value, 1, LARGEST, DefinitionError)

@@ -137,6 +137,10 @@ def test_a_kernels_entrances(kernel):
         (lambda: attention.causal(heads=2**20, seq=2**20), DefinitionError, "more than 1099511627776 elements"),
         (lambda: attention.causal(seq=10**400), DefinitionError, "seq=an integer of 1329 bits"),
         (lambda: attention.gqa(seq=16, causal="no"), DefinitionError, "causal='no': expected True or False"),
+        (lambda: attention.causal(sequence=16), DefinitionError, "'sequence'(.|\n)*did you mean 'seq'"),
+        (lambda: OP.at(n=3), DefinitionError, r'no size \'n\'(.|\n)*nl.dim\("n"\)'),
+        (lambda: nl.operators.backward(5), DefinitionError, "expected an operator, got 5"),  # type: ignore[arg-type]
+        (lambda: nl.templates.rolling_update(OP), ScheduleError, "takes a Schedule, got"),  # type: ignore[arg-type]
         (lambda: OP.random_inputs(-1), DefinitionError, "seed=-1: expected an integer from 0"),
     ],
 )  # fmt: skip

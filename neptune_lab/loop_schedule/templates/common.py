@@ -18,6 +18,7 @@ from neptune_lab.loop_schedule.plan import NestPlan
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates.nest_config import LONGEST_CONTRACTION, contraction_tile
 from neptune_lab.loop_schedule.templates.nest_shape import COLUMNS, ROWS, NestConfig, is_read_whole
+from neptune_lab.strict.console import shown
 
 P = ParamSpec("P")
 
@@ -32,6 +33,11 @@ def all_or_nothing(
 
     @wraps(template)
     def applied(sch: Schedule, *args: P.args, **kwargs: P.kwargs) -> Schedule:
+        if not isinstance(sch, Schedule):
+            raise ScheduleError(
+                f"{template.__name__} takes a Schedule, got {shown(sch)}",
+                help=f'nl.Schedule(op) makes one; nl.compile(op, "{template.__name__}") does both',
+            )
         before = len(sch.steps)
         try:
             made = template(sch, *args, **kwargs)

@@ -91,6 +91,10 @@ def training(
     """
     from neptune_lab.operators.reverse_mode.assemble import assemble
 
+    if not isinstance(op, Operator):
+        raise DefinitionError(
+            f"expected an operator, got {shown(op)}", help="such as operators.attention.causal(seq=128)"
+        )
     if op.family is not None:
         raise DefinitionError(
             f"{op.name} has sizes with a name, and its backward pass is for numbers",
