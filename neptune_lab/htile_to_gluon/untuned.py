@@ -6,9 +6,9 @@ from __future__ import annotations
 from math import prod
 
 from neptune_lab.htile.bounds import grid_env
-from neptune_lab.htile.nodes import Elementwise, For, Kernel, Program
+from neptune_lab.htile.nodes import Dot, Elementwise, For, Kernel, Program
 from neptune_lab.htile.shapes import dtype_of, shape_of
-from neptune_lab.htile.walk import evaluate, stores, subexpressions
+from neptune_lab.htile.walk import evaluate, reads, stores, subexpressions
 from neptune_lab.htile_to_gluon.key_order import keys_in_halves
 from neptune_lab.htile_to_gluon.match import bound_points, match_structure
 from neptune_lab.htile_to_gluon.options import GluonOptions
@@ -103,6 +103,17 @@ def _leaves_matrix(program: Program, kernel: Kernel) -> bool:
     return any(leaves_rows(program.tensor(b.tensor), shape_of(b, program)[0]) for b in loaded)
 
 
+def reads_pairs(program: Program) -> bool:
+    """Whether row work in a loop reads an element of a tensor in global memory for each row and column of a tile."""
+    loops = [stmt for kernel in program.kernels for stmt in kernel.body if isinstance(stmt, For)]
+    row_work = [stmt for loop in loops for stmt in stores(loop.body) if not isinstance(stmt.value, Dot)]
+    return any(
+        program.tensor(access.tensor).space != "chip" and sum(extent > 1 for extent in shape_of(access, program)) == 2
+        for stmt in row_work
+        for access in reads(stmt)
+    )
+
+
 def _is_short(kernel: Kernel, short: int = SHORT_LOOP) -> bool:
     loops = tuple(stmt for stmt in kernel.body if isinstance(stmt, For))
     points = bound_points(loops, grid_env(kernel))
@@ -119,4 +130,4 @@ def _computes_tanh(kernel: Kernel) -> bool:
     )
 
 
-__all__ = ["fits_registers", "moves_no_weights", "suits_persistence", "suits_tie", "suits_wide_tiles"]
+__all__ = ["fits_registers", "moves_no_weights", "reads_pairs", "suits_persistence", "suits_tie", "suits_wide_tiles"]

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import neptune_lab as nl
+from neptune_lab.choice import Choice
 from neptune_lab.errors import EmitError
 from neptune_lab.gluon_simulator import Simulator
 from neptune_lab.htile import nodes as ir
@@ -21,6 +22,8 @@ from neptune_lab.htile_to_gluon.joint.match import joint_of
 from neptune_lab.htile_to_gluon.joint.pairs import after_pairs, pairs_of
 from neptune_lab.htile_to_gluon.structure import UnsupportedKernel
 from neptune_lab.operators import Operator, attention, training
+from neptune_lab.pipeline.compile import compile_choice
+from neptune_lab.pipeline.hopper import gluon_kernel
 from neptune_lab.pipeline.joint import default_joint_choice
 from tests.gluon.test_joint import IN_ORDER, backward, interpreted
 
@@ -139,6 +142,17 @@ def test_gradients_of_random_calls(seed: int):
 
 def test_heads_of_64_columns_are_one_kernel_too():
     assert default_joint_choice(training(with_bias(256, 256, 64)).backward) is not None
+
+
+@pytest.mark.parametrize(("width", "with_pairs", "chosen"), [(64, True, False), (64, False, True), (128, True, True)])
+def test_narrow_heads_read_pairs_in_triton_in_the_forward_pass(width: int, with_pairs: bool, chosen: bool):
+    op = with_bias(256, 256, width) if with_pairs else attention.full(1, 1, 256, width)
+    asked = Choice("rolling_update", nl.TileConfig(block_q=128, block_kv=128), nl.CodeOptions(code="gluon"))
+
+    def make(choice: Choice) -> nl.Kernel:
+        return compile_choice(training(op).forward, choice, target="h200", validate="none")
+
+    assert (gluon_kernel(make, asked) is not None) == chosen
 
 
 @pytest.mark.parametrize(
