@@ -240,7 +240,9 @@ def space(operator: Operator, target: Target) -> Space:
     if any(_splits(nest, target) for nest in nests.plain):
         subspaces.append(Subspace("split_k_update", (*knobs, *splits, *shared, *early, *once)))
     if gluon := _gluon_knobs(operator, nests, target):
-        subspaces.append(Subspace("rolling_update", gluon, (("block_q", 2 * GROUP_ROWS), ("code", "gluon"))))
+        # (One consumer is as fast as two, and compiles in half the time: docs/using/benchmark.md.)
+        fixed = (("block_q", 2 * GROUP_ROWS), ("code", "gluon"), ("one_consumer", True))
+        subspaces.append(Subspace("rolling_update", gluon, fixed))
     return Space(tuple(subspaces), nests, target)
 
 

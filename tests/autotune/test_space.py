@@ -84,16 +84,16 @@ def test_templates_by_shape(operator, templates):
 def test_warp_specialised_kernels_are_a_family_of_their_own_on_hopper():
     found = space(PREFILL, H200)
     plain, gluon = found.subspaces
-    assert dict(gluon.fixed) == {"block_q": 128, "code": "gluon"}
+    assert dict(gluon.fixed) == {"block_q": 128, "code": "gluon", "one_consumer": True}
     rng = random.Random(0)
     drawn = [c for c in found.sample(rng, 40) if c in gluon]
     assert 5 < len(drawn) < 40
     assert all(c not in plain and found.mutate(c, rng) in gluon for c in drawn)
     assert len(space(PREFILL, A100).subspaces) == 1
-    rings = choice("rolling_update", block_q=128, block_kv=128, code="gluon", ring_stages=4)
+    rings = choice("rolling_update", block_q=128, block_kv=128, code="gluon", one_consumer=True, ring_stages=4)
     assert "bytes of shared memory" in (found.refusal(rings) or "")
     one_tile = space(attention.preset("s7"), H200)
-    wide = choice("rolling_update", block_q=128, block_kv=256, code="gluon")
+    wide = choice("rolling_update", block_q=128, block_kv=256, code="gluon", one_consumer=True)
     assert "no loop to specialise" in (one_tile.refusal(wide) or "")
 
 
