@@ -66,3 +66,73 @@ def test_the_meaning_stays(between):
     given = {name: rng.standard_normal(shape) for name, shape in (("x", (4, 64)), ("g", (4, 64)), ("m", (4,)))}
     want, found = (interpret(p, given, dtype="float64")["y"] for p in (program, made))
     np.testing.assert_array_equal(found, want)
+
+
+MORE = """
+program p(x, g, m) -> y, z
+  input   x  float16[i: 4, j: 64]
+  input   g  float16[i: 4, j: 64]
+  input   m  float32[i: 4]
+  output  y  float32[i: 4, j: 64]
+  output  z  float16[i: 4, j: 64]
+  chip    u  float32[i: 4, j: 64]
+  chip    w  float32[i: 4, j: 64]
+  chip    n  float32[i: 4]
+  chip    s  float32[i: 4]
+"""
+
+
+class Drawn:
+    """A random kernel of one sum over rows: rows and numbers that statements before it, and after it, compute."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng = rng
+        self.rows = ["float32(x[i, 0:64])", "float32(g[i, 0:64])"]
+        self.numbers = ["m[i]", "0.5"]
+
+    def pick(self, *of: str) -> str:
+        return of[self.rng.integers(len(of))]
+
+    def row(self, depth: int = 2) -> str:
+        if not depth:
+            return self.pick(*self.rows)
+        a, b, n = self.row(depth - 1), self.row(depth - 1), self.pick(*self.numbers)
+        return self.pick(a, f"exp({a} - {n})", f"({a} * {b})", f"({a} + {n})", f"({a} - {b})")
+
+    def statement(self) -> str:
+        """Of a row or a number on chip, which may have been stored before, or of a result that later ones may read."""
+        what = self.pick("u", "w", "n", "n", "z")
+        if what == "n":
+            text = f"n[i] = {self.pick(*self.numbers)} + {self.pick(*self.numbers)}"
+            self.numbers += ["n[i]"] * ("n[i]" not in self.numbers)
+            return text
+        if what == "z":
+            text, made = f"z[i, 0:64] = float16({self.row()})", "float32(z[i, 0:64])"
+        else:
+            text, made = f"{what}[i, 0:64] = {self.row()}", f"{what}[i, 0:64]"
+        self.rows += [made] * 2 * (made not in self.rows)
+        return text
+
+    def body(self) -> list[str]:
+        before = [self.statement() for _ in range(self.rng.integers(4))]
+        total = f"s[i] = reduce(sum, {self.row()}, dim=0)"
+        self.numbers += ["s[i]", "s[i]"]
+        after = [self.statement() for _ in range(self.rng.integers(3))]
+        last = [f"{name}[i, 0:64] = {text}" for name, text in (("y", self.row(3)), ("z", f"float16({self.row()})"))]
+        return [*before, total, *after, *last]
+
+
+@pytest.mark.one_in(8)
+@pytest.mark.usefixtures("few_registers")
+@pytest.mark.parametrize("seed", range(40))
+def test_the_meaning_of_random_kernels_stays(seed: int):
+    rng, changed = np.random.default_rng(seed), 0
+    given = {name: rng.standard_normal(shape) for name, shape in (("x", (4, 64)), ("g", (4, 64)), ("m", (4,)))}
+    for _ in range(12):
+        program = read(MORE, kernel(*Drawn(rng).body()))
+        made = apply(PASS, program).program
+        changed += made is not program
+        want, found = (interpret(p, given, dtype="float64") for p in (program, made))
+        for name in ("y", "z"):
+            np.testing.assert_array_equal(found[name], want[name])
+    assert changed
