@@ -124,14 +124,15 @@ def ranking(
     rolls = template or operator.template or resolve.template
     if kind(nests) == "rows":
         near = None  # (rows of all lengths were measured for what the shape suggests: docs/using/benchmark.md)
-    most = _most_shown(resolve)
-    fills = _fills_groups(resolve, most, target)
-    gluon = _suits(nests, rolls, target) and fills
-    if near is not None and near.code.code == "gluon" and not fills:
+    recorded = near is not None and near.code.code == "gluon"
+    suits = _suits(nests, rolls, target)
+    most = _most_shown(resolve) if suits or recorded else 0  # (three programs' masks are read for it)
+    fills = (suits or recorded) and _fills_groups(resolve, most, target)
+    if recorded and not fills:
         near = None
     usual = [
         *((estimated(near, RECORD),) if near is not None and template in (None, near.template) else ()),
-        *((estimated(Choice(rolls, GLUON_TILES, CodeOptions(code="gluon")), GLUON),) if gluon else ()),
+        *((estimated(Choice(rolls, GLUON_TILES, CodeOptions(code="gluon")), GLUON),) if suits and fills else ()),
         estimated(Choice(template), SHAPE),
     ]
     first = usual[0]
@@ -141,7 +142,7 @@ def ranking(
     fastest = min(other.seconds for other in usual)
     others = [
         made
-        for choice in _space(operator, nests, target, calibrated, template or _only(operator, resolve))
+        for choice in _space(operator, target, calibrated, template or _only(operator, resolve))
         if (made := estimated(choice, SPACE)).seconds * calibrated.error < fastest
     ]
     rest = sorted((other for other in (*usual, *others) if other is not first), key=lambda other: other.seconds)
@@ -239,9 +240,7 @@ def _is_small(resolve: Resolver, most: int, seconds: float) -> bool:
     return len(resolve.nests) == 1 and seconds * shown < SMALL_S and accumulated(program, nest) <= SMALL_COLUMNS
 
 
-def _space(
-    operator: Operator, nests: Nests, target: Target, calibrated: Calibration, template: str | None
-) -> Iterator[Choice]:
+def _space(operator: Operator, target: Target, calibrated: Calibration, template: str | None) -> Iterator[Choice]:
     """The candidates of the tuner's space in Triton, over tiles and splits alone."""
     try:
         whole = space(operator, target)

@@ -191,3 +191,14 @@ def test_a_tuning_run_starts_with_the_shapes_choice_and_the_one_without_a_record
     assert any(one.code.code == "gluon" for one in others)
     with pytest.raises(TuneError, match="was not asked for"):
         search.tell(Choice("split_k_update"), 1.0)
+
+
+def test_masks_are_looked_at_only_where_gluon_may_be_chosen(monkeypatch: pytest.MonkeyPatch):
+    asked = []
+    shown = ranking._most_shown
+    monkeypatch.setattr(ranking, "_most_shown", lambda resolve: asked.append(resolve) or shown(resolve))
+    op = attention.causal(1, 8, 1024, 64)
+    assert ranking.ranking(op, A100, near=Choice("rolling_update")) is not None
+    assert not asked
+    assert ranking.ranking(op, H200) is not None
+    assert len(asked) == 1
