@@ -13,6 +13,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -28,7 +29,7 @@ from neptune_lab.runtime.differentiable import Differentiable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from neptune_lab.operators import Operator
+    from neptune_lab.operators import Operator, Training
     from neptune_lab.pipeline import Choice, Kernel
 
 # Lengths of a family that have kernels of their own.
@@ -58,6 +59,62 @@ def training_for_lengths(
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class _Passes:
+    """Both passes of a plan, at any length.
+
+    Args:
+        problem, reading, plan: of the calls.
+        key: of the family that they belong to, for what is kept on disk.
+        own: the operator at given sizes.
+        kept: names of what the forward pass keeps, chosen at the hint.
+        grouped: whether gradients of keys that heads share are sums in one nest.
+    """
+
+    problem: Problem
+    reading: Reading
+    plan: Plan
+    key: Any
+    own: Callable[..., Operator]
+    kept: tuple[str, ...]
+    grouped: bool
+
+    def forward_kernel(self) -> LoadedKernel:
+        """The kernel of the forward pass."""
+        return self._kernel("forward", self._forward, {"options": self.problem.extras.forward_options})
+
+    def backward_kernel(self, wanted: tuple[str, ...]) -> LoadedKernel:
+        """The kernel of the backward pass for some inputs; both nests in one, if that is as good and not refused."""
+        # Each length is rows of one gradient's nest, and columns of another's.
+        both = dict.fromkeys(self.plan.roles, "both")
+        make = partial(self._backward, wanted)
+        choice = _joint(make(self.plan.hint), self.plan, deterministic=self.problem.extras.deterministic)
+        in_one = () if choice is None else ({"roles": both, "choice": choice},)
+        return self._kernel(wanted, make, *in_one, {"roles": both, "template": "rolling_update"})
+
+    def _of(self, wanted: tuple[str, ...] | None, sample: Mapping[str, int], small: bool) -> Training:
+        from neptune_lab.operators import training
+
+        return training(self.own(sample, small=small), wanted, self.kept, grouped=self.grouped)
+
+    def _forward(self, sample: Mapping[str, int], small: bool = False) -> Operator:
+        return self._of(None, sample, small).forward
+
+    def _backward(self, wanted: tuple[str, ...], sample: Mapping[str, int], small: bool = False) -> Operator:
+        return self._of(wanted, sample, small).backward
+
+    def _kernel(self, of: Any, make: Callable[..., Operator], *choices: Mapping[str, Any]) -> LoadedKernel:
+        """The kernel from disk, or of the first choice that is not refused, which is put there."""
+        digest = stored.key_of(("training lengths", self.key, self.plan, of))
+        entry = stored.find(digest)
+        if entry is None:
+            spec = _first_of(make, self.problem, self.reading, self.plan, choices).spec
+            further = tuple(range(len(stored.captured_inputs(spec.inputs))))
+            entry = stored.StoredKernel(spec, further, (), "")
+            stored.put(digest, entry)
+        return load(entry.spec)
+
+
 def _made(
     problem: Problem,
     score_mod: Any,
@@ -77,42 +134,12 @@ def _made(
     from neptune_lab.pipeline.with_gradients import cotangents_of
 
     own = partial(operator_at, problem, score_mod, mask_mod, reading, plan, family.layouts)
-
     grouped = problem.k[0] * problem.k[1] * plan.hint.get(plan.kv, problem.k[2]) >= FEWEST_ROWS
-
-    def passes(wanted: tuple[str, ...] | None, sample: Mapping[str, int], small: bool = False) -> Any:
-        return training(own(sample, small=small), wanted, kept, grouped=grouped)
-
-    def forward(sample: Mapping[str, int], small: bool = False) -> Operator:
-        return passes(None, sample, small).forward
-
-    def backward(wanted: tuple[str, ...], sample: Mapping[str, int], small: bool = False) -> Operator:
-        return passes(wanted, sample, small).backward
-
-    def kernel(of: Any, make: Callable[..., Operator], *choices: Mapping[str, Any]) -> LoadedKernel:
-        digest = stored.key_of(("training lengths", key, plan, of))
-        entry = stored.find(digest)
-        if entry is None:
-            spec = _first_of(make, problem, reading, plan, choices).spec
-            further = tuple(range(len(stored.captured_inputs(spec.inputs))))
-            entry = stored.StoredKernel(spec, further, (), "")
-            stored.put(digest, entry)
-        return load(entry.spec)
-
-    both = dict.fromkeys(plan.roles, "both")  # each length is rows of one gradient's nest, and columns of another's
-    nests: dict[str, Any] = {"roles": both, "template": "rolling_update"}
-
-    def backward_for(wanted: tuple[str, ...]) -> LoadedKernel:
-        make = partial(backward, wanted)
-        choice = _joint(make(plan.hint), plan, deterministic=problem.extras.deterministic)
-        in_one = () if choice is None else ({"roles": both, "choice": choice},)
-        return kernel(wanted, make, *in_one, nests)
-
     try:
         at_hint = training(own(plan.hint))
-        kept = at_hint.kept
-        for_every_input = backward_for(at_hint.wrt)  # (first, as the one that is refused more often)
-        first = kernel("forward", forward, {"options": problem.extras.forward_options})
+        passes = _Passes(problem, reading, plan, key, own, at_hint.kept, grouped)
+        for_every_input = passes.backward_kernel(at_hint.wrt)  # (first, as the one that is refused more often)
+        first = passes.forward_kernel()
         captured = captured_indices(own, first.spec, problem, score_mod, mask_mod, reading, plan)
     except NeptuneError as error:
         family.refusals[plan] = str(error)
@@ -122,7 +149,7 @@ def _made(
         # Kernels are derived from what the mods read in the forward pass: if that has changed, this one is left.
         if wanted == at_hint.wrt or not _reads_the_same(read(score_mod, mask_mod), reading):
             return for_every_input
-        return guard(lambda: backward_for(wanted))
+        return guard(lambda: passes.backward_kernel(wanted))
 
     made = Differentiable(
         first,
