@@ -5,7 +5,7 @@
 
 - large: rows with scores up to 1e35, whose weights of e4m3 must not saturate; no time.
 - prefill (batch x heads x length x head_dim), causal and plain: float16; e4m3 with weights of 16 bits; e4m3 with
-  weights of e4m3, v stored transposed, so that no call transposes it; the same with `rounded_weights="split"`, on a
+  weights of e4m3, v stored transposed, so that no call transposes it; the same with each of `rounded_weights`, on a
   Hopper GPU and for lengths that 256 divides.
 - decode: a bfloat16 query of 32 heads per sequence against bfloat16, e4m3 and int8 caches, with a scale per head;
   caches in the GPU's memory, not in its L2 cache. The rate counts the bytes of k and v.
@@ -40,9 +40,10 @@ from neptune_lab.target import Target
 
 E4M3, ROWS, WIDTH, HEADS = torch.float8_e4m3fn, 16, 128, 32
 # Largest relative errors (docs/concepts/numbers.md) with weights of float16, of bfloat16, of e4m3, and of e4m3 where
-# half of them are two numbers.
+# half of them are two numbers or float16.
 EXACT, OF_BFLOAT16, OF_EIGHTS, OF_SPLIT = 5e-3, 1e-2, 3e-2, 2e-2
-SPLIT = {"rounded_weights": "split", "code": "gluon", "block_q": 128, "block_kv": 256, "persistent": True}
+ROUNDED = {"single": OF_EIGHTS, "mixed": OF_SPLIT, "split": OF_SPLIT}
+TILES = {"code": "gluon", "block_q": 128, "block_kv": 256, "persistent": True}
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,9 @@ def prefill(size: tuple[int, ...], ordered: bool) -> Iterator[Contestant]:
     turned = v.transpose(2, 3).contiguous().transpose(2, 3)
     yield contestant("e4m3, weights of e4m3", (q, k, turned), scales, ordered, OF_EIGHTS, E4M3)
     if DEVICE == "cuda" and size[2] % 256 == 0 and Target.current().warpgroup_products:
-        yield contestant("e4m3, split weights", (q, k, turned), scales, ordered, OF_SPLIT, E4M3, SPLIT)
+        for kind, limit in ROUNDED.items():
+            options = {"rounded_weights": kind, **TILES}
+            yield contestant(f"e4m3, {kind} weights", (q, k, turned), scales, ordered, limit, E4M3, options)
 
 
 def decode(length: int, kv_heads: int) -> Iterator[Contestant]:

@@ -38,6 +38,8 @@ class CodeOptions:
         rounded_weights: how a softmax's weights are rounded to 8 bits, if they are. "single": each is one number, with
             errors of 2.5e-2 for normal inputs. "split": those of the first half of each tile of keys are two numbers
             (`split_rounded_weights`), with errors of 1.8e-2, which takes 17% to 18% longer in Gluon on an H200.
+            "mixed": they are float16 (`mix_rounded_weights`), with the same errors, which takes 10% longer; "split"
+            where tiles do not divide the keys, or the values do not have their keys last.
         disable_passes: names of HTile passes to leave out, to measure their effect.
         code: "triton", or "gluon": kernels of the right form are written in Gluon, for Hopper only. On an H200, prefill
             attention from 512 positions on takes 10 to 33% less time than the best form in Triton.
@@ -55,7 +57,7 @@ class CodeOptions:
     combine: Literal["kernel", "last_program", "waiting"] = "kernel"
     interleave: Literal[1, 2] = 1
     hidden_tiles: Literal["auto", "bounds", "list"] = "auto"
-    rounded_weights: Literal["single", "split"] = "single"
+    rounded_weights: Literal["single", "split", "mixed"] = "single"
     disable_passes: tuple[str, ...] = ()
     code: Literal["triton", "gluon"] = "triton"
     ring_stages: int = 2
@@ -88,7 +90,7 @@ class CodeOptions:
         check_choice("interleave", self.interleave, (1, 2), ScheduleError)
         check_choice("code", self.code, CODES, ScheduleError)
         check_choice("hidden_tiles", self.hidden_tiles, ("auto", "bounds", "list"), ScheduleError)
-        check_choice("rounded_weights", self.rounded_weights, ("single", "split"), ScheduleError)
+        check_choice("rounded_weights", self.rounded_weights, ("single", "split", "mixed"), ScheduleError)
         if self.code == "gluon" and self.hidden_tiles != "auto":
             raise ScheduleError(
                 f"hidden_tiles={shown(self.hidden_tiles)} with code='gluon': kernels in Gluon visit all tiles",

@@ -116,8 +116,8 @@ class Simulator:
         gl = language.gluon_language(self.crew, lambda: self.program, lambda: self.programs, self._specialize)
         nan = SimpleNamespace(PropagateNan=SimpleNamespace(ALL="all", NONE="none"))
         names = {"TensorDescriptor": Descriptor, "builtin": lambda function: function, "ir": None, **language.hopper()}
-        gluon = SimpleNamespace(jit=self._jit)
-        return SimpleNamespace(gluon=gluon, jit=self._triton_jit, language=gl, **vars(nan), **names)
+        gluon, knobs = SimpleNamespace(jit=self._jit), SimpleNamespace(runtime=SimpleNamespace(interpret=False))
+        return SimpleNamespace(gluon=gluon, jit=self._triton_jit, knobs=knobs, language=gl, **vars(nan), **names)
 
     def _triton_jit(self, function: Callable[..., Any]) -> Any:
         plain = self._plain

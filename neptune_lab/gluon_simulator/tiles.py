@@ -200,6 +200,10 @@ class Pending:
         group = current()
         self.end = START if group is None else group.fly("product")
 
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        """What any operation on its value calls."""
+        raise AssertionError("a product is read that may still run")
+
     def result(self) -> Tile:
         """The product, of what its operands hold now."""
         a = self.a.array if isinstance(self.a, Memory) else self.a
@@ -210,13 +214,14 @@ class Pending:
 
 
 def wait_for_products(running: int, deps: list[Any]) -> Any:
-    """The values of `deps`, once all products have ended but the `running` that were issued last."""
+    """The values of `deps`, once all products have ended but the `running` that were issued last; one of these is
+    given back as it is, to be added to."""
     group = current()
-    ended = getattr(_issued, "count", 0) - running
-    assert all(dep.number <= ended for dep in deps if isinstance(dep, Pending)), "a product is read that may still run"
+    count = getattr(_issued, "count", 0) - running
+    ended = [dep for dep in deps if isinstance(dep, Pending) and dep.number <= count]
     if group is not None:
-        group.until(max((dep.end for dep in deps if isinstance(dep, Pending)), default=START))
-    done = [dep.result() if isinstance(dep, Pending) else dep for dep in deps]
+        group.until(max((dep.end for dep in ended), default=START))
+    done = [dep.result() if any(dep is one for one in ended) else dep for dep in deps]
     return done[0] if len(done) == 1 else tuple(done)
 
 

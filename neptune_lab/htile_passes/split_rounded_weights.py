@@ -32,7 +32,7 @@ def split_rounded_weights(program: ir.Program) -> ir.Program:
     """
 
     def split(kernel: ir.Kernel) -> ir.Kernel:
-        weights = _exponentials(kernel)
+        weights = exponentials(kernel)
 
         def visit(expr: ir.TileExpr) -> ir.TileExpr:
             if not isinstance(expr, ir.Dot) or is_of_weights(expr.a) not in weights:
@@ -46,7 +46,7 @@ def split_rounded_weights(program: ir.Program) -> ir.Program:
     return map_kernels(program, split)
 
 
-def _exponentials(kernel: ir.Kernel) -> frozenset[str]:
+def exponentials(kernel: ir.Kernel) -> frozenset[str]:
     """The tiles whose every value is an exponential."""
     values: dict[str, list[ir.TileExpr]] = {}
     for store in stores(kernel.body):

@@ -256,13 +256,16 @@ class Consumer:
             self._at(product.store)
             if product is waits[ring] and not waited:
                 self.barriers.wait([full(ring)])
-            if product.promotion is None:
-                to: tuple[str, ...] = (ctx.tiles[product.target], "is_async=True")
-            else:
-                to = (self.zeros[ctx.shape(product.store.target)[1]], "use_acc=False", "is_async=True")
+            to = self._sum_before(ring, product)
             for left, right in self._operands(ring, product):
-                ctx.line(seq(f"{self._pending(product)} = ", call("warpgroup_mma", left, right, *to)))
-                to = (self._pending(product), "is_async=True")
+                ctx.line(seq(f"{self._pending(product)} = ", call("warpgroup_mma", left, right, *to, "is_async=True")))
+                to = (self._pending(product),)
+
+    def _sum_before(self, ring: RingBuffer, product: Product) -> tuple[str, ...]:
+        """What a trailing product is added to, as arguments of its instructions."""
+        if product.promotion is None:
+            return (self.ctx.tiles[product.target],)
+        return (self.zeros[self.ctx.shape(product.store.target)[1]], "use_acc=False")
 
     def _operands(self, ring: RingBuffer, product: Product) -> list[tuple[str, str]]:
         """The left and right operands of the instructions that compute a trailing product."""

@@ -141,6 +141,10 @@ class GluonContext(Context):
         """The name of the layout of a left operand of a product with that many columns."""
         return self._layout(f"LEFT{self.kind}_{columns}")
 
+    def layouts_of_halves(self, columns: int) -> tuple[str, str]:
+        """As `tile_layout` and `operand_layout`, of a product of 16 bits in a kernel of others."""
+        return self._layout(f"TILE_{columns}"), self._layout(f"LEFT_{columns}")
+
     def _layout(self, name: str) -> str:
         self.layouts[name] = None
         return name

@@ -62,6 +62,17 @@ def _fill_halves(rows, slots, full, empty, slot, phase, row, column, STAGES: gl.
     return _next(slot, phase, STAGES)
 '''
 
+_FILL_BOTH = '''@gluon.jit
+def _fill_both(rows, halves, slots, half_slots, full, empty, slot, phase, row, column, half_row, STAGES: gl.constexpr):
+    """As `_fill`, with a tile of float16 beside it, in two halves: the rows 0 and 1 of every four, and 2 and 3."""
+    mbarrier.wait(empty.index(slot), phase ^ 1)
+    mbarrier.expect(full.index(slot), rows.block_type.nbytes + halves.block_type.nbytes * 2)
+    _copy_in(rows, [row, column], full.index(slot), slots.index(slot))
+    for half in gl.static_range(2):
+        _copy_in(halves, [half_row // 4, half * 2, 0], full.index(slot), half_slots.index(slot * 2 + half))
+    return _next(slot, phase, STAGES)
+'''
+
 _KEYS_IN_HALVES = '''@gluon.jit
 def _keys_in_halves(column, HALF: gl.constexpr):
     """The keys of columns: 0 and 1 of every four in the first half, 2 and 3 in the second."""
@@ -73,6 +84,15 @@ def _in_order_of_keys(x):
     """A tile whose keys are in halves, with its keys in order; every thread has four adjacent ones already."""
     halves = x.reshape([x.shape[0], 2, x.shape[1] // 16, 4, 2])
     return halves.permute([0, 2, 3, 1, 4]).reshape([x.shape[0], x.shape[1]])
+'''
+
+_FIRST_KEYS = '''@gluon.jit
+def _first_keys(x):
+    """The first keys of a tile whose keys are in halves: 0 and 1 of every four, and 2 and 3; and the other keys, which
+    are in halves."""
+    first, others = x.reshape([x.shape[0], 2, 2, x.shape[1] // 4]).permute([0, 1, 3, 2]).split()
+    low, high = first.permute([0, 2, 1]).split()
+    return low, high, others.reshape([x.shape[0], x.shape[1] // 2])
 '''
 
 _SPLIT_KEYS = '''@gluon.jit
@@ -390,8 +410,10 @@ HELPERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "_fill": (_FILL, ("_next", "_copy_in")),
         "_fill_of": (_FILL_OF, ("_next", "_copy_in")),
         "_fill_halves": (_FILL_HALVES, ("_next", "_copy_in")),
+        "_fill_both": (_FILL_BOTH, ("_next", "_copy_in")),
         "_keys_in_halves": (_KEYS_IN_HALVES, ()),
         "_in_order_of_keys": (_IN_ORDER_OF_KEYS, ()),
+        "_first_keys": (_FIRST_KEYS, ()),
         "_split_keys": (_SPLIT_KEYS, ()),
         "_rounded": (_ROUNDED, ()),
         "_rounded_and_rest": (_ROUNDED_AND_REST, ()),

@@ -104,6 +104,7 @@ def emit_kernel(
     program, structure = unscaled(program, structure) if structure.promoted else (program, structure)
     structure = replace(structure, in_halves=keys_in_halves(program, structure))
     structure = replace(structure, whole=options.one_consumer and can_be_whole(structure, options))
+    _check_halves(structure)
     registers = _launch_registers(program, structure)
     warps = _fitting_warps(program, kernel, structure, bounds, taken, options)
     functions = _functions(kernel, name, warps)
@@ -123,6 +124,15 @@ def emit_kernel(
         heads_at_launch(warps.producer) if warps.parameters.together in warps.sizes else None,
         warps=structure.warps,
     )
+
+
+def _check_halves(structure: Structure) -> None:
+    halves = next((p.halves for p in structure.first.trailing if p.halves is not None), None)
+    if halves is not None and structure.in_halves is None:
+        raise UnsupportedKernel(
+            f"weights of float16 multiply {halves.tensor}, but the keys of a tile cannot be loaded in halves",
+            help='choose rounded_weights="split"',
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +365,11 @@ def _entry(
             body.append(f"{resident.spent} = _barriers({shared.resident_slots}, {groups // number})")
     for ring in shared.rings:
         allocate(ring.slots, shared.stages, ring.tensor, ring.shape, ring.dtype, ring.of_matrix, ring.in_halves)
+        if (halves := ring.halves) is not None:
+            rows, columns = halves.shape
+            layout = f"{described[(halves.tensor, (rows, columns))]}.layout"
+            extents = f"[{2 * shared.stages}, {rows // 4}, 2, {columns}]"
+            body.append(f"{halves.slots} = gl.allocate_shared_memory({gluon_dtype(halves.dtype)}, {extents}, {layout})")
         body.append(f"{ring.full} = _barriers({shared.stages}, 1)")
         body.append(f"{ring.empty} = _barriers({shared.stages}, {groups})")
     for buffer, (tensor, shape, dtype, of_matrix) in warps.consumer.buffers.items():

@@ -8,9 +8,9 @@ The form: unnested loops over one tiled reduction (parts of a loop, and unrolled
 
 or trailing products z = dot(value of the loop, tile loaded by the loop), each with a promotion y = f(y, z): Hopper adds
 products of floats of 8 bits with fewer digits than float32, so the sum of a tile is added to the others apart.  Such a
-product may include what rounding to 8 bits leaves of its left operand (htile/rounded_weights.py).  All
-products have factors of 16 bits, or all of 8; those of 8 are read along the dimension that is summed, which is the last
-of both factors' tensors.
+product may include what rounding to 8 bits leaves of its left operand, or multiply the first keys of a tile in float16
+(htile/rounded_weights.py).  Else all products have factors of 16 bits, or all of 8; those of 8 are read along the
+dimension that is summed, which is the last of both factors' tensors.
 
 The first dimension of every tile is the rows, and no operation combines rows, so each consumer takes a share of them.
 
@@ -31,13 +31,13 @@ from dataclasses import replace
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.affine import affine, expression, is_nonnegative
 from neptune_lab.htile.bounds import Env
-from neptune_lab.htile.rounded_weights import exact_keys, remainder
 from neptune_lab.htile.shapes import dtype_of, shape_of
 from neptune_lab.htile.sizes import grid_envs
 from neptune_lab.htile.substitute import substitute
 from neptune_lab.htile.walk import accesses, evaluate, names_of_access, names_of_index, reads, subexpressions, tile_dims
 from neptune_lab.htile_to_gluon.data_bounds import DataBounds, bind
 from neptune_lab.htile_to_gluon.gather import is_along_diagonals
+from neptune_lab.htile_to_gluon.more_digits import weights_of, with_more_digits
 from neptune_lab.htile_to_gluon.rows import ROWS
 from neptune_lab.htile_to_gluon.structure import LoopPart, Product, Structure, UnsupportedKernel
 from neptune_lab.strict.dtypes import EIGHTS, HALVES
@@ -45,7 +45,6 @@ from neptune_lab.strict.dtypes import EIGHTS, HALVES
 MOST_CONSUMERS = 3
 MOST_PROGRAMS = 16384  # the loop bounds of at most so many programs are computed one by one
 WIDEST = 256  # columns of a warp group's product
-LEAST_KEYS = 32  # that one instruction sums, of floats of 8 bits
 PLAIN_DTYPES = ("float16", "bfloat16", "float32", "int32", "bool")
 
 
@@ -263,7 +262,8 @@ def bound_points(loops: tuple[ir.For, ...], env: Env) -> Iterator[dict[str, int]
 
 def _product(program: ir.Program, store: ir.Store, dot: ir.Dot) -> Product:
     if isinstance(dot.acc, ir.Dot):
-        return _with_remainder(program, store, dot, dot.acc)
+        rounded = ir.Dot(weights_of(program, dot, dot.acc), dot.b)
+        return with_more_digits(program, _product(program, store, rounded), dot, dot.acc)
     b, transposed = dot.b, False
     if isinstance(b, ir.Permute) and b.order == (1, 0):
         b, transposed = b.arg, True
@@ -281,24 +281,6 @@ def _product(program: ir.Program, store: ir.Store, dot: ir.Dot) -> Product:
     if any(isinstance(e, ir.Dot) for part in (dot.a, dot.acc) if part is not None for e in subexpressions(part)):
         raise UnsupportedKernel(f"an operand of the product {store.target.tensor} contains a product")
     return Product(store, dot.a, b, transposed, dot.acc)
-
-
-def _with_remainder(program: ir.Program, store: ir.Store, dot: ir.Dot, rounded: ir.Dot) -> Product:
-    """A product of weights of 8 bits, and of what rounding leaves of the first ones.
-
-    Formal statement: both factors are of the same tile of values, and the left one is `remainder` of the other
-    product's.  One instruction sums `LEAST_KEYS` keys, so as many have a remainder, or a multiple of it.
-    """
-    product = _product(program, store, rounded)
-    if dot.b != rounded.b or dot.a != remainder(rounded.a, program) or product.acc is not None:
-        raise UnsupportedKernel(f"the product {store.target.tensor} is added to another product")
-    exact = exact_keys(rounded.a, program)
-    if exact % LEAST_KEYS:
-        raise UnsupportedKernel(
-            f"the product {store.target.tensor} has a remainder for {exact} keys; expected a multiple of {LEAST_KEYS}",
-            help=f"choose block_kv={2 * LEAST_KEYS}",
-        )
-    return replace(product, exact=exact)
 
 
 def _stays(program: ir.Program, a: ir.TileExpr, constant: set[str], loop: ir.For | None) -> bool:

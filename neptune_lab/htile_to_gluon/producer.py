@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from neptune_lab.htile.nodes import Access
 from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.rows import CONSUMER, part_of_access
-from neptune_lab.htile_to_gluon.shared_memory import ResidentTile, RingBuffer, SharedMemory, by_ring
+from neptune_lab.htile_to_gluon.shared_memory import Halves, ResidentTile, RingBuffer, SharedMemory, by_ring
 from neptune_lab.htile_to_gluon.structure import LoopPart, UnsupportedKernel
 from neptune_lab.htile_to_gluon.tile_schedule import (
     bind_program,
@@ -74,7 +74,9 @@ def next_tile(ctx: GluonContext) -> None:
 
 def _walk(ctx: GluonContext, shared: SharedMemory) -> None:
     structure = ctx.structure
-    at = {ring: _Saved(ctx.names.fresh(f"{ring.tensor}_at")) for ring in dict.fromkeys(shared.trailing)}
+    rings = dict.fromkeys(shared.trailing)
+    tiles = [one for ring in rings for one in (ring, ring.halves) if one is not None]
+    at = {one: _Saved(ctx.names.fresh(f"{one.tensor}_at")) for one in tiles}
     first = structure.first
     _load_leading(ctx, shared, first)
     _save_positions(ctx, shared, first, at)
@@ -115,24 +117,42 @@ def _load_leading(ctx: GluonContext, shared: SharedMemory, part: LoopPart) -> No
         _fill(ctx, ring, name, where)
 
 
-def _save_positions(ctx: GluonContext, shared: SharedMemory, part: LoopPart, at: dict[RingBuffer, _Saved]) -> None:
+_Positions = dict[RingBuffer | Halves, _Saved]
+
+
+def _save_positions(ctx: GluonContext, shared: SharedMemory, part: LoopPart, at: _Positions) -> None:
     for ring, product in by_ring(shared.trailing, part.trailing).items():
         ctx.node, ctx.origin = product.store.node_id, product.store.origin
-        *matrix, row, column = _place(ctx, product.b)[1]
-        moving, fixed = (column, row) if product.transposed else (row, column)
-        others = (*matrix, fixed)
-        in_loop = set() if part.loop is None else {ctx.variables[part.loop.var][0]}
-        if at[ring].others not in ((), others) or in_loop & set(re.findall(r"\w+", " ".join(others))):
-            what = "row" if product.transposed else "column"
-            raise UnsupportedKernel(f"tiles of {product.b.tensor} do not all start at one {what}")
-        at[ring].others, at[ring].by_columns = others, product.transposed
-        ctx.line(f"{at[ring].moving} = {moving}")
+        _save_position(ctx, part, product.b, at[ring], by_columns=product.transposed)
+        if ring.halves is not None and product.halves is not None:
+            _save_position(ctx, part, product.halves, at[ring.halves], by_columns=False, in_halves=True)
 
 
-def _load_trailing(ctx: GluonContext, shared: SharedMemory, at: dict[RingBuffer, _Saved]) -> None:
+def _save_position(
+    ctx: GluonContext, part: LoopPart, tile: Access, saved: _Saved, *, by_columns: bool, in_halves: bool = False
+) -> None:
+    *matrix, row, column = _place(ctx, tile, in_halves=in_halves)[1]
+    moving, fixed = (column, row) if by_columns else (row, column)
+    others = (*matrix, fixed)
+    in_loop = set() if part.loop is None else {ctx.variables[part.loop.var][0]}
+    if saved.others not in ((), others) or in_loop & set(re.findall(r"\w+", " ".join(others))):
+        what = "row" if by_columns else "column"
+        raise UnsupportedKernel(f"tiles of {tile.tensor} do not all start at one {what}")
+    saved.others, saved.by_columns = others, by_columns
+    ctx.line(f"{saved.moving} = {moving}")
+
+
+def _load_trailing(ctx: GluonContext, shared: SharedMemory, at: _Positions) -> None:
     for ring, product in by_ring(shared.trailing, ctx.structure.parts[0].trailing).items():
         ctx.node, ctx.origin = product.store.node_id, product.store.origin
-        _fill(ctx, ring, _described(ctx, product.b), at[ring].place)
+        if ring.halves is None or product.halves is None:
+            _fill(ctx, ring, _described(ctx, product.b), at[ring].place)
+            continue
+        rows, halves = (_described(ctx, tile) for tile in (product.b, product.halves))
+        barriers = (ring.full, ring.empty, ring.slot, ring.phase)
+        places = (*at[ring].place, at[ring.halves].place[0], str(ctx.gluon.stages))
+        copied = call(ctx.helper("_fill_both"), rows, halves, ring.slots, ring.halves.slots, *barriers, *places)
+        ctx.line(seq(f"{ring.slot}, {ring.phase} = ", copied))
 
 
 def _fill(ctx: GluonContext, ring: RingBuffer, rows: str, at: tuple[str, ...]) -> None:

@@ -181,6 +181,9 @@ class PromotingConsumer(Consumer):
         if not product.exact:
             self._line_of_operand(self.left[product.target], product, self._keys(product.a, wide))
             return
+        if product.halves is not None:
+            self._left_in_halves(product, wide)
+            return
         first, second, rounded, rest = (self._name(product, what) for what in ("first", "second", "rounded", "rest"))
         keys = self._keys(unrounded(product.a), wide, layout)
         ctx.line(seq(f"{first}, {second} = ", call(ctx.helper("_split_keys"), keys)))
@@ -189,6 +192,25 @@ class PromotingConsumer(Consumer):
         self._line_of_operand(of_first, product, rounded)
         self._line_of_operand(of_rest, product, rest)
         self._line_of_operand(of_second, product, f"{ctx.helper('_rounded')}({second})")
+
+    def _left_in_halves(self, product: Product, wide: int) -> None:
+        """The left operands of a product of weights of float16 and of 8 bits: in `first`, every thread has the elements
+        of a left operand of 16 bits already."""
+        ctx = self.ctx
+        low, high, others = (self._name(product, what) for what in ("low", "high", "others"))
+        tile = emit(ctx, part(unrounded(product.a), self.rows), wide).doc
+        ctx.line(seq(f"{low}, {high}, {others} = ", call(ctx.helper("_first_keys"), tile)))
+        _, layout = ctx.layouts_of_halves(ctx.shape(product.store.target)[1])
+        for name, keys in zip(self._halves_of_left(product), (low, high), strict=True):
+            ctx.line(
+                seq(f"{name} = ", call("gl.convert_layout", f"{keys}.to(gl.float16)", layout, "assert_trivial=True"))
+            )
+        in_order = call(ctx.helper("_in_order_of_keys"), f"{others}.to(gl.float8e4nv)")
+        self._line_of_operand(self.left[product.target], product, in_order)
+
+    def _halves_of_left(self, product: Product) -> list[str]:
+        """The variables of the left operands of float16."""
+        return [self._name(product, what) for what in ("left_low", "left_high")]
 
     def _keys(self, tile: TileExpr, wide: int, layout: str | None = None) -> Doc:
         """A tile of weights with its keys in order; if keys are in halves, every thread has four adjacent ones, side by
@@ -218,13 +240,32 @@ class PromotingConsumer(Consumer):
         return self.of_weights[product.target, what]
 
     def _operands(self, ring: RingBuffer, product: Product) -> list[tuple[str, str]]:
-        if not product.exact:
+        if not product.exact or product.halves is not None:
             return super()._operands(ring, product)
         of_first, of_rest, of_second = self._parts_of_left(product)
         first, second = (
             f"{ring.tile}.slice({start}, {product.exact}, dim=1).permute((1, 0))" for start in (0, product.exact)
         )
         return [(of_first, first), (of_rest, first), (of_second, second)]
+
+    def _sum_before(self, ring: RingBuffer, product: Product) -> tuple[str, ...]:
+        """What a trailing product is added to: the product of the first keys in float16, while it runs."""
+        if product.halves is None or ring.halves is None:
+            return super()._sum_before(ring, product)
+        ctx = self.ctx
+        columns = ctx.shape(product.store.target)[1]
+        layout, _ = ctx.layouts_of_halves(columns)
+        name, slot = self._name(product, "of_halves"), ring.slot
+        to = (call("gl.convert_layout", self.zeros[columns], layout, "assert_trivial=True"), "use_acc=False")
+        parts = self._halves_of_left(product)
+        for number, left in enumerate(parts):
+            right = ring.halves.half(slot, number)
+            ctx.line(seq(f"{name} = ", call("warpgroup_mma", left, right, *to, "is_async=True")))
+            to = (name,)
+        running = f"warpgroup_mma_wait({len(parts)}, [{name}])"
+        converted = call("gl.convert_layout", running, ctx.tile_layout(columns), "assert_trivial=True")
+        ctx.line(seq(f"{name} = ", converted))
+        return (name,)
 
     def _fresh_name(self, tensor: str) -> None:
         ctx = self.ctx

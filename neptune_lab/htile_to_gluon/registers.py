@@ -97,7 +97,10 @@ def _of_product(program: Program, product: Product) -> int:
 
 def _of_operand(program: Program, product: Product) -> int:
     size = BYTES[dtype_of(product.b, program)]
-    return ROWS * shape_of(product.a, program)[1] * size // (THREADS * REGISTER)
+    elements = shape_of(product.a, program)[1] * size
+    if product.halves is not None:
+        elements += product.exact * (BYTES[dtype_of(product.halves, program)] - size)
+    return ROWS * elements // (THREADS * REGISTER)
 
 
 def _is_global(program: Program, access: Access) -> bool:

@@ -14,6 +14,33 @@ from neptune_lab.htile_to_triton.scope import UniqueNames
 
 
 @dataclass(frozen=True, slots=True)
+class Halves:
+    """Beside the slots of a ring, tiles of float16 that are filled and read together with them, in two halves of their
+    rows (key_order.py).
+
+    Args:
+        access: the first such tile.
+        shape, dtype: of a tile.
+        slots: the name of the buffer, which has two slots for each of the ring's.
+    """
+
+    access: Access
+    shape: tuple[int, ...]
+    dtype: str
+    slots: str
+
+    @property
+    def tensor(self) -> str:
+        """The tensor whose tiles it holds."""
+        return self.access.tensor
+
+    def half(self, slot: str, number: int) -> str:
+        """A half of the tile in a slot of the ring."""
+        rows, columns = self.shape
+        return f"{self.slots}.index({slot} * 2 + {number}).reshape([{rows // 2}, {columns}])"
+
+
+@dataclass(frozen=True, slots=True)
 class RingBuffer:
     """Slots that the producer fills and every consumer reads.
 
@@ -24,6 +51,7 @@ class RingBuffer:
         slot, phase: names of the variables with the current slot and the parity of its barriers.
         of_matrix: a tile is copied from one of several matrices, past whose end rows are 0.
         in_halves: its rows are in the order of key_order.py.
+        halves: tiles that are filled and read together with its own.
     """
 
     tensor: str
@@ -36,6 +64,7 @@ class RingBuffer:
     phase: str
     of_matrix: bool
     in_halves: bool
+    halves: Halves | None = None
 
     @property
     def tile(self) -> str:
@@ -106,7 +135,7 @@ class SharedMemory:
         for resident in self.resident:
             out += [resident.buffer, resident.ready, *([resident.spent] if self.persistent else [])]
         for ring in self.rings:
-            out += [ring.slots, ring.full, ring.empty]
+            out += [ring.slots, *([] if ring.halves is None else [ring.halves.slots]), ring.full, ring.empty]
         return out
 
     @property
@@ -123,7 +152,8 @@ class SharedMemory:
     def size(self) -> int:
         """Bytes, without barriers."""
         resident = self.resident_slots * sum(tile_bytes(h.shape, h.dtype) for h in self.resident)
-        return resident + self.stages * sum(tile_bytes(r.shape, r.dtype) for r in self.rings)
+        tiles = [one for ring in self.rings for one in (ring, ring.halves) if one is not None]
+        return resident + self.stages * sum(tile_bytes(one.shape, one.dtype) for one in tiles)
 
     def resident_slot(self, consumer: str) -> str:
         """The slot of a consumer's resident tiles; `done` counts a program's tiles."""
@@ -186,8 +216,19 @@ def plan_shared_memory(
                 named = (names.fresh(f"{b.tensor}_{what}") for what in ("ring", "full", "empty", "slot", "phase"))
                 shape = shape_of(b, program)
                 of_matrix = leaves_matrix(program.tensor(b.tensor), shape)
+                beside = of_parts[0].halves
+                halves = None
+                if beside is not None:
+                    slots = names.fresh(f"{beside.tensor}_ring")
+                    halves = Halves(beside, shape_of(beside, program), dtype_of(beside, program), slots)
                 made[loaded] = RingBuffer(
-                    b.tensor, shape, dtype_of(b, program), *named, of_matrix=of_matrix, in_halves=in_halves
+                    b.tensor,
+                    shape,
+                    dtype_of(b, program),
+                    *named,
+                    of_matrix=of_matrix,
+                    in_halves=in_halves,
+                    halves=halves,
                 )
         return tuple(made[tuple(product.b for product in of_parts)] for of_parts in products)
 

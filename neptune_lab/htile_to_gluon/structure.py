@@ -27,7 +27,9 @@ class Product:
         promotion: the statement that adds the product to its accumulator in float32, if the matrix unit does not; it is
             no other's of the part.
         exact: of how many keys, the first ones of a tile, the left operand is a number of 8 bits and what rounding to
-            it leaves (htile/rounded_weights.py).
+            it leaves; or, with `halves`, one of 16 bits (htile/rounded_weights.py).
+        halves: the tile of values in float16 of the first keys, which weights of float16 multiply; `b` is then of the
+            other keys.
     """
 
     store: Store
@@ -37,6 +39,7 @@ class Product:
     acc: TileExpr | None
     promotion: Store | None = None
     exact: int = 0
+    halves: Access | None = None
 
     @property
     def target(self) -> str:

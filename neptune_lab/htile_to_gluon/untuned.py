@@ -80,8 +80,8 @@ def suits_wide_tiles(program: Program) -> bool:
 
 
 def moves_no_weights(program: Program) -> bool:
-    """Whether the weights of every kernel are in the threads that multiply them (key_order.py)."""
-    return all(_has_keys_in_halves(program, kernel) for kernel in program.kernels)
+    """Whether the weights of 8 bits of every kernel are in the threads that multiply them (key_order.py)."""
+    return all(_has_keys_in_halves(program, kernel) for kernel in program.kernels if rounds_to_eights(kernel))
 
 
 def _has_keys_in_halves(program: Program, kernel: Kernel) -> bool:

@@ -110,11 +110,13 @@ def _small(make: Callable[[Choice], Kernel], choice: Choice) -> Kernel | None:
 
 
 def _wider(make: Callable[[Choice], Kernel], choice: Choice, kernel: Kernel) -> Kernel | None:
-    """The kernel with tiles of twice as many columns and persistent programs, if that suits it and fits."""
+    """The kernel with tiles of twice as many columns, weights half of which are float16, and persistent programs, if
+    that suits it and fits."""
     if not suits_wide_tiles(kernel.htile):
         return None
+    mixed = replace(choice.code, rounded_weights="mixed")
     with suppress(*REFUSALS):
-        wide = make(replace(choice, config=replace(choice.sizes, block_kv=MORE_COLUMNS)))
+        wide = make(replace(choice, config=replace(choice.sizes, block_kv=MORE_COLUMNS), code=mixed))
         if moves_no_weights(wide.htile) and fits_registers(wide.htile):
             return emitted_with(wide, replace(wide.code, persistent=True))
     return None

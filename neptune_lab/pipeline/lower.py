@@ -185,9 +185,18 @@ def code_passes(code: CodeOptions, *, any_size: bool = False) -> dict[str, htile
         chosen = {"share_rows": htile_passes.ALL_PASSES["share_rows"], **chosen}
     if code.hidden_tiles == "list" and "skip_tiles_by_list" in chosen:
         chosen["skip_tiles_by_list"] = htile_passes.ALL_PASSES["skip_every_tile_by_list"]
+    if code.rounded_weights == "mixed" and "split_rounded_weights" in chosen:  # what is not mixed is split
+        chosen = _with_before(chosen, "split_rounded_weights", "mix_rounded_weights")
     if code.interleave > 1:
         chosen["interleave_rows"] = htile_passes.ALL_PASSES["interleave_rows"]
     return chosen
+
+
+def _with_before(passes: dict[str, htile_passes.Pass], name: str, added: str) -> dict[str, htile_passes.Pass]:
+    """The passes with another one before that of this name."""
+    items = list(passes.items())
+    at = list(passes).index(name)
+    return dict([*items[:at], (added, htile_passes.ALL_PASSES[added]), *items[at:]])
 
 
 def verify_and_return(tiles: TileProgram) -> TileProgram:

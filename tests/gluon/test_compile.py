@@ -22,11 +22,15 @@ SCRIPT = Path(__file__).parent.parent / "gluon_offline.py"
 BIG = {"heads": 2, "seq": 512, "head_dim": 128}
 
 
-def eights(**more):
-    """Causal attention of e4m3 tensors with a scale per head, and weights of e4m3."""
+def causal(b, h, q, kv):
+    return q >= kv
+
+
+def eights(mask_mod=causal, **more):
+    """Attention of e4m3 tensors with a scale per head, and weights of e4m3."""
     formats = dict.fromkeys(("q_dtype", "k_dtype", "v_dtype", "weights_dtype"), "float8_e4m3fn")
     formats |= dict.fromkeys(("q_scale", "k_scale", "v_scale"), (1, 2)) | {"dtype": "bfloat16", "v_transposed": True}
-    return attention.general(1, 2, 512, 512, 128, mask_mod=lambda b, h, q, kv: q >= kv, **formats, **more)
+    return attention.general(1, 2, 512, 512, 128, mask_mod=mask_mod, **formats, **more)
 
 
 def capped(s, b, h, q, kv):
@@ -47,6 +51,10 @@ KERNELS = {
     "lse": (lambda: attention.causal(**{**BIG, "head_dim": 64}, dtype="bfloat16", return_lse=True), {"block_q": 64}),
     "e4m3": (eights, {}),
     "e4m3, capped": (lambda: eights(score_mod=capped, return_lse=True), {"persistent": True}),
+    "e4m3, half of the weights float16": (
+        lambda: eights(None),
+        {"block_kv": 256, "persistent": True, "rounded_weights": "mixed"},
+    ),
     "keys of 192": (lambda: attention.causal(**{**BIG, "head_dim": 192}, v_head_dim=128), {"block_kv": 64}),
     "relative bias": (biased, {}),
     "relative bias, causal": (lambda: biased(mask_mod=lambda b, h, q, kv: q >= kv), {}),

@@ -11,16 +11,18 @@ import pytest
 import torch
 
 from neptune_lab.gluon_simulator import Simulator
+from neptune_lab.htile import from_text, to_text, verify
 from neptune_lab.htile_to_gluon import why_unsupported
 from neptune_lab.operators import Operator, attention, math
 from neptune_lab.pipeline import tuned
+from neptune_lab.pipeline.validate import triton_numpy
 from neptune_lab.target import Target
 
 E4 = "float8_e4m3fn"
 HOPPER = Target("cuda", (9, 0))
 # Of weights of e4m3 (docs/concepts/numbers.md).
 TOLERANCE = 3e-2
-OF_SPLIT = 2e-2  # the first half of each tile of keys with weights that are two numbers
+OF_SPLIT = 2e-2  # the first half of each tile of keys with weights that are two numbers, or float16
 
 
 def causal(b: Any, h: Any, q: Any, kv: Any) -> Any:
@@ -47,8 +49,13 @@ def as_torch(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(array.view(np.uint8)).view(getattr(torch, array.dtype.name))
 
 
+def array_of(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.numpy() if tensor.dtype == torch.float16 else tensor.float().numpy()
+
+
 def run(kernel: Any, inputs: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
-    out = Simulator(kernel.source, 5)(kernel.triton.entry, *map(as_torch, inputs.values()))
+    simulator = Simulator(kernel.source, 5, triton=triton_numpy.for_tensors(array_of))
+    out = simulator(kernel.triton.entry, *map(as_torch, inputs.values()))
     return tuple(t.double().numpy() for t in (out if isinstance(out, tuple) else (out,)))
 
 
@@ -119,7 +126,18 @@ def test_weights_that_are_two_numbers(name: str):
     assert source.count("_rounded_and_rest(") > 1  # its definition, and calls
 
 
+@pytest.mark.one_in(14)
+@pytest.mark.parametrize("name", OPERATORS)
+def test_weights_of_which_half_are_float16(name: str):
+    """Where tiles do not divide the keys, those weights are two numbers."""
+    source = check(OPERATORS[name](), OF_SPLIT, rounded_weights="mixed")
+    mixed = name != "keys that tiles do not divide"
+    assert ("_fill_both(" in source) == mixed
+    assert ("_rounded_and_rest(" in source) != mixed
+
+
 @pytest.mark.one_in(5)
+@pytest.mark.parametrize("weights", ["split", "mixed"])
 @pytest.mark.parametrize(
     "options",
     [
@@ -131,8 +149,19 @@ def test_weights_that_are_two_numbers(name: str):
     ],
     ids=str,
 )
-def test_options_of_weights_that_are_two_numbers(options: dict[str, Any]):
-    check(eights(causal, heads=4, q_len=512, kv_len=512), OF_SPLIT, rounded_weights="split", **options)
+def test_options_of_weights_with_more_digits(options: dict[str, Any], weights: str):
+    check(eights(causal, heads=4, q_len=512, kv_len=512), OF_SPLIT, rounded_weights=weights, **options)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_keys_that_both_products_weigh_are_refused(number: int):
+    kernel = by_name.compile(eights(), "rolling_update", block_q=128, block_kv=64, rounded_weights="mixed")
+    parts = to_text(kernel.htile).split("] < 32,")
+    assert len(parts) == 4
+    program = from_text("] < 32,".join(parts[: number + 1]) + "] < 16," + "] < 32,".join(parts[number + 1 :]))
+    verify(program)
+    assert why_unsupported(kernel.htile, kernel.htile.kernels[1]) is None
+    assert "is added to another product" in (why_unsupported(program, program.kernels[1]) or "")
 
 
 def test_tiles_of_too_few_keys_for_weights_that_are_two_numbers():
@@ -295,3 +324,4 @@ def test_the_choice_of_keys_per_tile(sizes: dict[str, int], keys: int | None):
     else:
         assert choice is not None
         assert (choice.sizes.block_kv, choice.code.persistent) == (keys, keys == 256)
+        assert choice.code.rounded_weights == ("mixed" if keys == 256 else "single")

@@ -65,5 +65,9 @@ def test_the_simulator_reads_no_product_that_may_still_run():
     second = Pending(one, Memory(np.ones((4, 4), np.float32)), first, use_acc=True)
     np.testing.assert_array_equal(wait_for_products(0, [second]), np.full((4, 4), 8.0))
     np.testing.assert_array_equal(wait_for_products(1, [first]), np.full((4, 4), 4.0))
-    with pytest.raises(AssertionError, match="may still run"):
-        wait_for_products(1, [second])
+    running = wait_for_products(1, [second])
+    for read in (lambda: running + one, lambda: one + running, lambda: np.asarray(running)):
+        with pytest.raises((AssertionError, TypeError), match="may still run"):
+            read()
+    added = Pending(one, Memory(np.ones((4, 4), np.float32)), running, use_acc=True)
+    np.testing.assert_array_equal(wait_for_products(0, [added]), np.full((4, 4), 12.0))

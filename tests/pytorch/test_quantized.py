@@ -117,12 +117,12 @@ def test_weights_of_8_bits(q_dtype: torch.dtype, shape: str):
     checked(tensors, scales, None if shape == "decode" else causal, OF_EIGHTS, weights_dtype=E4)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("q_dtype", [E4, BF16])
-def test_weights_of_8_bits_that_are_two_numbers(q_dtype: torch.dtype, shape: str):
+@pytest.mark.parametrize(("q_dtype", "weights"), [(E4, "split"), (BF16, "split"), (E4, "mixed")])
+def test_weights_of_8_bits_with_more_digits(q_dtype: torch.dtype, weights: str, shape: str):
     tensors, scales = case(2, (q_dtype, E4, E4), SHAPES[shape], ["heads"] * 3)
-    options = {"rounded_weights": "split"}
+    options = {"rounded_weights": weights}
     mask = None if shape == "decode" else causal
     checked(tensors, scales, mask, OF_SPLIT, weights_dtype=E4, kernel_options=options)
 

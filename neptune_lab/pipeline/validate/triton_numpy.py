@@ -213,6 +213,10 @@ class _Function:
         return launch
 
 
+# As in Triton's interpreter.
+_KNOBS = SimpleNamespace(runtime=SimpleNamespace(interpret=True))
+
+
 def for_tensors(
     array_of: Callable[[Any], np.ndarray], keep: Callable[[Any, np.ndarray], None] = lambda tensor, array: None
 ) -> SimpleNamespace:
@@ -225,9 +229,11 @@ def for_tensors(
     language = _Language()
 
     def jit(function: Callable[..., Any] | None = None, do_not_specialize: Sequence[str] = ()) -> Any:
-        return jit if function is None else _OnTensors(function, language, array_of, keep)
+        if function is None:
+            return jit
+        return _OnTensors(_WITHOUT_BITS.get(function.__name__) or function, language, array_of, keep)
 
-    return SimpleNamespace(jit=jit, language=language)
+    return SimpleNamespace(jit=jit, language=language, knobs=_KNOBS)
 
 
 class _OnTensors(_Function):
@@ -327,7 +333,7 @@ def run_sets(
         "triton": SimpleNamespace(
             jit=jit,
             set_allocator=lambda f: None,
-            knobs=SimpleNamespace(runtime=SimpleNamespace(interpret=True)),
+            knobs=_KNOBS,
         ),
         "tl": language,
         "pow": np.power,
