@@ -22,8 +22,7 @@ from neptune_lab.htile_to_triton.descriptors import BYTES
 from neptune_lab.htile_to_triton.helpers import ASK, INTERPRETED
 from neptune_lab.htile_to_triton.helpers import HELPERS as TRITON_HELPERS
 from neptune_lab.htile_to_triton.kernel import emit_kernel as emit_triton_kernel
-from neptune_lab.htile_to_triton.module import (
-    Writer,
+from neptune_lab.htile_to_triton.launcher import (
     described,
     descriptor_text,
     docstring,
@@ -32,12 +31,11 @@ from neptune_lab.htile_to_triton.module import (
     python_text,
     signature,
     write_allocations,
-    write_helper,
-    write_kernel,
     write_sizes,
 )
+from neptune_lab.htile_to_triton.module import write_helper, write_kernel
 from neptune_lab.htile_to_triton.scope import UniqueNames
-from neptune_lab.htile_to_triton.source import EmittedModule, KernelSource
+from neptune_lab.htile_to_triton.source import EmittedModule, KernelSource, Writer
 from neptune_lab.strict.emitted import check_emitted
 
 

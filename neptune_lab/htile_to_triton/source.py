@@ -79,3 +79,20 @@ class EmittedModule:
     kernels: tuple[KernelSource, ...]
     lines: tuple[SourceLine, ...]
     notes: tuple[str, ...] = ()
+
+
+class Writer:
+    """The lines of a module; lines that compute are linked to their HTile nodes."""
+
+    def __init__(self) -> None:
+        self.text: list[str] = []
+        self.lines: list[SourceLine] = []
+
+    def plain(self, *texts: str) -> None:
+        """Appends lines that do not compute; a text may have several."""
+        self.text += [line for text in texts for line in text.split("\n")]
+
+    def linked(self, kernel: str, text: str, nodes: tuple[str, ...], origin: str) -> None:
+        """Appends a line that computes; the arguments are fields of `SourceLine`."""
+        self.text.append(text)
+        self.lines.append(SourceLine(kernel, len(self.text), text, nodes, origin))
