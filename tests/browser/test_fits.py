@@ -31,8 +31,9 @@ def weighted_square() -> nl.operators.Operator:
 REPAIRED = {"step": 1, "phase": "repaired"}
 
 
-def test_every_button_can_be_reached_and_no_sentence_is_cut(live):
-    drawn = live(figure1(), REPAIRED, width=990)
+@pytest.mark.parametrize("width", [390, 990])
+def test_every_button_can_be_reached_and_no_sentence_is_cut(live, width: int):
+    drawn = live(figure1(), REPAIRED, width=width)
     expect(drawn.root.locator(".chip.whole")).to_contain_text("no kernel")
     outside = drawn.root.locator("header, .story, .strip").evaluate_all(
         "all => all.flatMap(e => [...e.querySelectorAll('button, p')]).filter(b => b.offsetParent)"
@@ -40,6 +41,11 @@ def test_every_button_can_be_reached_and_no_sentence_is_cut(live):
         " || b.scrollHeight > b.clientHeight + 2).map(b => b.innerText)"
     )
     assert outside == []
+    if width == 390:  # all panes in one column, each high enough to show something
+        bodies = drawn.root.locator(".pane:visible .body, .pane:visible .wide").evaluate_all(
+            "all => all.map(e => e.clientHeight)"
+        )
+        assert min(bodies) > 90, bodies
 
 
 @pytest.mark.nightly

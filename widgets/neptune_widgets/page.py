@@ -24,7 +24,10 @@ POLICY = (
 
 
 # The page has nothing else to show: no border, and all the height there is.
-_WHOLE = "main>.nx.nx{height:100vh;max-height:none;border:0;border-radius:0;resize:none}"
+_WHOLE = (
+    "main>.nx.nx{height:100vh;max-height:none;border:0;border-radius:0;resize:none}"
+    "main>.nx.nx.thin{height:max(100vh,1200px)}"
+)
 
 _NOT_BUILT = """export default { render({ el }) {
   el.textContent = "The explorer's page is not built: run `npm install && npm run build` in widgets/.";

@@ -21,7 +21,8 @@ export const STORY_STYLE = `
 .nx .story li button[aria-current="step"] { background: var(--accent); border-color: var(--accent); color: var(--bg); }
 .nx .story p { flex: 1; min-width: 0; font-size: 13px; max-height: 3.9em; overflow: auto; }
 .nx .story .do { flex: none; display: flex; gap: 6px; }
-.nx.mid .story, .nx.narrow .story ol { flex-wrap: wrap; }
+.nx.mid .story { flex-wrap: wrap; }
+.nx.narrow .story ol { flex: 0 1 auto; flex-wrap: wrap; }
 .nx.mid .story .do { margin-left: auto; }
 .nx.mid .story p { flex: 1 1 100%; order: 3; max-height: none; }
 `;
