@@ -19,7 +19,7 @@ from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.walk import rewrite
 from neptune_lab.htile_to_gluon.joint import joined
 from neptune_lab.htile_to_gluon.joint.match import joint_of
-from neptune_lab.htile_to_gluon.joint.pairs import after_pairs, pairs_of
+from neptune_lab.htile_to_gluon.joint.pairs import after_pairs, copied, pairs_of
 from neptune_lab.htile_to_gluon.structure import UnsupportedKernel
 from neptune_lab.operators import Operator, attention, training
 from neptune_lab.pipeline.compile import compile_choice
@@ -103,7 +103,7 @@ def both_nests() -> nl.Kernel:
 def test_gradients(lengths: tuple[int, int], width: int, transposed: bool):
     op = with_bias(*lengths, width, transposed=transposed)
     kernel = backward(op, IN_ORDER, None)
-    assert kernel.triton.kernels[1].language == "gluon"
+    assert [k.language for k in kernel.triton.kernels] == ["triton", "gluon", "triton"], "no sum over one sample"
     assert simulated(kernel, op, transposed=transposed) < 1e-2
 
 
@@ -236,6 +236,47 @@ def test_what_reads_pairs_comes_after_both_nests():
     assert [k.name for k in joined(program, in_order=True).program.kernels][
         -1
     ] == "attention_general_backward_d_bias_sum"
+
+
+@cache
+def one_sample() -> nl.Kernel:
+    return backward(with_bias(256, 256, 64), IN_ORDER, None)
+
+
+def twice(expr: ir.TileExpr) -> ir.TileExpr:
+    is_wide = isinstance(expr, ir.Cast) and expr.dtype == "float32"
+    return ir.Elementwise("add", (expr, expr), "float32") if is_wide else expr
+
+
+def first_row(expr: ir.TileExpr) -> ir.TileExpr:
+    if not isinstance(expr, ir.Access) or expr.tensor != "d_score_bfloat16":
+        return expr
+    (*outer, _, columns) = expr.index
+    return replace(expr, index=(*outer, ir.Int(0), columns))
+
+
+@pytest.mark.parametrize(
+    ("change", "copies"),
+    [(None, True), (twice, False), (first_row, False)],
+    ids=["as it is", "twice", "the first row"],
+)
+def test_a_tensor_is_stored_in_place_of_another_that_only_copies_it(change: Any, copies: bool):
+    program = one_sample().htile
+    if change is not None:
+        name = "attention_general_backward_d_bias_sum"
+        made = changed(name, lambda s: replace(s, value=rewrite(s.value, change)), program)
+        assert made != program
+        program = made
+    found = pairs_of(program)
+    assert found is not None
+    assert (copied(program, found) is not None) == copies
+
+
+def test_a_sum_over_samples_is_no_copy():
+    program = both_nests().htile
+    found = pairs_of(program)
+    assert found is not None
+    assert copied(program, found) is None
 
 
 def test_a_transposed_tile_has_the_elements_of_the_other_nest():

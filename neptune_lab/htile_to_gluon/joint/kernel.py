@@ -17,7 +17,7 @@ from neptune_lab.htile_to_gluon.joint.by_sizes import joint_by_sizes
 from neptune_lab.htile_to_gluon.joint.consumer import JointConsumer
 from neptune_lab.htile_to_gluon.joint.diagonals import without
 from neptune_lab.htile_to_gluon.joint.match import Joint
-from neptune_lab.htile_to_gluon.joint.pairs import after_pairs
+from neptune_lab.htile_to_gluon.joint.pairs import after_pairs, copied
 from neptune_lab.htile_to_gluon.joint.parts import parts_shape, sum_of_parts
 from neptune_lab.htile_to_gluon.joint.plan import Plan, plan_of
 from neptune_lab.htile_to_gluon.joint.producer import ADDER, CONSUMERS, TICKET, emit_adder, emit_producer
@@ -113,8 +113,13 @@ def joined(program: ir.Program, *, in_order: bool = False) -> Joined:
     kernels: list[ir.Kernel] = []
     zeroed = False
     late = () if joint.pairs is None else _after_pairs(program, joint)
+    copy = None if joint.pairs is None else copied(program, joint.pairs)
+    if joint.pairs is not None and copy is not None:
+        late = tuple(kernel for kernel in late if kernel is not copy[0])
+        joint = replace(joint, pairs=replace(joint.pairs, output=copy[1]))
+    left_out = {kernel.name for kernel in late} | {joint.other.name} | ({copy[0].name} if copy else set[str]())
     for kernel in program.kernels:
-        if kernel.name == joint.other.name or kernel in late:
+        if kernel.name in left_out:
             continue
         if kernel.name == joint.kernel.name:
             if not zeroed:

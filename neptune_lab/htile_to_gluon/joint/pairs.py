@@ -32,10 +32,12 @@ class Pairs:
 
     Args:
         stored: the statements of the kernel `maker` that store it, and the loop around each; None: it is outside.
+        output: a tensor of the same elements, in the same order, that is stored in its place; "": there is none.
     """
 
     stored: tuple[tuple[ir.For | None, ir.Store], ...]
     maker: str
+    output: str = ""
 
     @property
     def statement(self) -> ir.Store:
@@ -100,6 +102,64 @@ def after_pairs(program: ir.Program, found: Pairs) -> tuple[ir.Kernel, ...]:
     return tuple(late)
 
 
+def copied(program: ir.Program, found: Pairs) -> tuple[ir.Kernel, str] | None:
+    """The kernel that only copies the tensor to another one, and the name of that; None if there is none.
+
+    The gradient of a bias is a sum over samples, of which there may be one:
+
+        s[h, i, j:j+n] = float32(t[0, h, i, j:j+n])
+        d[h, i, j:j+n] = bfloat16(s[h, i, j:j+n])
+
+    Formal statement: nothing else reads t.  Each element of d is one of t at the same indices, those of dimensions of
+    one element left out, and both have one dtype, to and from which conversions to float32 are exact.
+    """
+    tensor = program.tensor(found.tensor)
+    readers = [k for k in program.kernels if any(found.tensor in read_tensors(s) for s in stores(k.body))]
+    if tensor.space != "global" or len(readers) != 1 or tensor.dtype not in HALVES:
+        return None
+    (kernel,) = readers
+    values: dict[ir.Access, tuple[ir.Index, ...] | None] = {}
+    outputs: list[tuple[ir.Access, tuple[ir.Index, ...] | None]] = []
+    for stmt in kernel.body:
+        if not isinstance(stmt, ir.Store) or stmt.mask is not None:
+            return None
+        made = _index_of_copied(program, stmt.value, found.tensor, values)
+        if program.tensor(stmt.target.tensor).space == "chip":
+            values[stmt.target] = None if stmt.target in values else made
+        else:
+            outputs.append((stmt.target, made))
+    if len(outputs) != 1:
+        return None
+    ((target, index),) = outputs
+    if index is None:
+        return None
+    output = program.tensor(target.tensor)
+    kept = tuple(i for i, extent in zip(index, tensor.shape, strict=True) if extent > 1)
+    mine = tuple(i for i, extent in zip(target.index, output.shape, strict=True) if extent > 1)
+    alike = (output.dtype, output.strides, output.sizes, output.steps) == (tensor.dtype, None, None, None)
+    elsewhere = [k for k in program.kernels if k is not kernel and output.name in written_tensors(k)]
+    return (kernel, output.name) if alike and kept == mine and not elsewhere else None
+
+
+def _index_of_copied(
+    program: ir.Program, expr: ir.TileExpr, name: str, values: dict[ir.Access, tuple[ir.Index, ...] | None]
+) -> tuple[ir.Index, ...] | None:
+    """The index at which a tile has the elements of a tensor, unchanged; None if it has other values."""
+    match expr:
+        case ir.Access(tensor=tensor, index=index) if tensor == name and not any(map(_is_new, index)):
+            return index
+        case ir.Access():
+            return values.get(expr)
+        case ir.Cast(arg=arg, dtype=dtype) if dtype in ("float32", program.tensor(name).dtype):
+            return _index_of_copied(program, arg, name, values)
+        case _:
+            return None
+
+
+def _is_new(index: ir.Index) -> bool:
+    return isinstance(index, ir.NewAxis)
+
+
 def check_pairs(
     program: ir.Program,
     found: Pairs,
@@ -145,4 +205,4 @@ def _is_at(stored: ir.Store, terms: Terms) -> bool:
     return all(isinstance(at, ir.Slice) and same_index(at, mine) for at, mine in places)
 
 
-__all__ = ["Pairs", "after_pairs", "check_pairs", "pairs_of", "without_stores"]
+__all__ = ["Pairs", "after_pairs", "check_pairs", "copied", "pairs_of", "without_stores"]

@@ -13,6 +13,7 @@ from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.helpers import EVEN, ORDERED_BYTES, ORDERED_CACHE, ORDERED_HEADS
 from neptune_lab.htile_to_gluon.joint.buffers import Held, held_tile, ring_of, through
 from neptune_lab.htile_to_gluon.joint.match import KEYS, Joint
+from neptune_lab.htile_to_gluon.joint.pairs import Pairs
 from neptune_lab.htile_to_gluon.joint.parts import NUMBERS, TILE_COLUMNS, WARP_ROWS
 from neptune_lab.htile_to_gluon.joint.regroup import regrouped
 from neptune_lab.htile_to_gluon.joint.squares import Square, with_squares
@@ -250,7 +251,8 @@ class Plan:
     def place_in_pairs(self, ctx: GluonContext, this: LoopPart, consumer: str) -> str:
         """Where a consumer stores its pairs of a tile: a row and a column, or a matrix, a row and a column."""
         assert self.pairs is not None
-        shape, heads = sizes_of(ctx.program.tensor(self.pairs.tensor)), self.joint.heads
+        assert self.joint.pairs is not None
+        shape, heads = sizes_of(ctx.program.tensor(self.joint.pairs.tensor)), self.joint.heads
         queries = columns_of(this).start
         keys = next(i for i in tile_dims(this.leading[0].store.target.index) if isinstance(i, ir.Slice)).start
         column = f"{ctx.index(keys, ADD)} + {consumer} * {ROWS}"
@@ -330,18 +332,19 @@ def plan_of(
         _check_row_work(program, this)
     share = width // 2 if queries == ROWS else width
     described = through(program.tensor(total), (ROWS, share), (queries, width), names)
-    pairs = None if joint.pairs is None else _of_pairs(program.tensor(joint.pairs.tensor), queries, names)
+    pairs = None if joint.pairs is None else _of_pairs(program, joint.pairs, queries, names)
     made = (names.fresh(name) for name in ("turns", "turned", "stage", "staged", "freed"))
     tiles = (held, rings, queries, vectors, squares, 2)
     plan = Plan(joint, structure, *tiles, described, share, *made, order=order, parts=parts, pairs=pairs)
     return program, plan
 
 
-def _of_pairs(tensor: ir.Tensor, queries: int, names: UniqueNames) -> HostDescriptor:
+def _of_pairs(program: ir.Program, pairs: Pairs, queries: int, names: UniqueNames) -> HostDescriptor:
     """The descriptor through which a consumer stores its part of a tile of pairs."""
+    tensor = program.tensor(pairs.tensor)
     if tensor.shape[-1] * BYTES[tensor.dtype] % ALIGNMENT:
         raise UnsupportedKernel(f"the rows of {tensor.name} do not begin at multiples of {ALIGNMENT} bytes")
-    return through(tensor, (queries, ROWS), (queries, KEYS), names)
+    return through(replace(tensor, name=pairs.output or tensor.name), (queries, ROWS), (queries, KEYS), names)
 
 
 def _begin_apart(joint: Joint) -> bool:
