@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from neptune_lab.htile.nodes import Access, Arith, Elementwise, IndexExpr, Int, Literal, Slice, Store, Tensor, TileExpr
+from neptune_lab.htile.nodes import Access, Arith, Elementwise, IndexExpr, Int, Literal, Store, TileExpr
 from neptune_lab.htile.shapes import shape_of_access
 from neptune_lab.htile.walk import reads
 from neptune_lab.htile_to_gluon.barriers import Barriers, RelayedBarriers, full
@@ -29,6 +29,7 @@ from neptune_lab.htile_to_gluon.producer import for_tiles_of_program, next_tile
 from neptune_lab.htile_to_gluon.rows import CONSUMER, part, part_of_store
 from neptune_lab.htile_to_gluon.shared_body import Body, Mask, bodies
 from neptune_lab.htile_to_gluon.shared_memory import RingBuffer, SharedMemory, by_ring, left_access
+from neptune_lab.htile_to_gluon.staged_outputs import StagedOutputs
 from neptune_lab.htile_to_gluon.structure import LoopPart, Product
 from neptune_lab.htile_to_gluon.summed_columns import WHOLE, Part, summed_parts
 from neptune_lab.htile_to_gluon.tile_schedule import (
@@ -39,11 +40,8 @@ from neptune_lab.htile_to_gluon.tile_schedule import (
     tiles_of_parts,
     tiles_text,
 )
-from neptune_lab.htile_to_triton.context import HostDescriptor
-from neptune_lab.htile_to_triton.descriptors import host_descriptor, leaves_matrix
 from neptune_lab.htile_to_triton.scope import Draft, Scope
-from neptune_lab.strict.dtypes import HALVES
-from neptune_lab.wrapping import Doc, Loose, call, seq
+from neptune_lab.wrapping import Loose, call, seq
 
 
 class Consumer:
@@ -59,12 +57,10 @@ class Consumer:
         self.shared = shared
         self.structure = ctx.structure
         self.rows, self.each = ctx.structure.rows, ctx.structure.each
-        self.stages_matrices = staged
         self.me = ctx.variables[CONSUMER][0]
         self.barriers = (RelayedBarriers if ctx.structure.whole else Barriers)(ctx, self.me)
         self.ping_pong = ctx.gluon.ping_pong and self.structure.warp_groups == 2
-        # Output -> its buffer, tile shape, dtype, whether it is copied to one of several matrices.
-        self.staged: dict[str, tuple[str, tuple[int, ...], str, bool]] = {}
+        self.outputs = StagedOutputs(ctx, shared, self.me, matrices=staged)
         self.carried = _carried(self.structure.parts, self.structure.after)
         for stmt in self.structure.before:
             self.carried |= {stmt.target.tensor}
@@ -96,7 +92,7 @@ class Consumer:
         if self.ping_pong:
             self.barriers.open_turns()
         for_tiles_of_program(ctx, self._tile, self._prefetch_first_tile if self.prefetched else None)
-        if self.staged:
+        if self.outputs.of:
             ctx.line("tma.store_wait(0)")
 
     def _tile(self) -> None:
@@ -136,13 +132,6 @@ class Consumer:
         tiles = [f"{r.ready}.index({slot}), {parity}{more}" for r in self.shared.resident]
         self.barriers.wait([*tiles, *(full(ring, more) for ring in dict.fromkeys(self.shared.leading))])
         self._issue_leading(this)
-
-    @property
-    def buffers(self) -> dict[str, tuple[str, tuple[int, ...], str, bool]]:
-        """Shared memory for outputs only: name -> tensor, tile shape, dtype, whether it is of one of several
-        matrices."""
-        resident = {h.buffer for h in self.shared.resident}
-        return {n: (t, shape, dtype, m) for t, (n, shape, dtype, m) in self.staged.items() if n not in resident}
 
     # -- tiles ----------------------------------------------------------------------------------------------
 
@@ -368,53 +357,11 @@ class Consumer:
             return
         columns = shape[1] if len(shape) == 2 else ctx.columns
         result = whole_tile(ctx, stmt.value, shape, tensor.dtype)
-        found = self._described(stmt.target, tensor)
+        found = self.outputs.descriptor(stmt.target, tensor)
         if found is None:
             ctx.line(store(ctx, stmt.target, result, columns))
         else:
-            self._copy_out(tensor.name, shape, tensor.dtype, result, *found)
-
-    def _described(self, target: Access, tensor: Tensor) -> tuple[HostDescriptor, tuple[str, ...]] | None:
-        """The descriptor through which an output is stored, and the tile's place there; None: it has none."""
-        if tensor.dtype not in HALVES:
-            return None
-        rows, columns = ([s.extent for s in target.index if isinstance(s, Slice)] + [1, 1])[:2]
-        together = self.rows if rows == self.each else rows
-        if not self.stages_matrices and leaves_matrix(tensor, (together, columns)):
-            return None
-        return host_descriptor(self.ctx, target, together)
-
-    def _copy_out(
-        self,
-        tensor: str,
-        shape: tuple[int, ...],
-        dtype: str,
-        result: Doc,
-        made: HostDescriptor,
-        place: tuple[str, ...],
-    ) -> None:
-        """Stores an output through shared memory and the copy engine, from a resident tile's buffer or its own; of rows
-        past the end of a matrix, the copy engine stores none."""
-        ctx = self.ctx
-        of_matrix = made.matrices is not None
-        alike = (shape, dtype, of_matrix)
-        reusable = [h.buffer for h in self.shared.resident if (h.shape, h.dtype, h.of_matrix) == alike]
-        taken = {name for name, *_ in self.staged.values()}
-        if tensor in self.staged:
-            buffer = self.staged[tensor][0]
-        elif not self.shared.persistent and reusable and reusable[0] not in taken:
-            buffer = reusable[0]
-        else:
-            buffer = ctx.names.fresh(f"{tensor}_staged")
-        self.staged[tensor] = (buffer, shape, dtype, of_matrix)
-        if self.shared.persistent:
-            ctx.line("tma.store_wait(0)")
-            ctx.line(f"{ctx.helper('_meet')}()")
-        reshaped = f".reshape({[*shape]})" if of_matrix else ""
-        ctx.line(call(f"{buffer}.index({self.me}){reshaped}.store", result))
-        ctx.line("fence_async_shared()")
-        at = f"[{', '.join(place)}]"
-        ctx.line(call(ctx.helper("_copy_out"), made.parameter, at, f"{buffer}.index({self.me})"))
+            self.outputs.copy_out(tensor, shape, result, *found)
 
 
 def _right(ring: RingBuffer, product: Product, summed: Part = WHOLE) -> str:

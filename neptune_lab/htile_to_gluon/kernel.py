@@ -154,7 +154,7 @@ class _Warps:
     @property
     def size(self) -> int:
         """Bytes of shared memory."""
-        outputs = sum(tile_bytes(shape, dtype) for _, shape, dtype, _ in self.consumer.buffers.values())
+        outputs = sum(tile_bytes(staged.shape, staged.dtype) for staged in self.consumer.outputs.buffers.values())
         return self.shared.size + self.shared.consumers * outputs + BARRIERS
 
     @property
@@ -259,7 +259,7 @@ def _functions(kernel: Kernel, name: str, warps: _Warps) -> list[KernelLine]:
         *(d.parameter for d in outputs),
         *sizes_of_each[1],
         *warps.shared.parameters,
-        *warps.consumer.buffers,
+        *(staged.buffer for staged in warps.consumer.outputs.buffers.values()),
     ]
     of_relay = [] if warps.relay is None else lines_of(warps.relay.ctx)
     for_relay = [
@@ -372,8 +372,8 @@ def _entry(
             body.append(f"{halves.slots} = gl.allocate_shared_memory({gluon_dtype(halves.dtype)}, {extents}, {layout})")
         body.append(f"{ring.full} = _barriers({shared.stages}, 1)")
         body.append(f"{ring.empty} = _barriers({shared.stages}, {groups})")
-    for buffer, (tensor, shape, dtype, of_matrix) in warps.consumer.buffers.items():
-        allocate(buffer, number, tensor, shape, dtype, of_matrix)
+    for tensor, staged in warps.consumer.outputs.buffers.items():
+        allocate(staged.buffer, number, tensor, staged.shape, staged.dtype, staged.of_matrix)
     relays = 0 if warps.relay is None else groups
     body += ["gl.warp_specialize(", "    ["]
     for arguments, function in (
