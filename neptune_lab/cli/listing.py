@@ -52,7 +52,8 @@ def listing(options: Container[str]) -> dict[str, Any]:
 
 def as_text(found: dict[str, Any]) -> str:
     """A listing as lines of text."""
-    lines = ["operators", *(f"  {o['name']:<20} {' '.join(o['options'])}" for o in found["operators"])]
+    width = max(len(o["name"]) for o in found["operators"])
+    lines = ["operators", *(f"  {o['name']:<{width}} {' '.join(o['options'])}" for o in found["operators"])]
     lines += ["", "presets (published sizes, which options can change; presets without a length need --seq)"]
     for preset in found["presets"]:
         sizes = " ".join(f"{n}={v}" for n, v in preset["sizes"].items())
