@@ -16,7 +16,7 @@ from neptune_lab.autotune.few_rows import FewRows
 from neptune_lab.autotune.nests import DEFAULT_WARPS, Nests, entry
 from neptune_lab.autotune.resolved import Resolver
 from neptune_lab.autotune.shared_memory import GROUP_ROWS, GROUP_WARPS
-from neptune_lab.autotune.space import Space, Subspace, space
+from neptune_lab.autotune.space import Space, Subspace, has_tanh, space
 from neptune_lab.choice import Choice, CodeOptions
 from neptune_lab.errors import NeptuneError, TuneError
 from neptune_lab.loop_ir import tree
@@ -45,6 +45,9 @@ FEWEST_ELEMENTS, MANY_ELEMENTS, WIDE = 12_000, 40_000, 128
 SHARED_GLUON, SHARED_TRITON = 2, 3
 # Kernels that take less time, and accumulate no more columns, get tiles of one group of warps.
 SMALL_S, SMALL_COLUMNS = 50e-6, 256
+# Programs that see no more columns have at most 32 tiles of 64, wherever these begin; with rows of so many columns,
+# shared memory has room for outputs beside what persistent programs load ahead.
+SURELY_SHORT, SURELY_STORED = 2048 - 2 * GROUP_ROWS, 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +152,7 @@ def ranking(
     order = [*rest, first] if others else [first, *rest]
     ordered = sorted(order, key=lambda other: other.seconds) if others else order
     small = any(one.origin == GLUON and _is_small(resolve, most, one.seconds) for one in usual)
+    small = small and not _is_surely_persistent(operator, resolve, most, target)
     return Ranking(tuple(ordered), calibrated.told, small)
 
 
@@ -238,6 +242,16 @@ def _is_small(resolve: Resolver, most: int, seconds: float) -> bool:
     program, nest = resolve.program, resolve.nests[0]
     shown = most / columns_of(program, nest)
     return len(resolve.nests) == 1 and seconds * shown < SMALL_S and accumulated(program, nest) <= SMALL_COLUMNS
+
+
+def _is_surely_persistent(operator: Operator, resolve: Resolver, most: int, target: Target) -> bool:
+    """Whether `pipeline.hopper` would refuse tiles of one group of warps, since persistent programs of two are faster:
+    so these are not even compiled.  It says so of kernels without tanh that have room for outputs, many programs and
+    few tiles."""
+    program, nest = resolve.program, resolve.nests[0]
+    many = parallelism(program, nest, GROUP_ROWS) > 2 * target.sm_count
+    narrow = max(folded(program, nest), accumulated(program, nest)) <= SURELY_STORED
+    return most <= SURELY_SHORT and many and narrow and not has_tanh(operator)
 
 
 def _space(operator: Operator, target: Target, calibrated: Calibration, template: str | None) -> Iterator[Choice]:

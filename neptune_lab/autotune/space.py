@@ -274,7 +274,7 @@ def _shared_knobs(operator: Operator, nests: Nests, target: Target) -> tuple[Kno
         knobs.append(Knob("interleave", (1, 2)))
     if not all(nest.has_product for nest in every):
         knobs.append(Knob("loop_stages", LOOP_STAGES))
-    if target.hardware_tanh and _has_tanh(operator):
+    if target.hardware_tanh and has_tanh(operator):
         knobs.append(Knob("tanh", ("exp2", "hardware")))
     return tuple(knobs)
 
@@ -291,11 +291,12 @@ def _gluon_knobs(operator: Operator, nests: Nests, target: Target) -> tuple[Knob
     switches = (Knob(name, (False, True)) for name in ("ping_pong", "tie", "persistent"))
     sharing = Knob("heads_together", GLUON_HEADS)
     knobs = (Knob("block_kv", tiles), Knob("ring_stages", GLUON_STAGES), *switches, sharing)
-    tanh = target.hardware_tanh and _has_tanh(operator)
+    tanh = target.hardware_tanh and has_tanh(operator)
     return (*knobs, Knob("tanh", ("exp2", "hardware"))) if tiles and tanh else knobs if tiles else ()
 
 
-def _has_tanh(operator: Operator) -> bool:
+def has_tanh(operator: Operator) -> bool:
+    """Whether some element is a hyperbolic tangent."""
     return any(
         isinstance(expr, Op) and expr.name == "tanh"
         for block in tree.blocks(operator.program)

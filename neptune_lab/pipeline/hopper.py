@@ -60,6 +60,8 @@ def gluon_kernel(make: Callable[[Choice], Kernel], choice: Choice, *, small: boo
         The kernel; None if it would spill registers, or is refused.
     """
     choice = compiled_once(choice)
+    # (Most lengths have a last tile that is not full: text is rarely emitted again.)
+    choice = replace(choice, code=replace(choice.code, tie=True))
     if small and (made := _small(make, choice)) is not None:
         return made
     for config in (choice.sizes, replace(choice.sizes, block_kv=FEWER_COLUMNS)):
@@ -76,9 +78,7 @@ def gluon_kernel(make: Callable[[Choice], Kernel], choice: Choice, *, small: boo
             if (wide := _wider(make, choice, kernel)) is not None:
                 return wide
             persistent = suits_persistence(kernel.htile) and _fills_twice(kernel)
-            if not persistent and not suits_tie(kernel.htile):
-                return kernel
-            return emitted_with(kernel, replace(kernel.code, persistent=persistent, tie=True))
+            return _with_options(kernel, persistent=persistent, tie=persistent or suits_tie(kernel.htile))
     return None
 
 
@@ -105,8 +105,13 @@ def _small(make: Callable[[Choice], Kernel], choice: Choice) -> Kernel | None:
             return None
         if not fits_registers(kernel.htile) or any(map(rounds_to_eights, kernel.htile.kernels)):
             return None
-        return emitted_with(kernel, replace(kernel.code, tie=suits_tie(kernel.htile)))
+        return _with_options(kernel, persistent=False, tie=suits_tie(kernel.htile))
     return None
+
+
+def _with_options(kernel: Kernel, *, persistent: bool, tie: bool) -> Kernel:
+    code = replace(kernel.code, persistent=persistent, tie=tie)
+    return kernel if code == kernel.code else emitted_with(kernel, code)
 
 
 def _wider(make: Callable[[Choice], Kernel], choice: Choice, kernel: Kernel) -> Kernel | None:
@@ -118,7 +123,7 @@ def _wider(make: Callable[[Choice], Kernel], choice: Choice, kernel: Kernel) -> 
     with suppress(*REFUSALS):
         wide = make(replace(choice, config=replace(choice.sizes, block_kv=MORE_COLUMNS), code=mixed))
         if moves_no_weights(wide.htile) and fits_registers(wide.htile):
-            return emitted_with(wide, replace(wide.code, persistent=True))
+            return _with_options(wide, persistent=True, tie=False)
     return None
 
 

@@ -7,6 +7,7 @@ import torch
 
 import neptune_lab as nl
 from neptune_lab import records
+from neptune_lab.autotune import ranking
 from neptune_lab.operators import attention
 from neptune_lab.operators.math import tanh
 from neptune_lab.pipeline import chosen_kernel, tuned
@@ -116,3 +117,15 @@ def test_short_kernels_have_tiles_of_one_consumer(sizes, score, mask, rows):
     assert choice is not None
     assert choice.code.code == "gluon"
     assert choice.sizes.block_q == rows
+
+
+def test_tiles_that_would_be_refused_are_not_compiled(on_a_gpu, monkeypatch):
+    """The ranking foresees that persistent programs of two groups of warps are chosen, and the kernel is the same."""
+    op = attention.general(1, 32, 701, 701, 96, lambda s, b, h, q, kv: s + 0.01 * (kv - q), lambda b, h, q, kv: q >= kv)
+    foreseen = nl.compile(op, validate="none")
+    assert foreseen.code.persistent
+    assert foreseen.code.one_consumer
+    assert not ranking.ranking(op, H200).small
+    monkeypatch.setattr(ranking, "_is_surely_persistent", lambda *of: False)
+    assert ranking.ranking(op, H200).small
+    assert nl.compile(op, validate="none").source == foreseen.source
