@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from neptune_lab.htile import nodes as ir
@@ -186,6 +187,21 @@ def _same(a: ir.Index, b: ir.Index) -> bool:
     return not isinstance(a, ir.NewAxis) and not isinstance(b, ir.NewAxis) and same_index(a, b)
 
 
+@dataclass(frozen=True, slots=True)
+class _Bodies:
+    """The bodies of the functions of a kernel of two nests.
+
+    Args:
+        producer, consumer, adder: the contexts that they were emitted in.
+        counter: the order, and its pointer; empty: programs add in any order.
+    """
+
+    producer: GluonContext
+    consumer: GluonContext
+    adder: GluonContext
+    counter: dict[str, str]
+
+
 def emit_joint(
     made: Joined,
     name: str,
@@ -193,42 +209,19 @@ def emit_joint(
     taken: set[str],
     options: GluonOptions,
 ) -> GluonKernel:
-    """Emits the kernel of two nests as the function `name` and two others; arguments as for `kernel.emit_kernel`.
+    """Emits the kernel of two nests as the function `name` and three others; arguments as for `kernel.emit_kernel`.
 
     Raises:
         UnsupportedKernel: shared memory or registers do not suffice, or the copy engine cannot load a tile.
     """
     used: dict[str, dict[str, None]] = {}
-    program, plan = plan_of(made.program, made.joint, made.total, made.order, UniqueNames(taken), made.parts)
-    limit = options.emit.target.shared_memory
-    if plan.size + BARRIERS > limit:
-        plan = replace(plan, slots=1)  # (of squares)
-    if plan.size + BARRIERS > limit:
-        raise UnsupportedKernel(f"its tiles take {plan.size + BARRIERS} bytes of shared memory, of {limit}")
-    options = replace(options, stages=2, persistent=False)
-    at_launch = plan.order is not None and options.heads_together is None and depends_on_sizes(made.kernel)
-    if options.heads_together is None and not depends_on_sizes(made.kernel):
-        options = replace(options, heads_together=plan.heads_together(program))
-    vectors = [v.descriptor for v in plan.vectors if v.descriptor is not None]
-    loaded = [v.tensor.name for v in plan.vectors if v.descriptor is None]
-    own = {
-        TICKET,
-        ADDER,
-        "lane",
-        "done",
-        "turn",
-        "parity",
-        "phase",
-        "at",
-        "total",
-        "total_pending",
-        plan.total.parameter,
-    }
-    own |= {h.own for h in plan.held} | {v.name for v in plan.vectors} | {d.parameter for d in vectors}
-    own |= {n for r in (*plan.rings, *(s.ring for s in plan.squares)) for n in (r.slot, r.phase)}
-    own |= {f"zeros_{n}" for n in (plan.queries, plan.share)} | ({plan.pairs.parameter} if plan.pairs else set[str]())
-    taken = taken | {*plan.parameters} | own
     kernel = made.kernel
+    program, plan = _plan_that_fits(made, taken, options.emit.target.shared_memory)
+    options = replace(options, stages=2, persistent=False)
+    at_launch = plan.order is not None and options.heads_together is None and depends_on_sizes(kernel)
+    if options.heads_together is None and not depends_on_sizes(kernel):
+        options = replace(options, heads_together=plan.heads_together(program))
+    taken = taken | {*plan.parameters} | _names_of(plan)
     parameters = SizeParameters.of(program, UniqueNames(taken | MODULE_NAMES))
     taken |= {*parameters.sizes.values(), parameters.together}
 
@@ -237,31 +230,89 @@ def emit_joint(
         ctx.at_launch = at_launch
         return ctx
 
+    bodies = _bodies(made, plan, context, taken)
+    used.setdefault("_barriers", {})[kernel.node_id] = None
+    for helper, nodes in used.items():
+        helpers.setdefault(helper, {}).update(nodes)
+    text, pointers, descriptors, sizes = _text(name, kernel, plan, bodies, parameters)
+    return GluonKernel(
+        name,
+        text,
+        tuple(layout_lines({*bodies.consumer.layouts})),
+        pointers,
+        descriptors,
+        tiles(kernel),
+        WIDE_REGISTERS,
+        not rounds_to_eights(kernel),
+        tuple(size for size, parameter in parameters.sizes.items() if parameter in sizes),
+        heads_at_launch(bodies.producer) if parameters.together in sizes else None,
+        in_order=at_launch,
+    )
+
+
+def _plan_that_fits(made: Joined, taken: set[str], limit: int) -> tuple[ir.Program, Plan]:
+    """The program and its plan, with one slot for squares if two are too many.
+
+    Raises:
+        UnsupportedKernel: it takes more than `limit` bytes of shared memory.
+    """
+    program, plan = plan_of(made.program, made.joint, made.total, made.order, UniqueNames(taken), made.parts)
+    if plan.size + BARRIERS > limit:
+        plan = replace(plan, slots=1)
+    if plan.size + BARRIERS > limit:
+        raise UnsupportedKernel(f"its tiles take {plan.size + BARRIERS} bytes of shared memory, of {limit}")
+    return program, plan
+
+
+def _names_of(plan: Plan) -> set[str]:
+    """The names that the functions of a plan use, other than their parameters for shared memory."""
+    own = {TICKET, ADDER, "lane", "done", "turn", "parity", "phase", "at", "total", "total_pending"}
+    own |= {plan.total.parameter, *(h.own for h in plan.held), *(v.name for v in plan.vectors)}
+    own |= {v.descriptor.parameter for v in plan.vectors if v.descriptor is not None}
+    own |= {n for r in (*plan.rings, *(s.ring for s in plan.squares)) for n in (r.slot, r.phase)}
+    own |= {f"zeros_{n}" for n in (plan.queries, plan.share)}
+    return own | ({plan.pairs.parameter} if plan.pairs else set[str]())
+
+
+def _bodies(made: Joined, plan: Plan, context: Callable[[], GluonContext], taken: set[str]) -> _Bodies:
+    """Emits the body of each function.
+
+    Args:
+        context: makes a context with the names that are taken by then.
+        taken: these names; the descriptors of the producer are added.
+    """
     producer = context()
     producer.name_pointers()
     emit_producer(producer, plan)
     taken |= {d.parameter for d in producer.host_descriptors.values()}
-    ctx = context()
-    ctx.name_pointers()
+    consumer = context()
+    consumer.name_pointers()
     if made.parts is not None:
-        ctx.pointers[made.parts] = ctx.names.fresh(f"{made.parts}_ptr")
-    JointConsumer(ctx, plan).emit()
+        consumer.pointers[made.parts] = consumer.names.fresh(f"{made.parts}_ptr")
+    JointConsumer(consumer, plan).emit()
     adder = context()
-    ticket: list[str] = []
     counter: dict[str, str] = {}
     if plan.order is not None:
-        ticket = [TICKET]
-        counter = {plan.order: ctx.names.fresh(f"{plan.order}_ptr")}
+        counter = {plan.order: consumer.names.fresh(f"{plan.order}_ptr")}
         adder.pointers |= counter
     emit_adder(adder, plan)
-    used.setdefault("_barriers", {})[kernel.node_id] = None
-    for helper, nodes in used.items():
-        helpers.setdefault(helper, {}).update(nodes)
-    own_pointers = ctx.pointers_in(line.text for line in lines_of(ctx))
+    return _Bodies(producer, consumer, adder, counter)
+
+
+def _text(
+    name: str, kernel: ir.Kernel, plan: Plan, bodies: _Bodies, parameters: SizeParameters
+) -> tuple[tuple[KernelLine, ...], tuple[str, ...], tuple[HostDescriptor, ...], list[str]]:
+    """The functions, and what the launcher passes to the entry: tensors by pointers, by descriptors, and sizes."""
+    producer, consumer, adder, counter = bodies.producer, bodies.consumer, bodies.adder, bodies.counter
+    ticket = [TICKET] if counter else []
+    vectors = [v.descriptor for v in plan.vectors if v.descriptor is not None]
+    loaded = [v.tensor.name for v in plan.vectors if v.descriptor is None]
+    own_pointers = consumer.pointers_in(line.text for line in lines_of(consumer))
     pointers = own_pointers | {name: producer.pointers[name] for name in loaded} | counter
     copied = [*producer.host_descriptors.values(), *vectors]
-    outputs = [*ctx.host_descriptors.values(), *([] if plan.pairs is None else [plan.pairs])]
-    of_each = [parameters.used_in(line.text for line in lines_of(each)) for each in (producer, ctx, adder)]
+    outputs = [*consumer.host_descriptors.values(), *([] if plan.pairs is None else [plan.pairs])]
+    descriptors = (*copied, *outputs, plan.total)
+    of_each = [parameters.used_in(line.text for line in lines_of(each)) for each in (producer, consumer, adder)]
     sizes = [name for name in (*parameters.sizes.values(), parameters.together) if any(name in of for of in of_each)]
     for_producer = [
         *(producer.pointers[name] for name in loaded),
@@ -272,7 +323,6 @@ def emit_joint(
     ]
     for_consumer = [*own_pointers.values(), *(d.parameter for d in outputs), *of_each[1], *plan.parameters, *ticket]
     for_adder = [*counter.values(), plan.total.parameter, *of_each[2], *plan.for_adder, *ticket]
-    stored = [*outputs, plan.total]
     warps = (
         *((f"{name}_consumer", [*for_consumer, str(n)]) for n in range(CONSUMERS)),
         (f"{name}_producer", for_producer),
@@ -281,32 +331,19 @@ def emit_joint(
     entry = _entry(plan, warps, copied, "".join(counter.values()))
     blank = [KernelLine(""), KernelLine("")]
     numbered = [f"{ADDER}: gl.constexpr"] if plan.adders > 1 else []
-    mine = [*for_consumer, f"{ctx.variables['%consumer'][0]}: gl.constexpr"]
+    mine = [*for_consumer, f"{consumer.variables['%consumer'][0]}: gl.constexpr"]
     body = [KernelLine(f"    {text}", (kernel.node_id,), kernel.name) for text in entry]
-    text = [
+    for_entry = [*pointers.values(), *(d.parameter for d in descriptors), *sizes]
+    text = (
         *function_lines(kernel, f"{name}_producer", for_producer, lines_of(producer)),
         *blank,
-        *function_lines(kernel, f"{name}_consumer", mine, lines_of(ctx)),
+        *function_lines(kernel, f"{name}_consumer", mine, lines_of(consumer)),
         *blank,
         *function_lines(kernel, f"{name}_adder", [*for_adder, *numbered], lines_of(adder)),
         *blank,
-        *function_lines(
-            kernel, name, [*pointers.values(), *(d.parameter for d in (*copied, *stored)), *sizes], body, sizes
-        ),
-    ]
-    return GluonKernel(
-        name,
-        tuple(text),
-        tuple(layout_lines({*ctx.layouts})),
-        tuple(pointers),
-        (*copied, *stored),
-        tiles(kernel),
-        WIDE_REGISTERS,
-        not rounds_to_eights(kernel),
-        tuple(size for size, parameter in parameters.sizes.items() if parameter in sizes),
-        heads_at_launch(producer) if parameters.together in sizes else None,
-        in_order=at_launch,
+        *function_lines(kernel, name, for_entry, body, sizes),
     )
+    return text, tuple(pointers), descriptors, sizes
 
 
 def _entry(
