@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from neptune_lab.errors import ScheduleError
@@ -37,6 +37,20 @@ def base_of(history: Iterable[Applied], definition: Program) -> Program:
         if PRIMITIVES[applied.step.primitive].normalises:
             base = applied.outcome.program
     return base
+
+
+def divided(history: Sequence[Applied]) -> tuple[Sequence[Applied], Sequence[Applied]]:
+    """The steps up to the last normalisation, and those after it.
+
+    Args:
+        history: the applied steps, in order.
+
+    Returns:
+        Both parts of `history`.
+    """
+    found = [n for n, applied in enumerate(history, 1) if PRIMITIVES[applied.step.primitive].normalises]
+    first = max(found, default=0)
+    return history[:first], history[first:]
 
 
 def sources_of(history: Iterable[Applied]) -> dict[str, str]:
@@ -75,4 +89,4 @@ def check_first(history: Iterable[Applied], step: Step) -> None:
             )
 
 
-__all__ = ["Applied", "base_of", "check_first", "sources_of"]
+__all__ = ["Applied", "base_of", "check_first", "divided", "sources_of"]

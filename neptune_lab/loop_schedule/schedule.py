@@ -223,16 +223,16 @@ class Schedule(PrimitiveMethods):
         """
         self._applied[first:] = [replace(applied, template=template) for applied in self._applied[first:]]
 
-    def adopt(self, part: Schedule) -> None:
+    def adopt(self, part: Schedule, history: Iterable[Applied] | None = None) -> None:
         """Appends the steps of a schedule of one part of the program, with their outcomes.
 
         Args:
             part: a schedule whose definition is one of the `parts` of this schedule's program.
+            history: those of the part's steps to append; default: all.
         """
-        stages = frozenset(b.name for b in tree.blocks(part.definition))
-        for applied in part.history:
+        for applied in part.history if history is None else history:
             before = self.program
-            here = extract(before, stages)
+            here = extract(before, frozenset(b.origin for b in tree.blocks(applied.before)))
             assert here is not None, "a part is the nests between two cuts"
             self._applied.append(Applied(applied.step, before, here.put_back(applied.outcome), applied.template))
 

@@ -42,7 +42,8 @@ def _grown(size: Term, small: Term) -> Term:
     return ("select", ("gt", size, 1e8), ("add", ("log", size), math.log(2)), _log_beyond_one(small))
 
 
-_SIZE: Term = ("abs", "x")
+# |x|, whose derivative at 0 is 1 and not 0: that of an odd function of x by `_odd` is the slope on the right.
+_SIZE: Term = ("select", ("lt", "x", 0.0), ("neg", "x"), "x")
 _ROOT: Term = ("sqrt", ("add", ("mul", "x", "x"), 1.0))
 _BESIDE_ONE: Term = ("sqrt", ("mul", ("sub", "x", 1.0), ("add", "x", 1.0)))
 _SMALL_SINH: Term = ("mul", 0.5, ("add", expm1("x"), ("div", expm1("x"), ("add", 1.0, expm1("x")))))
@@ -86,6 +87,7 @@ FORMULAS: dict[str, Term] = {
         "select",
         ("lt", "x", 0.0),
         -math.inf,
-        ("select", ("eq", "x", 0.0), 0.0, ("mul", ("neg", "x"), ("log", "x"))),
+        # The derivative at 0 is infinite, as the root's.
+        ("select", ("eq", "x", 0.0), ("sqrt", "x"), ("mul", ("neg", "x"), ("log", "x"))),
     ),
 }

@@ -14,6 +14,7 @@ from neptune_lab.htile.shapes import shape_of
 from neptune_lab.htile.walk import stores, subexpressions
 from neptune_lab.loop_ir.render import definition
 from neptune_lab.loop_ir.tree import blocks
+from neptune_lab.loop_schedule.normalising import divided
 from neptune_lab.loop_schedule.primitives.cut import Part, extract
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates import CONFIGS, TEMPLATES, TileConfig, choose_template
@@ -67,17 +68,21 @@ def schedule_parts(operator: Operator, schedules: Iterable[Schedule]) -> Schedul
         schedules: of each part (`parts_of`).
 
     Returns:
-        The schedules of the parts as one, with a cut between each two.
+        The schedules of the parts as one, with a cut between each two, after the normalisations of all parts.
 
     Raises:
         ScheduleError, RepairError, TileError, EmitError: a part is refused.
     """
     whole = Schedule(operator)
-    for stages in operator.parts[1:]:
-        whole.cut(stages[0])
-        whole.remark(f"A part starts at {stages[0]}, as the definition says.")
-    for schedule in schedules:
-        whole.adopt(schedule)
+    own = [(schedule, *divided(schedule.history)) for schedule in schedules]
+    for schedule, normalisations, _ in own:
+        whole.adopt(schedule, normalisations)
+    for schedule, _, _ in own[1:]:
+        first = blocks(schedule.base)[0].name
+        whole.cut(first)
+        whole.remark(f"A part starts at {first}, as the definition says.")
+    for schedule, _, steps in own:
+        whole.adopt(schedule, steps)
     return whole
 
 

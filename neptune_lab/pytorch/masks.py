@@ -6,11 +6,35 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.attention.bias import CausalBias, CausalVariant
+
+from neptune_lab.errors import LaunchError
 
 
 def causal(b: Any, h: Any, q: Any, kv: Any) -> Any:
     """The mask_mod that is aligned at the upper left: query i attends to the keys 0 to i."""
     return q >= kv
+
+
+def causal_from(offset: int) -> Callable[..., Any]:
+    """The mask_mod with which query i attends to the keys 0 to i + offset."""
+    return (lambda b, h, q, kv: q + offset >= kv) if offset else causal
+
+
+def offset_of(mask: CausalBias, q_len: int, kv_len: int) -> int:
+    """By how many keys the diagonal of torch's causal bias is behind the first: query i attends to the keys 0 to
+    i + offset.  Such a bias is a tensor whose memory holds nothing, so it must not be read.
+
+    Raises:
+        LaunchError: it is for other lengths.
+    """
+    lengths = mask.seq_len_q, mask.seq_len_kv
+    if lengths != (q_len, kv_len):
+        raise LaunchError(
+            f"attn_mask is a causal bias for the lengths {lengths}; expected {(q_len, kv_len)}, those of query and key",
+            help=f"make it with causal_lower_right{(q_len, kv_len)} or causal_upper_left{(q_len, kv_len)}",
+        )
+    return kv_len - q_len if mask.variant is CausalVariant.LOWER_RIGHT else 0
 
 
 def element(tensor: torch.Tensor) -> Callable[..., Any]:
@@ -53,4 +77,4 @@ def broadcasts(tensor: torch.Tensor, whole: tuple[int, ...]) -> bool:
     return missing >= 0 and all(n in (1, size) for n, size in zip(tensor.shape, whole[missing:], strict=True))
 
 
-__all__ = ["broadcasts", "causal", "element", "scored", "unexpanded"]
+__all__ = ["CausalBias", "broadcasts", "causal", "causal_from", "element", "offset_of", "scored", "unexpanded"]

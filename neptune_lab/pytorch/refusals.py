@@ -10,10 +10,12 @@ from torch.autograd import forward_ad
 
 from neptune_lab.errors import LaunchError
 from neptune_lab.runtime.differentiable import is_transformed
+from neptune_lab.runtime.subclasses import refuse_subclass
 
 
 def refuse_layout(name: str, tensor: torch.Tensor) -> None:
-    """Raise LaunchError for a tensor whose elements are not at strides in memory: nested, sparse, of MKL-DNN."""
+    """Raise LaunchError for a tensor whose elements are not at strides in memory: nested, sparse, of MKL-DNN, or of a
+    class that holds other tensors (masked, distributed, quantised)."""
     if tensor.is_nested:
         raise LaunchError(
             f"{name} is a nested tensor; expected a tensor of one shape",
@@ -23,6 +25,7 @@ def refuse_layout(name: str, tensor: torch.Tensor) -> None:
         raise LaunchError(
             f"{name} has layout {tensor.layout}; expected torch.strided", help="convert it with .to_dense()"
         )
+    refuse_subclass(name, tensor)
 
 
 def refuse_captured_kinds(tensors: Sequence[Any], device: torch.device) -> None:

@@ -12,7 +12,7 @@ from neptune_lab.pytorch.arguments import Shape, device_of, refuse_options
 from neptune_lab.pytorch.autocast import under_autocast
 from neptune_lab.pytorch.empty import recorded
 from neptune_lab.pytorch.flex_attention import attention
-from neptune_lab.pytorch.masks import broadcasts, causal, element, scored, unexpanded
+from neptune_lab.pytorch.masks import CausalBias, broadcasts, causal_from, element, offset_of, scored, unexpanded
 from neptune_lab.pytorch.refusals import refuse_layout
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import check_switch
@@ -45,7 +45,8 @@ def scaled_dot_product_attention(
         value: (..., kv_heads, S, Ev).
         attn_mask: a tensor that broadcasts to (..., heads, L, S): bool, true where a query attends to a key; or
             float32 or query's dtype, added to the score.  The kernel reads it at each call: new values need no
-            compilation, a new shape does.  Dimensions that were expanded are read without copies.
+            compilation, a new shape does.  Dimensions that were expanded are read without copies.  Or torch's
+            `causal_upper_left(L, S)` or `causal_lower_right(L, S)`, from torch.nn.attention.bias.
         dropout_p: 0; there is no dropout.
         is_causal: query i attends to the keys 0 to i, also if L and S differ: torch aligns the mask at the upper left,
             so a single query attends to the first key only.  Not together with attn_mask.
@@ -61,6 +62,10 @@ def scaled_dot_product_attention(
         DefinitionError: `scale` is not a finite number.
         ScheduleError, TileError, EmitError: a stage of the compiler refused.
     """
+    bias = attn_mask if isinstance(attn_mask, CausalBias) else None
+    if bias is not None:
+        _refuse_two_masks(is_causal)
+        attn_mask = None
     query, key, value, attn_mask = under_autocast(query, key, value, attn_mask)
     _check(query, key, value, attn_mask, dropout_p, is_causal)
     refuse_options(enable_gqa, scale)
@@ -68,6 +73,7 @@ def scaled_dot_product_attention(
     heads, shared = _heads(query, key, value, enable_gqa)
     q_len, kv_len = query.shape[-2], key.shape[-2]
     whole = (*batch, *([heads] if query.ndim > 2 or key.ndim > 2 or value.ndim > 2 else []))
+    offset = 0 if bias is None else offset_of(bias, q_len, kv_len)
     if attn_mask is not None:
         mask = _mask(attn_mask, batch, (*whole, q_len, kv_len))
     if 0 in (*whole, q_len, kv_len, value.shape[-1]):
@@ -77,8 +83,8 @@ def scaled_dot_product_attention(
     together = all(n == 1 for t in (key, value) for n in t.shape[:-3])
     k, v = (_flat(t, () if together else batch, kv_heads) for t in (key, value))
     mods: dict[str, Any] = {}
-    if is_causal:
-        mods = {"mask_mod": causal}
+    if is_causal or bias is not None:
+        mods = {"mask_mod": causal_from(offset)}
     elif attn_mask is not None:
         mod = element(mask)
         mods = {"mask_mod": mod} if mask.dtype == torch.bool else {"score_mod": scored(None, (mod,))}
@@ -108,11 +114,7 @@ def _check(query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, is_
             )
     if attn_mask is None:
         return
-    if is_causal:
-        raise LaunchError(
-            "scaled_dot_product_attention got attn_mask and is_causal=True",
-            help="put the causal mask into attn_mask: attn_mask & torch.ones(L, S, dtype=torch.bool).tril()",
-        )
+    _refuse_two_masks(is_causal)
     if not isinstance(attn_mask, torch.Tensor):
         raise LaunchError(
             f"argument attn_mask is a {type(attn_mask).__name__}; expected a torch.Tensor",
@@ -130,6 +132,15 @@ def _check(query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, is_
         raise LaunchError(
             f"argument attn_mask is on {attn_mask.device}; expected {device}, where query is",
             help="move it with attn_mask.to(query.device)",
+        )
+
+
+def _refuse_two_masks(is_causal: Any) -> None:
+    """Raise LaunchError if there is a mask besides attn_mask."""
+    if is_causal:
+        raise LaunchError(
+            "scaled_dot_product_attention got attn_mask and is_causal=True",
+            help="put the causal mask into attn_mask: attn_mask & torch.ones(L, S, dtype=torch.bool).tril()",
         )
 
 

@@ -29,6 +29,7 @@ from neptune_lab.runtime.precompiled import compiled_in, with_precompiled_launch
 from neptune_lab.runtime.sized import check_sizes
 from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.runtime.strided import copy_with, fits_strides
+from neptune_lab.runtime.subclasses import refuse_subclass
 
 if TYPE_CHECKING:
     import torch
@@ -144,6 +145,7 @@ class LoadedKernel:
         except self._refused as error:
             # A pass of Triton's that fails raises RuntimeError, as CUDA does too.
             if isinstance(error, RuntimeError) and "PassManager" not in str(error):
+                check_arguments(self.spec, tensors, self.interpreter)  # (a tensor without memory of its own may fit)
                 raise
             first = str(error).strip().splitlines()[-1:]
             raise LaunchError(
@@ -305,6 +307,7 @@ def check_arguments(spec: KernelSpec, tensors: tuple[Any, ...], interpreter: boo
                 f"argument {argument.name} has layout {tensor.layout}; expected torch.strided",
                 help=f"convert it with {argument.name}.to_dense()",
             )
+        refuse_subclass(f"argument {argument.name}", tensor)
         strides = argument.strides_at(tensor.shape)
         if not fits_strides(tensor, strides):
             if strides is None:

@@ -6,7 +6,7 @@ The derivative of a definition follows every value, so it would be wrong for suc
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,6 +18,11 @@ from torch.utils import _pytree as pytree
 from neptune_lab.torch_to_stages.lines import SourceLine, line_of_caller
 
 _DETACHING = ("detach", "detach_")
+# The parameters of torch's function and of its operator, by which rows of a table get no gradient, or a part of it.
+_EMBEDDINGS = {
+    torch.nn.functional.embedding: ("", "", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq"),
+    torch.embedding: ("", "", "padding_idx", "scale_grad_by_freq"),
+}
 # What torch raises where a function cannot run on tensors without values.
 _WITHOUT_VALUES = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
@@ -33,13 +38,25 @@ class _Watch(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         data = func is torch.Tensor.data.__get__  # type: ignore[attr-defined]
         stops = not torch.is_grad_enabled() and not name.endswith("_like") and not name.startswith("new_")
-        recorded = any(_is_float(t) and t.requires_grad for t in pytree.tree_leaves((args, kwargs)))
+        # What is recorded of an input has a function that made it: inputs are views here.  A parameter has none.
+        recorded = any(_is_float(t) and t.grad_fn is not None for t in pytree.tree_leaves((args, kwargs)))
         out = func(*args, **(kwargs or {}))
         if self.line is None and recorded and (stops or data or name in _DETACHING):
             results = [t for t in pytree.tree_leaves(out) if _is_float(t)]
             if results and not any(t.requires_grad for t in results):
                 self.line = line_of_caller()
+        elif self.line is None and recorded and _leaves_rows_out(func, args, kwargs or {}):
+            self.line = line_of_caller()
         return out
+
+
+def _leaves_rows_out(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an embedding gives some rows of its table another gradient than that of the elements that it reads."""
+    if func not in _EMBEDDINGS:
+        return False
+    given = {**dict(zip(_EMBEDDINGS[func], args, strict=False)), **kwargs}
+    nothing = -1 if func is torch.embedding else None
+    return given.get("padding_idx", nothing) != nothing or bool(given.get("scale_grad_by_freq"))
 
 
 def _is_float(leaf: Any) -> bool:

@@ -127,6 +127,22 @@ def test_captured_tensors_may_be_omitted_and_a_wrong_number_of_arguments_is_name
         function(x)
 
 
+def test_a_concatenation_is_split_in_a_part_of_the_backward_pass():
+    """A sink as a further score of attention: each part of the backward pass is normalised, before it is cut off."""
+
+    def sink(q, k, v):
+        scores = torch.cat([q @ k.mT, torch.full((1, 5, 1), 0.5, dtype=q.dtype, device=q.device)], -1)
+        return torch.softmax(scores, -1)[..., :-1] @ v
+
+    tensors = drawn((1, 5, 4), (1, 5, 4), (1, 5, 4))
+    op = nl.from_torch(sink, *(t.detach() for t in tensors))
+    check(nl.compile(op).with_gradients(), sink, tensors)
+    backward = training(op).backward
+    steps = nl.compile(backward).schedule.steps
+    assert nl.Schedule.replay(backward, steps).check()
+    assert "split_concatenation" in [step.primitive for step in steps]
+
+
 def test_a_gradient_that_is_the_same_for_many_elements_counts_each():
     """A cotangent that does not depend on the loop that it is summed over, here the columns of x for each row of y."""
 
@@ -160,6 +176,15 @@ KINKS = {
     "max with its place": lambda x: x.max(-1).values,
     "min with its place": lambda x: x.min(0).values,
     "max of what rounds": lambda x: (x * 0.7).max(-1).values * x.max(-1).indices,
+    "asinh": torch.asinh,
+    "atanh": lambda x: torch.atanh(x / 8),
+    "sinh": torch.sinh,
+    "expm1": torch.expm1,
+    "log1p": lambda x: torch.log1p(x * 0.1),
+    "xlogy": lambda x: torch.xlogy(x, torch.arange(1.0, 9.0)),
+    "norm of order 3": lambda x: torch.linalg.vector_norm(x, 3, -1),
+    "norm of order 1/2": lambda x: torch.linalg.vector_norm(x, 0.5, -1),
+    "sinc": lambda x: torch.sinc(x / 4),
 }
 AT_KINKS = torch.tensor([[0.0, 1.0, -1.0, 3.0, -3.0, 6.0, 2.0, -0.5], [0.0] * 8, [1.0] * 8])
 
@@ -178,6 +203,18 @@ def test_derivatives_at_kinks_are_those_of_pytorch(part: int):
         (gradient,) = torch.autograd.grad(ours, x, given, retain_graph=True)
         (expected,) = torch.autograd.grad(theirs, x, given, retain_graph=True)
         torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_a_functions_own_table_may_stop_its_gradients():
+    x = torch.randn(2, 8, generator=torch.Generator().manual_seed(0)).to(DEVICE).requires_grad_()
+    table = torch.nn.Embedding(4, 8, padding_idx=2).to(DEVICE)
+
+    def function(x):
+        return x * table(torch.tensor([1, 2], device=DEVICE)) + table.weight.detach()[2]
+
+    ours = nl.compile(nl.from_torch(function, x.detach())).with_gradients()
+    found, expected = (torch.autograd.grad(f(x).square().sum(), x) for f in (ours, function))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_functions_with_one_kernel_have_derivatives_of_their_own():
@@ -209,6 +246,8 @@ STOPS = {
     "a straight-through estimator": lambda x: x + (x.round() - x).detach(),
     "no_grad": lambda x: x * largest(x),
     "a function of autograd": lambda x: Straight.apply(x) * x,
+    "rows of a table that get no gradient": lambda x: F.embedding(torch.tensor([1, 2]), x, padding_idx=2),
+    "rows of a table that get a mean": lambda x: F.embedding(torch.tensor([1, 1]), x, scale_grad_by_freq=True),
 }
 GOES_ON = {
     "no_grad around what has no gradient": lambda x: x * torch.no_grad()(lambda: torch.arange(8.0) * 2)(),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from attention_reference import DEVICE, causal, reference, tensors
+from torch.masked import masked_tensor
 
 import neptune_lab as nl
 from neptune_lab.errors import LaunchError
@@ -17,6 +18,7 @@ ODD: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "sparse_csr": lambda t: t.reshape(-1, t.shape[-1]).to_sparse_csr(),
     "nested tensor": lambda t: torch.nested.nested_tensor([t.reshape(-1, t.shape[-1])]),
     "meta": lambda t: t.to("meta"),
+    "MaskedTensor": lambda t: masked_tensor(t, t > 0),
 }
 CACHE = torch.zeros(4, 8, 2, 16, device=DEVICE)
 PAGES = torch.tensor([[1, 2]], device=DEVICE)

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from attention_reference import DEVICE
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 import neptune_lab as nl
 from neptune_lab.errors import LaunchError
@@ -266,3 +267,15 @@ def test_heads_without_columns_are_refused():
     q = torch.ones(1, 2, 3, 0, device=DEVICE)
     with pytest.raises(LaunchError, match=r"shape \(1, 2, 3, 0\)"):
         nl.scaled_dot_product_attention(q, q, torch.ones(1, 2, 3, 4, device=DEVICE))
+
+
+@pytest.mark.parametrize("made", [causal_lower_right, causal_upper_left])
+def test_a_causal_bias_of_torch_is_a_mask_though_its_memory_holds_nothing(made):
+    q, k, v = draw((1, 2, 5, 8), (1, 2, 9, 8), (1, 2, 9, 8))
+    bias = made(5, 9)
+    found = nl.scaled_dot_product_attention(q, k, v, bias)
+    torch.testing.assert_close(found.double(), expected(q, k, v, bias._materialize(q.device)), rtol=1e-5, atol=1e-5)
+    with pytest.raises(LaunchError, match=r"causal bias for the lengths \(9, 9\); expected \(5, 9\)"):
+        nl.scaled_dot_product_attention(q, k, v, made(9, 9))
+    with pytest.raises(LaunchError, match="attn_mask and is_causal=True"):
+        nl.scaled_dot_product_attention(q, k, v, bias, is_causal=True)

@@ -111,8 +111,8 @@ def refuse_stopped_gradients(op: Operator, wrt: Collection[str]) -> None:
     """Raises DefinitionError if the traced function stops a gradient that flows from one of these inputs."""
     if op.gradient_stops is not None and (line := op.gradient_stops(wrt)) is not None:
         raise DefinitionError(
-            f"{op.name} stops a gradient (detach, torch.no_grad, a torch.autograd.Function), which the derivative of "
-            f"its definition would not, in {line}",
+            f"{op.name} stops a gradient (detach, torch.no_grad, a torch.autograd.Function, an embedding's "
+            f"padding_idx), which the derivative of its definition would not, in {line}",
             help="compute that value before, and pass it in; leave out the detach of a maximum that is subtracted in "
             "a softmax: its gradient cancels",
         )

@@ -217,6 +217,19 @@ def distance_loss(ctx: Context, x: Value, target: Value, reduction: int = 1) -> 
     return reduced(ctx, "sum", losses, dims) if reduction == 2 else mean_of(ctx, losses, dims)
 
 
+@lowers("xlogy", "special_xlogy")
+def x_log_y(ctx: Context, a: Value | float, b: Value | float) -> Value:
+    """a * log(b), and 0 for a = 0; its derivative by a is log(b) there too, as in PyTorch, or 0 where b has none."""
+
+    def element(x: Expr, y: Expr) -> Expr:
+        zero, own = Const(0.0, ctx.stages.type_of(x)), ctx.stages.type_of(y)
+        without = Op("or", (Op("le", (y, Const(0.0, own))), Op("eq", (y, Const(math.inf, own)))))
+        left_out = Op("and", (Op("eq", (x, zero)), without))
+        return Op("mul", (x, Op("log", (Op("select", (left_out, Const(1.0, own), y)),))))
+
+    return ctx.elementwise(element, *(ctx.reused(v) if isinstance(v, Value) else v for v in (a, b)))
+
+
 @lowers("embedding", "index_select", "index.Tensor", "gather")
 def gather(ctx: Context, *args: Any, **_: Any) -> Value:
     """Elements at positions that a tensor holds; torch counts negative ones from the end."""

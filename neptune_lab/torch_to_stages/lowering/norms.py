@@ -169,9 +169,15 @@ def vector_norm(
         result = reduced(ctx, "sum", others, dims)
     else:
         power, root = (ctx.as_dtype(Const(v, "float32"), x.dtype) for v in (order, 1 / order))
-        powers = Value(x.shape, x.dtype, lambda i: Op("pow", (Op("abs", (x.at(i),)), power)))
-        total = reduced(ctx, "sum", powers, dims)
-        result = Value(total.shape, total.dtype, lambda i: Op("pow", (total.at(i), root)))
+        zero = ctx.as_dtype(Const(0.0, "float32"), x.dtype)
+
+        def at_zero(e: Expr, other: Expr) -> Expr:
+            """0 for 0, also of the derivative, where the derivative of a power is NaN."""
+            return Op("select", (Op("eq", (e, zero)), zero, other)) if order > 0 else other
+
+        powers = Value(x.shape, x.dtype, lambda i: at_zero(x.at(i), Op("pow", (Op("abs", (x.at(i),)), power))))
+        total = ctx.reused(reduced(ctx, "sum", powers, dims))
+        result = Value(total.shape, total.dtype, lambda i: at_zero(total.at(i), Op("pow", (total.at(i), root))))
     return finished(result, x, dims, keepdim)
 
 

@@ -1,0 +1,32 @@
+"""Tensors of classes that compute in their own way, and whose memory does not hold their elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neptune_lab.errors import LaunchError
+
+
+def refuse_subclass(name: str, tensor: Any) -> None:
+    """Raise LaunchError for a tensor of a class that holds other tensors: masked, distributed, quantised.
+
+    Tensors by which torch traces are none of these.
+
+    Args:
+        name: the tensor, for the message.
+        tensor: a tensor of any class.
+    """
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    kind = type(tensor)
+    nothing: Any = torch._C._disabled_torch_dispatch_impl  # pyright: ignore[reportAttributeAccessIssue]
+    if kind.__torch_dispatch__ is not nothing and not issubclass(kind, FakeTensor | FunctionalTensor):
+        raise LaunchError(
+            f"{name} is a {kind.__name__}, which holds other tensors; expected a plain one",
+            help="convert it: masked.to_tensor(0.0) and a mask of its own, distributed.to_local(), x.dequantize()",
+        )
+
+
+__all__ = ["refuse_subclass"]
