@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from enum import IntEnum
 from functools import cached_property
@@ -11,7 +11,7 @@ from functools import cached_property
 from neptune_lab.htile.nodes import Access, Cast, Dot, Elementwise, Literal, Permute, Program, Reduce, Store, TileExpr
 from neptune_lab.htile.shapes import operation
 from neptune_lab.htile.walk import accesses, children, map_stores, stores, subexpressions, with_body
-from neptune_lab.htile_passes.rewrite import map_kernels, tile_pass
+from neptune_lab.htile_passes.rewrite import map_kernels, rewrite_expressions, tile_pass
 from neptune_lab.strict.dtypes import FLOATS
 
 # Whether these are 0 depends only on whether their operands are, not on rounding.
@@ -38,20 +38,46 @@ def keep_exact(program: Program) -> Program:
     A GPU's usual division and square root may be off by two units in the last place, and later passes divide by
     multiplying.  This shows only in results that are truncated: ceil(14 / 7) is 2, but ceil(14 * (1/7)) is 3.  So
     quotients and roots that reach floor, ceil, a comparison or a conversion to integers, also through tiles, are
-    rounded as IEEE 754 requires.  For `round`, it shows halfway between two integers: there, a quotient by a constant
-    is rounded exactly, but one by a computed scale is not (in quantisation, that took twice the time on an H200).
+    rounded as IEEE 754 requires, and so are all quotients of the same values: a softmax subtracts a row's maximum from
+    elements that it computes again, and both are to be rounded alike.  For `round`, it shows halfway between two
+    integers: there, a quotient by a constant is rounded exactly, but one by a computed scale is not (in quantisation,
+    that took twice the time on an H200).
     """
+
+    made: set[Hashable] = set()
 
     def exact(expr: TileExpr, use: Use) -> TileExpr:
         match expr:
             case Elementwise(op="div", args=(_, Literal()), dtype="float32") if use is Use.ROUNDED:
                 return replace(expr, op="div_rn")
             case Elementwise(op=op, dtype="float32") if use is Use.CUT and operation(op).ieee:
+                made.add(_form(expr))
                 return replace(expr, op=operation(op).ieee)
             case _:
                 return expr
 
-    return rewrite_by_use(program, exact)
+    def alike(expr: TileExpr) -> TileExpr:
+        match expr:
+            case Elementwise(op=op, dtype="float32") if operation(op).ieee and _form(expr) in made:
+                return replace(expr, op=operation(op).ieee)
+            case _:
+                return expr
+
+    program = rewrite_by_use(program, exact)
+    return rewrite_expressions(program, alike) if made else program
+
+
+def _form(expr: TileExpr) -> Hashable:
+    """An expression without the indices of what it reads; quotients and roots with IEEE rounding as those without."""
+    match expr:
+        case Access(tensor=name):
+            return name
+        case Elementwise(op=op, args=args, dtype=dtype):
+            return op.removesuffix("_rn"), dtype, *map(_form, args)
+        case Literal():
+            return expr
+        case _:
+            return type(expr), getattr(expr, "dtype", None), *map(_form, children(expr))
 
 
 def rewrite_by_use(program: Program, visit: _Visit) -> Program:

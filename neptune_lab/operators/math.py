@@ -22,7 +22,7 @@ from neptune_lab.errors import DefinitionError
 from neptune_lab.operators import foreign
 from neptune_lab.operators.arrays import Array, constant, elementwise
 from neptune_lab.operators.bits import bits, invert, shift
-from neptune_lab.operators.operations import NARROW, convert, is_wide, kind_of, narrow_of, operate, wrapped
+from neptune_lab.operators.operations import NARROW, convert, half_of, is_wide, kind_of, narrow_of, operate, wrapped
 from neptune_lab.operators.stopped_gradients import SAME, noted, same
 from neptune_lab.operators.tensor_class import seen_class
 from neptune_lab.scalar_ops import OPERATIONS, rows
@@ -36,8 +36,8 @@ class Scalar:
         value: the expression (int32, int64, float32, float64 or bool), the array (int64, float64 or bool), or a plain
             number if all positions have the same.
         short_int: the dtype that PyTorch has for it, if that is an integer of 8 or 16 bits, else "".
-        short_float: that dtype, if it is float16 or bfloat16 and known: of an element of a captured tensor, or of what
-            was converted.  Arithmetic on it is in float32, and so is the result.
+        short_float: that dtype, if it is float16 or bfloat16: of an element of a captured tensor, of what was converted,
+            and of what is computed of such values.  The number itself is computed in float32.
     """
 
     __slots__ = ("short_float", "short_int", "value")
@@ -391,7 +391,7 @@ def apply(name: str, *args: Any) -> Scalar:
     narrow = narrow_of(args) if kind_of(result) == "int" else ""
     if narrow and name not in ("select", "min", "max", "floormod"):  # these cannot overflow
         result = wrapped(result, narrow)
-    return noted(Scalar(result, narrow))
+    return noted(Scalar(result, narrow, half_of(args) if kind_of(result) == "float" else ""))
 
 
 # Operations whose operands have one dtype.

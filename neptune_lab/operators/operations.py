@@ -269,6 +269,19 @@ def _rounded(number: float) -> float:
         return value if ordinary else float(np.float32(value))
 
 
+def half_of(args: tuple[Any, ...]) -> str:
+    """The dtype of 16 bits that PyTorch has for a float; plain numbers, integers and conditions do not widen it.
+
+    Args:
+        args: the operands: `Scalar`s and plain numbers.
+
+    Returns:
+        The dtype's name, else "".
+    """
+    dtypes = {a.short_float for a in args if hasattr(a, "short_float") and kind_of(a.value) == "float"}
+    return dtypes.pop() if len(dtypes) == 1 else ""
+
+
 def narrow_of(args: tuple[Any, ...]) -> str:
     """The dtype of NARROW that PyTorch has for a result; plain numbers and conditions do not widen it.
 

@@ -12,8 +12,10 @@ import builtins
 import dis
 import sys
 from collections.abc import Iterator
-from functools import lru_cache
+from contextlib import suppress
+from functools import lru_cache, partial
 from inspect import getattr_static
+from operator import attrgetter
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeAlias
 
@@ -66,7 +68,12 @@ def seen_class(own: type) -> type:
             "a mod tests the class of a value, and Python was told to keep no columns of its code",
             help="run without -X no_debug_ranges and PYTHONNODEBUGRANGES",
         )
-    if [_MISSING, *_values(frame, called)][-1] is not builtins.isinstance:
+    function = [_MISSING, *_values(frame, called)][-1]
+    if isinstance(function, attrgetter):  # of "__class__"
+        return torch.Tensor
+    if isinstance(function, partial):
+        function = function.func
+    if function is not builtins.isinstance:
         return own
     for kind in _values(frame, loads):
         if any(type(k) is type(torch.FloatTensor) for k in _flat(kind)):
@@ -145,23 +152,50 @@ def refuse_types(argument: str, mod: Any) -> None:
     if torch is None:
         return
     where, named = "", False
+    what = "type(...) of a value"
     for value in _reached(mod):
         if value is type:
             where = where or ", by another name"
         elif isinstance(value, type):
             named |= issubclass(value, torch.Tensor)
         elif isinstance(value, FunctionType) and not _is_theirs(value):
-            line, names = _of_code(value.__code__)
+            found, names = _of_code(value.__code__)
             named |= names
-            if line and value.__globals__.get("type", type) is type:
+            for line, kind, holder in found:
+                if not _is_builtin(value, kind, holder):
+                    continue
                 file = value.__code__.co_filename
                 text = source_line(file, line)
+                what = _WHAT[kind]
                 where = f", in {file}, line {line}" + (f": `{text}`" if text else "")
     if where and named:
         raise DefinitionError(
-            f"{argument}={name_of(mod)}: type(...) of a value in a mod is not torch.Tensor, as it is in PyTorch{where}",
+            f"{argument}={name_of(mod)}: {what} in a mod is not torch.Tensor, as it is in PyTorch{where}",
             help="leave the test out, or write isinstance(x, torch.Tensor): it is true of every value that a mod gets",
         )
+
+
+# By the name that code reads: what it gives of a value.
+_WHAT = {
+    "type": "type(...) of a value",
+    "isinstance": "the class that isinstance tests where another function calls it",
+    "__class__": 'the class of a value that is asked for as "__class__", in a text,',
+}
+
+
+def _is_builtin(function: FunctionType, name: str, holder: str) -> bool:
+    """Whether a function's code reads Python's own function by this name: as a global, or of the module `builtins`."""
+    if name == "__class__":
+        return True
+    if holder:
+        inner = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
+        cell = inner.get(holder)
+        with suppress(ValueError):  # (an empty cell)
+            value = function.__globals__.get(holder) if cell is None else cell.cell_contents
+            return value is builtins or value is vars(builtins)
+        return False
+    own = getattr(builtins, name)
+    return function.__globals__.get(name, own) is own
 
 
 def _is_theirs(function: FunctionType) -> bool:
@@ -171,15 +205,34 @@ def _is_theirs(function: FunctionType) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _of_code(code: CodeType) -> tuple[int, bool]:
-    """The line on which the code reads `type` (0: nowhere), and whether it names a class of tensors."""
-    line, named = 0, not _NAMES.isdisjoint(names_in(code))
+def _of_code(code: CodeType) -> tuple[tuple[tuple[int, str, str], ...], bool]:
+    """Where the code reads `type`, hands on `isinstance` or has the text "__class__", and whether it names a class of
+    tensors: lines, names, and the variable of which the name is an attribute ("": none)."""
+    found: list[tuple[int, str, str]] = []
+    named = not _NAMES.isdisjoint(names_in(code))
     for inner in with_inner(code):
         named |= any(isinstance(c, str) and c in ("Tensor", "torch.Tensor", "Parameter") for c in inner.co_consts)
-        for step in dis.get_instructions(inner):
-            if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval == "type":
-                line = (step.positions and step.positions.lineno) or inner.co_firstlineno
-    return line, named
+        line, holder = inner.co_firstlineno, ""
+        every = list(dis.get_instructions(inner))
+        for step, then in zip(every, [*every[1:], None], strict=True):
+            line = (step.positions and step.positions.lineno) or line
+            read, attribute = step.opname.startswith("LOAD_"), step.opname in ("LOAD_ATTR", "LOAD_METHOD")
+            if step.opname == "LOAD_CONST" and step.argval == "__class__":
+                found.append((line, "__class__", ""))
+            elif (step.opname in ("LOAD_GLOBAL", "LOAD_NAME") or (attribute and holder)) and (
+                step.argval == "type" or (step.argval == "isinstance" and not _calls(step, then))
+            ):
+                found.append((line, step.argval, holder if attribute else ""))
+            holder = str(step.argval) if read and not attribute else ""
+    return tuple(found), named
+
+
+def _calls(step: dis.Instruction, then: dis.Instruction | None) -> bool:
+    """Whether the function that an instruction loads is called with the arguments that are loaded next, or gets a name
+    by which it may be called."""
+    if then is not None and then.opname.startswith("STORE_"):
+        return True
+    return step.opname == "LOAD_METHOD" or (step.opname in ("LOAD_GLOBAL", "LOAD_ATTR") and bool((step.arg or 0) & 1))
 
 
 def _reached(mod: Any) -> Iterator[Any]:

@@ -22,21 +22,24 @@ if TYPE_CHECKING:
     from neptune_lab.operators.math import Scalar
 
 
-def _unless_nan(name: str) -> Callable[[Any, Any], Scalar]:
-    """torch.fmax and torch.fmin: if one operand is NaN, the result is the other."""
+def _unless_nan(comparison: str) -> Callable[[Any, Any], Scalar]:
+    """torch.fmax ("ge") and torch.fmin ("le"): if one operand is NaN, the result is the other.  Of equal ones, the
+    first has all of the gradient."""
 
     def chosen(a: Any, b: Any) -> Scalar:
-        return _select(_apply("ne", a, a), b, _select(_apply("ne", b, b), a, _apply(name, a, b)))
+        first = _select(_apply(comparison, a, b), a, b)
+        return _select(_apply("ne", a, a), b, _select(_apply("ne", b, b), a, first))
 
     return chosen
 
 
 def _fmod(x: Any, y: Any) -> Scalar:
     """The remainder with the sign of `x`, as in C; `floormod` of the magnitudes gives its magnitude."""
-    remainder = _apply("floormod", _apply("abs", x), _apply("abs", y))
+    size = _select(_apply("lt", x, 0), _apply("neg", x), x)  # (|x|, whose derivative at 0 is 1, and not 0)
+    remainder = _apply("floormod", size, _apply("abs", y))
     if "float" in (_kind(x), _kind(y)):  # of an infinite divisor, x itself
-        beyond = _apply("and", _apply("eq", _apply("abs", y), math.inf), _apply("lt", _apply("abs", x), math.inf))
-        remainder = _select(beyond, _apply("abs", x), remainder)
+        beyond = _apply("and", _apply("eq", _apply("abs", y), math.inf), _apply("lt", size, math.inf))
+        remainder = _select(beyond, size, remainder)
     return _select(_apply("lt", x, 0), _apply("neg", remainder), remainder)
 
 
@@ -97,7 +100,8 @@ def _hypot(x: Any, y: Any) -> Scalar:
 def _logaddexp(x: Any, y: Any) -> Scalar:
     distance = _apply("abs", _apply("sub", x, y))
     sum_ = _apply("add", _apply("max", x, y), _log1p(_apply("exp", _apply("neg", distance))))
-    return _select(_apply("eq", x, y), _apply("add", x, math.log(2)), sum_)  # also for two infinities
+    # Also for two infinities; the maximum of equal numbers gives each one half of the gradient.
+    return _select(_apply("eq", x, y), _apply("add", _apply("max", x, y), math.log(2)), sum_)
 
 
 def _heaviside(x: Any, at_zero: Any) -> Scalar:
@@ -116,20 +120,22 @@ def _negative(x: Any) -> Any:
 
 
 def _arctan2(y: Any, x: Any) -> Scalar:
-    """The angle of (x, y), with the signs of zeros and the angles of infinities as in C."""
+    """The angle of (x, y), with the signs of zeros and the angles of infinities as in C; at (0, 0) it has no gradient."""
     y, x = (_apply("mul", side, 1.0) for side in (y, x))
     infinite = _apply("and", *(_apply("eq", _apply("abs", side), math.inf) for side in (x, y)))
     angle = _apply("atan", _apply("div", *(_select(infinite, _copysign(1.0, side), side) for side in (y, x))))
     turned = _select(_negative(x), _add(angle, _copysign(math.pi, y)), angle)
-    at_zero = _select(_negative(x), _copysign(math.pi, y), y)
-    upright = _select(_apply("eq", y, 0.0), at_zero, _copysign(math.pi / 2, y))
+    at_zero = _select(_negative(x), _copysign(math.pi, y), _copysign(0.0, y))
+    leaning = _apply("sub", _copysign(math.pi / 2, y), _apply("atan", _apply("div", x, y)))  # whose derivative is -1/y
+    upright = _select(_apply("eq", y, 0.0), at_zero, leaning)
     return _select(_apply("and", _apply("eq", x, 0.0), _apply("eq", y, y)), upright, turned)
 
 
 def _xlogy(x: Any, y: Any) -> Scalar:
-    """x * log(y), and 0 for an x of 0 unless y is NaN."""
-    product = _apply("mul", x, _apply("log", y))
-    return _select(_apply("and", _apply("eq", x, 0), _apply("eq", y, y)), 0.0, product)
+    """x * log(y), and 0 for an x of 0 unless y is NaN; its derivative by x is log(y) there too, if there is one."""
+    without = _apply("or", _apply("le", y, 0.0), _apply("eq", y, math.inf))
+    left_out = _apply("and", _apply("eq", x, 0), without)
+    return _apply("mul", x, _apply("log", _select(left_out, 1.0, y)))
 
 
 def _logaddexp2(x: Any, y: Any) -> Scalar:
@@ -172,8 +178,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "lerp": _lerp,
     "addcmul": _addcmul,
     "addcdiv": lambda a, b, c, value=1: _addcmul(a, b, _apply("div", 1.0, c), value),
-    "fmax": _unless_nan("max"),
-    "fmin": _unless_nan("min"),
+    "fmax": _unless_nan("ge"),
+    "fmin": _unless_nan("le"),
     "div": _div,
     "divide": _div,
     "fmod": _fmod,

@@ -312,6 +312,16 @@ def test_what_is_cut_keeps_its_rounding(cut, through):
     np.testing.assert_array_equal(interpret(after, x)["y"], interpret(before, x)["y"])
 
 
+def test_quotients_of_the_same_values_are_rounded_alike():
+    """A softmax's weights subtract a maximum that a comparison needs exactly from elements that are computed again."""
+    quotient = op("div", X, lit(0.07))
+    low = op("where", op("lt", at("m", I), lit(-1e30), dtype="bool"), lit(0.0), at("m", I))
+    weights = op("exp", op("sub", quotient, at("m", I, NEW)))
+    before = program(store("s2", M, Reduce("max", quotient, 1)), store("s3", M, low), store("s1", Y, weights))
+    exact = op("div_rn", X, lit(0.07))
+    assert value_of(keep_exact(before), "s1") == op("exp", op("sub", exact, at("m", I, NEW)))
+
+
 def test_what_is_not_cut_is_folded_still():
     """The guard of a maximum compares with an infinity, which no rounding makes."""
     scaled = op("div", op("mul", X, lit(0.5)), lit(7.0))

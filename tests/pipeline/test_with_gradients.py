@@ -143,6 +143,16 @@ def test_a_concatenation_is_split_in_a_part_of_the_backward_pass():
     assert "split_concatenation" in [step.primitive for step in steps]
 
 
+def test_a_softmax_of_quotients_is_trained():
+    """Its forward pass compares the log-sum-exp with a number, so the maximum's quotients are exact, and so are all."""
+    (x,) = drawn((3, 9))
+    check(nl.compile(nl.from_torch(softened, x.detach())).with_gradients(), softened, (x,), limit=3e-4)
+
+
+def softened(x):
+    return torch.softmax(x / 0.07, -1)
+
+
 def test_a_gradient_that_is_the_same_for_many_elements_counts_each():
     """A cotangent that does not depend on the loop that it is summed over, here the columns of x for each row of y."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import operator
 from collections.abc import Iterable
 from numbers import Number
 
@@ -86,7 +87,10 @@ RIGHT = {
     "hasattr": lambda x: hasattr(x, "device") and not hasattr(x, "numerator"),
     "floating": lambda x: torch.is_floating_point((x if x.ndim == 0 else x[0]) + 0.5),
     "tensor-like": torch.overrides.is_tensor_like,
+    "attrgetter": lambda x: CLASS_OF(x) is Tensor,
+    "a partial of isinstance": lambda x: ASK(x, Tensor),
 }
+CLASS_OF, ASK = operator.attrgetter("__class__"), functools.partial(isinstance)
 
 
 def traced(score_mod, **captured):
@@ -164,6 +168,22 @@ def test_types_of_values_are_refused(name):
         traced(REFUSED[name])
 
 
+OTHER_WAYS = {
+    "builtins.type": (lambda s, b, h, q, kv: s if builtins.type(s) is Tensor else s * 2, r"type\(...\) of a value"),
+    "map": (lambda s, b, h, q, kv: s if all(map(isinstance, (s,), (Tensor,))) else s * 2, "another function calls it"),
+    "a partial": (lambda s, b, h, q, kv: s if functools.partial(isinstance, s)(Tensor) else s * 2, "another function"),
+    "getattr": (lambda s, b, h, q, kv: s if getattr(s, "__class__") is Tensor else s * 2, "in a text"),  # noqa: B009
+    "attrgetter": (lambda s, b, h, q, kv: s if operator.attrgetter("__class__")(s) is Tensor else s * 2, "in a text"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_WAYS)
+def test_classes_that_are_asked_for_in_other_ways_are_refused(name):
+    mod, message = OTHER_WAYS[name]
+    with pytest.raises(DefinitionError, match=message):
+        traced(mod)
+
+
 def test_types_of_other_values_are_read():
     width = 3
     traced(lambda s, b, h, q, kv: s * 2 if type(width) is int else s)
@@ -205,3 +225,20 @@ def test_dtypes_of_captured_tensors(dtype):
     q, k, v = tensors((1, 2, 16, 16))
     assert (nl.attention(q, k, v, score_mod=mod) - flex(q, k, v, mod)).abs().max() < 1e-3
     assert set(found) == {dtype}
+
+
+def test_dtypes_of_what_is_computed():
+    half, table = (torch.tensor([1.0, 3.0], dtype=dtype, device=DEVICE) for dtype in (torch.float16, torch.bfloat16))
+    found = []
+
+    def mod(score, b, h, q, kv):
+        one = half[h] * 2 + q
+        found.extend(x.dtype for x in (one, (half * 2)[h].exp(), torch.where(q > kv, -one, 0.0), score.half(), 1 / one))
+        found.extend(x.dtype for x in (one + score, half[h] * table[h], one.float() * 2, (q - kv) / 2))
+        found.append((table[h].to(torch.bfloat16) + table.sum()).dtype)
+        return score + one
+
+    mod(torch.tensor(0.1), *(torch.tensor(0),) * 4)
+    expected, found = found, []
+    nl.attention(*tensors((1, 2, 16, 16)), score_mod=mod)
+    assert found[: len(expected)] == expected

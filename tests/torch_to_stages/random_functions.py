@@ -34,6 +34,11 @@ _ROWS = (
     ),
     *("x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-3)", "x - torch.logsumexp(x, -1, keepdim=True)"),
     *("torch.nn.functional.normalize(x, dim=-1)", "x * (x > x.mean(-1, keepdim=True))"),
+    *(
+        "torch.softmax(x / 0.07, -1)",
+        "x.asinh() * x.norm(3, -1, keepdim=True)",
+        "torch.xlogy(torch.relu(x), 1 + y.abs())",
+    ),
 )
 _PRODUCTS = ("x @ w", "torch.softmax(x @ y.T, -1) @ y", "torch.einsum('ij,kj->ik', x, w)", "(x @ x.T) @ y")
 _ENDS = ("x", "x.sum(-1)", "x.amax(0)", "x.mean()", "(x, x.sum(0))", "{'a': x, 'b': x.var(-1)}", "x.T", "x.reshape(-1)")
