@@ -36,8 +36,8 @@ class Scalar:
         value: the expression (int32, int64, float32, float64 or bool), the array (int64, float64 or bool), or a plain
             number if all positions have the same.
         short_int: the dtype that PyTorch has for it, if that is an integer of 8 or 16 bits, else "".
-        short_float: that dtype, if it is float16 or bfloat16: of an element of a captured tensor, of what was converted,
-            and of what is computed of such values.  The number itself is computed in float32.
+        short_float: that dtype, if it is float16 or bfloat16: of an element of a captured tensor, of what was
+            converted, and of what is computed of such values.  The number itself is computed in float32.
     """
 
     __slots__ = ("short_float", "short_int", "value")

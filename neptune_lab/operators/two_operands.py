@@ -120,7 +120,7 @@ def _negative(x: Any) -> Any:
 
 
 def _arctan2(y: Any, x: Any) -> Scalar:
-    """The angle of (x, y), with the signs of zeros and the angles of infinities as in C; at (0, 0) it has no gradient."""
+    """The angle of (x, y), with the signs of zeros and the angles of infinities as in C; (0, 0) has no gradient."""
     y, x = (_apply("mul", side, 1.0) for side in (y, x))
     infinite = _apply("and", *(_apply("eq", _apply("abs", side), math.inf) for side in (x, y)))
     angle = _apply("atan", _apply("div", *(_select(infinite, _copysign(1.0, side), side) for side in (y, x))))
