@@ -132,6 +132,50 @@ def _products(kernel: ir.Kernel) -> int:
     return sum(isinstance(s, ir.Store) and isinstance(s.value, ir.Dot) for s in loops[0].body) if loops else 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Nests:
+    """Both nests, and the terms in which their tiles are compared.
+
+    Args:
+        kernel, other: the nest over keys, and the one over queries.
+        mine, theirs: their structures.
+        keys, queries: the terms of each part of them.
+        lengths: of the queries and of the keys.
+    """
+
+    program: ir.Program
+    kernel: ir.Kernel
+    other: ir.Kernel
+    mine: Structure
+    theirs: Structure
+    keys: list[Terms]
+    queries: list[Terms]
+    lengths: tuple[int, int]
+
+    @property
+    def output(self) -> ir.Store:
+        """The store of the sum of the nest over queries."""
+        (output,) = self.theirs.after
+        return output
+
+    @property
+    def different(self) -> bool:
+        """Whether heads differ in what they visit."""
+        return any(terms.differ for terms in (*self.keys, *self.queries))
+
+    @property
+    def heads_apart(self) -> range:
+        """The heads whose visits are looked at: all if they differ, else one."""
+        return range(len(self.keys[0].heads) if self.different else 1)
+
+    def left_out(self, head: int) -> list[tuple[int, int]]:
+        """The squares of pairs that the nest over queries visits for a head, and the nest over keys does not."""
+        rows, columns = self.lengths
+        mine = {(q, k) for terms in self.keys for k, q in terms.visited(head)}
+        theirs = {pair for terms in self.queries for pair in terms.visited(head)}
+        return sorted((q, k) for q, k in theirs - mine if q * SQUARE < rows and k * SQUARE < columns)
+
+
 def _joint(
     program: ir.Program, kernel: ir.Kernel, other: ir.Kernel, diagonals: Diagonals | None, pairs: Pairs | None
 ) -> Joint:
@@ -141,7 +185,7 @@ def _joint(
     mine, theirs = match_structure(program, flat), match_structure(program, nest)
     _check_form(program, kernel, mine, theirs)
     (output,) = theirs.after
-    heads = _outer(mine.first.leading[0].b)
+    heads, outer = _outer(mine.first.leading[0].b), _outer(output.target)
     if len({program.tensor(n).shape[:-2] for n in (output.target.tensor, mine.first.leading[0].b.tensor)}) != 1:
         raise UnsupportedKernel(f"{output.target.tensor} has other heads than the queries")
     of_keys = theirs.first.trailing[0].b.tensor
@@ -149,13 +193,42 @@ def _joint(
     keys = [
         Terms(program, flat, part, mine.resident, heads, of_mine.names, lengths, transposed=True) for part in mine.parts
     ]
-    outer = _outer(output.target)
     queries = [
         Terms(program, nest, part, theirs.resident, outer, of_theirs.names, lengths, transposed=False)
         for part in theirs.parts
     ]
     if keys[0].heads != queries[0].heads:
         raise UnsupportedKernel(f"{kernel.name} and {other.name} do not visit the same heads once each")
+    nests = _Nests(program, kernel, other, mine, theirs, keys, queries, lengths)
+    value, held = _shared_tiles(nests)
+    sum_ = theirs.parts[0].trailing[0]
+    for expr in subexpressions(output.value):
+        if not isinstance(expr, ir.Elementwise | ir.Cast | ir.Literal | ir.Access) or (
+            isinstance(expr, ir.Access) and expr.tensor != sum_.target
+        ):
+            raise UnsupportedKernel(f"{output.target.tensor} is more than a multiple of a sum")
+    visitors = [found for head in nests.heads_apart for found in _visitors(keys, head)]
+    in_turn = all(found == [*range(found[0], found[0] + len(found))] for found in visitors)
+    from_first = all(found[0] == 0 for found in visitors)
+    rest = (sum_.target, output, keys[0].axis, *_lengths(program, output, sum_), in_turn, from_first)
+    if diagonals is not None:
+        diagonals = _diagonals_there(nests, diagonals)
+    if pairs is not None:
+        _check_pairs(nests, pairs)
+    return Joint(kernel, mine, around, heads, other, value, held, *rest, diagonals, pairs, of_mine)
+
+
+def _shared_tiles(nests: _Nests) -> tuple[str, Product]:
+    """What the nest over keys has of the sum of the other: the tensor of the left operand, and the product of which the
+    right one is an operand.
+
+    Formal statement: in every part of the nest over keys, the tile of one trailing product is, by its definition, the
+    one that the other nest multiplies; and every pair that the nest over keys leaves out is hidden there.
+
+    Raises:
+        UnsupportedKernel: it does not compute the same tiles, or does not visit all pairs.
+    """
+    program, mine, theirs, keys, queries = nests.program, nests.mine, nests.theirs, nests.keys, nests.queries
     sums = [part.trailing[0] for part in theirs.parts]
     wanted = definition([terms.of(_unguarded(program, p)) for terms, p in zip(queries, sums, strict=True)])
     rights = {terms.of(p.b) for terms, p in zip(queries, sums, strict=True)}
@@ -167,42 +240,37 @@ def _joint(
         if isinstance(value, ir.Access) and wanted is not None and definition(found) == wanted:
             values.append(value.tensor)
     held = [p for p in mine.parts[0].leading if {terms.of(p.a) for terms in keys} == rights]
-    sum_ = sums[0]
-    if not values or not held or sum_.transposed:
-        raise UnsupportedKernel(f"{kernel.name} and {other.name} do not compute the same tiles")
-    if min(lengths) < KEYS:
+    if not values or not held or sums[0].transposed:
+        raise UnsupportedKernel(f"{nests.kernel.name} and {nests.other.name} do not compute the same tiles")
+    if min(nests.lengths) < KEYS:
         raise UnsupportedKernel(f"there are fewer than {KEYS} queries or keys")
-    different = any(terms.differ for terms in (*keys, *queries))
-    heads_apart = range(len(keys[0].heads) if different else 1)
-    if not all(hides(wanted, _left_out(keys, queries, *lengths, head), SQUARE) for head in heads_apart):
-        raise UnsupportedKernel(f"{kernel.name} does not visit all pairs that {other.name} visits")
-    for expr in subexpressions(output.value):
-        if not isinstance(expr, ir.Elementwise | ir.Cast | ir.Literal | ir.Access) or (
-            isinstance(expr, ir.Access) and expr.tensor != sum_.target
-        ):
-            raise UnsupportedKernel(f"{output.target.tensor} is more than a multiple of a sum")
-    visitors = [found for head in heads_apart for found in _visitors(keys, head)]
-    in_turn = all(found == [*range(found[0], found[0] + len(found))] for found in visitors)
-    from_first = all(found[0] == 0 for found in visitors)
-    rest = (sum_.target, output, keys[0].axis, *_lengths(program, output, sum_), in_turn, from_first)
-    if diagonals is not None:
-        if diagonals.maker != other.name or _outer(diagonals.stored.target) != outer:
-            raise UnsupportedKernel(f"{diagonals.pairs} has other pairs than the sum of {other.name}")
-        tile = _same_tile(program, mine, keys, queries, diagonals.stored)
-        if different or not _are_between_bounds(mine.parts[0], keys[0], lengths):
-            raise UnsupportedKernel(f"{kernel.name} visits other tiles of {diagonals.pairs} than its bounds say")
-        loop = mine.parts[0].loop
-        visited = (ir.Int(0), ir.Int(1)) if loop is None else (loop.start, loop.stop)
-        diagonals = replace(diagonals, tile=tile, row=keys[0].axis, visited=visited)
-    if pairs is not None:
-        if pairs.maker != other.name:
-            raise UnsupportedKernel(f"{pairs.tensor} is stored by a nest without a sum over keys")
-        shape = (*program.tensor(output.target.tensor).shape[:-2], *lengths)
-        operands = [_unguarded(program, s) for s in sums]
-        check_pairs(program, pairs, [*zip(theirs.parts, queries, operands, strict=True)], outer, shape)
-        if any(_left_out(keys, queries, *lengths, head) for head in heads_apart):
-            raise UnsupportedKernel(f"{kernel.name} does not visit all pairs of {pairs.tensor}")
-    return Joint(kernel, mine, around, heads, other, values[0], held[0], *rest, diagonals, pairs, of_mine)
+    if not all(hides(wanted, nests.left_out(head), SQUARE) for head in nests.heads_apart):
+        raise UnsupportedKernel(f"{nests.kernel.name} does not visit all pairs that {nests.other.name} visits")
+    return values[0], held[0]
+
+
+def _diagonals_there(nests: _Nests, diagonals: Diagonals) -> Diagonals:
+    """The sums along diagonals with the tile that the nest over keys has of the pairs, and what its bounds say."""
+    if diagonals.maker != nests.other.name or _outer(diagonals.stored.target) != _outer(nests.output.target):
+        raise UnsupportedKernel(f"{diagonals.pairs} has other pairs than the sum of {nests.other.name}")
+    tile = _same_tile(nests.program, nests.mine, nests.keys, nests.queries, diagonals.stored)
+    first = nests.mine.parts[0]
+    if nests.different or not _are_between_bounds(first, nests.keys[0], nests.lengths):
+        raise UnsupportedKernel(f"{nests.kernel.name} visits other tiles of {diagonals.pairs} than its bounds say")
+    visited = (ir.Int(0), ir.Int(1)) if first.loop is None else (first.loop.start, first.loop.stop)
+    return replace(diagonals, tile=tile, row=nests.keys[0].axis, visited=visited)
+
+
+def _check_pairs(nests: _Nests, pairs: Pairs) -> None:
+    """Raise UnsupportedKernel unless the nest over keys visits each pair, and has what is stored of it."""
+    if pairs.maker != nests.other.name:
+        raise UnsupportedKernel(f"{pairs.tensor} is stored by a nest without a sum over keys")
+    program, target = nests.program, nests.output.target
+    shape = (*program.tensor(target.tensor).shape[:-2], *nests.lengths)
+    operands = [_unguarded(program, part.trailing[0]) for part in nests.theirs.parts]
+    check_pairs(program, pairs, [*zip(nests.theirs.parts, nests.queries, operands, strict=True)], _outer(target), shape)
+    if any(nests.left_out(head) for head in nests.heads_apart):
+        raise UnsupportedKernel(f"{nests.kernel.name} does not visit all pairs of {pairs.tensor}")
 
 
 def _are_between_bounds(part: LoopPart, keys: Terms, lengths: tuple[int, int]) -> bool:
@@ -326,14 +394,6 @@ def _unguarded(program: ir.Program, product: Product) -> ir.TileExpr:
             return a if end == program.tensor(product.b.tensor).shape[-2] else product.a
         case _:
             return product.a
-
-
-def _left_out(keys: list[Terms], queries: list[Terms], rows: int, columns: int, head: int) -> list[tuple[int, int]]:
-    """The squares of `rows` x `columns` that the nest over keys visits for a head, and the nest over queries does
-    not."""
-    mine = {(q, k) for terms in keys for k, q in terms.visited(head)}
-    theirs = {pair for terms in queries for pair in terms.visited(head)}
-    return sorted((q, k) for q, k in theirs - mine if q * SQUARE < rows and k * SQUARE < columns)
 
 
 __all__ = ["Joint", "joint_of", "joint_with"]
