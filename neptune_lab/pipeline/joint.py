@@ -47,9 +47,11 @@ def joint_choice(op: Operator, *, deterministic: bool) -> Choice | None:
     code = CodeOptions(code="gluon", deterministic=deterministic, joint=True)
     # (a nest that only adds up what others store has tiles of its own: with 64 columns, sums over samples took 5 times
     # as long on an H200)
-    parts = [part.program for part in parts_of(op)]
-    both = [has_product(program, nest) for program in parts for nest in plan(program)]
-    rows, columns = (tuple(size if one else None for one in both) for size in (KEYS, queries))
+    programs = [part.program for part in parts_of(op)]
+    both = [[has_product(program, nest) for nest in plan(program)] for program in programs]
+    if not all(both):  # (a part has no nest, and sizes for each nest would be refused)
+        return Choice(None, TileConfig(block_q=KEYS, block_kv=queries), code)
+    rows, columns = (tuple(size if one else None for part in both for one in part) for size in (KEYS, queries))
     return Choice("rolling_update", TileConfig(block_q=rows, block_kv=columns), code)
 
 

@@ -24,7 +24,7 @@ from neptune_lab.htile_to_gluon.structure import UnsupportedKernel
 from neptune_lab.operators import Operator, attention, training
 from neptune_lab.pipeline.compile import compile_choice
 from neptune_lab.pipeline.hopper import gluon_kernel
-from neptune_lab.pipeline.joint import default_joint_choice
+from neptune_lab.pipeline.joint import default_joint_choice, joint_choice
 from tests.gluon.test_joint import IN_ORDER, backward, interpreted
 
 Mask = Callable[..., torch.Tensor]
@@ -43,13 +43,17 @@ def with_bias(
     mask: Mask | None = None,
     *,
     transposed: bool = False,
+    of_samples: bool = False,
     dtype: torch.dtype = torch.bfloat16,
 ) -> Operator:
-    """Attention with a bias that has an element per head and pair."""
+    """Attention with a bias that has an element per head and pair, or per sample, head and pair."""
     bias = torch.linspace(-1, 1, heads * queries * keys).to(dtype)
     bias = bias.view(heads, keys, queries) if transposed else bias.view(heads, queries, keys)
+    of_each = torch.stack([bias * (n + 1) for n in range(batch)])
 
     def score_mod(score, b, h, q, kv):
+        if of_samples:
+            return score + of_each[b, h, q, kv]
         return score + (bias[h, kv, q] if transposed else bias[h, q, kv])
 
     options: dict[str, Any] = {"empty_rows": "zero", "live": True}
@@ -114,6 +118,15 @@ def test_samples_share_a_bias():
     program = joined(kernel.htile, in_order=True).program
     assert [axis.var for axis in program.kernels[1].grid] == ["j0", "b", "h"]
     assert simulated(kernel, with_bias(256, 256, 64, 2)) < 1e-2
+
+
+def test_a_bias_of_each_sample_gets_its_gradient_from_the_kernel_of_both():
+    op = with_bias(128, 256, 128, 2, of_samples=True)
+    choice = joint_choice(training(op).backward, deterministic=True)
+    assert choice is not None
+    kernel = compile_choice(training(op).backward, choice, target="h100", validate="none")
+    assert [k.language for k in kernel.triton.kernels] == ["triton", "gluon", "triton"], "nothing is copied"
+    assert simulated(kernel, op) < 1e-2
 
 
 def causal(b, h, q, kv):

@@ -43,6 +43,7 @@ def test_gradients_of_slopes_read_the_delta_of_a_row():
 BIASES = {
     "relative": (lambda bias: lambda score, b, h, q, kv: score + bias[h, q - kv + 39], (2, 80)),
     "pairs": (lambda bias: lambda score, b, h, q, kv: score + bias[h, q, kv], (2, 40, 40)),
+    "pairs of samples": (lambda bias: lambda score, b, h, q, kv: score + bias[b, h, q, kv], (2, 2, 40, 40)),
     "pairs of all heads": (lambda bias: lambda score, b, h, q, kv: score * bias[q, kv], (40, 40)),
 }
 

@@ -84,7 +84,11 @@ def divided(
     of_group = [needed(stages, names) for names in groups.values()]
     early = {name for fold, group in zip(groups, of_group, strict=True) for name in _early(group, fold, spatial)}
     early -= {*results}
-    if len(groups) == 1 and not early and {*results} == {*_in_one_nest(results, stages, by_block, dims, spatial)}:
+    if (
+        len(groups) == 1
+        and not early
+        and {*results} == {*_in_one_nest(results, frozenset(), stages, by_block, dims, spatial)}
+    ):
         orders = left_factors(stages, results, next(iter(groups)), dims, by_block)
         whole = with_groups_summed([reordered(stage, orders) for stage in stages], results, grouped)
         return Division(_in_steps(whole, partial), {})
@@ -112,7 +116,7 @@ def divided(
                 names[stage.name] = unique(f"{stage.name}_{n + 1}", taken, "_")
                 taken.add(names[stage.name])
         copies |= {copy: name for name, copy in names.items()}
-        chosen = _in_one_nest(groups[fold], own, by_block, dims, spatial)
+        chosen = _in_one_nest(groups[fold], fold, own, by_block, dims, spatial)
         own = in_order([renamed(reordered(stage, orders), names) for stage in own])
         whole = with_groups_summed(own, results, grouped)
         nest = needed(whole, [names.get(one, one) for one in chosen])
@@ -189,6 +193,7 @@ def _sums(stages: Mapping[str, Stage], name: str) -> list[str]:
 
 def _in_one_nest(
     group: Sequence[str],
+    fold: frozenset[Dimension],
     own: Sequence[Stage],
     blocks: Mapping[str, Block],
     dims: Dimensions,
@@ -202,10 +207,12 @@ def _in_one_nest(
 
     Formal statement: a result is left to a later part if a sum on the way to it that is no product of matrices folds a
     dimension that the result lacks and the group's other results have, or reads a stage of the part at an index that
-    is no variable.
+    is no variable.  So is a result that has an element for each iteration of the nest's loop, such as the gradient of a
+    bias of each sample, head and pair, if the nest has other results.
 
     Args:
         group: names of results.
+        fold: the dimensions that the nest's loop folds.
         own: the stages of the part that computes them.
         blocks: the definition's blocks, by name.
         dims: of the definition.
@@ -223,7 +230,8 @@ def _in_one_nest(
         sums = [s for s in needed(own, [name]) if s.reducer is not None and not is_product(blocks[s.name])]
         folded = {s.name: dims.all_of(blocks[s.name], "reduce").keys() for s in sums}
         apart = {s.name for s in sums if others & folded[s.name] or not _reads_plainly(s, names)}
-        if not apart:
+        each = bool(fold) and fold <= {*spatial[name]} and any(not fold <= {*spatial[other]} for other in group)
+        if not apart and not each:
             found.append(name)
         # What a sum that is left reads and nothing else, such as sums of rows.
         partial += [s.name for s in sums if s.name not in apart and any(by_name[a].term == s.element for a in apart)]
