@@ -141,6 +141,8 @@ KNOWN: dict[tuple[str, str], str] = {
     ("backward of attention.general", "sm_89"): "spills",
     # Four factors of whole rows: of bfloat16, in groups, or 192 wide, they do not fit.
     **dict.fromkeys(product([f"backward of attention.{n}" for n in ("full", "general", "gqa")], ["gfx1100"]), "spills"),
+    # The sum over 512 columns of 16 rows of 16 heads each, in one tile.
+    **dict.fromkeys(product(["backward of mla"], ["gfx942", "gfx1100"]), "spills"),
     # The sums of keys with values, and the projection, which stays in registers.
     ("performer", "gfx1100"): "spills",
     **dict.fromkeys(product(["performer of 256 features"], [*MMA, "gfx1100"]), "spills"),
@@ -244,8 +246,9 @@ def test_hoppers_tiles_would_not_do(target: str, fault: str):
         ("attention.full", {"heads": 8, "seq": 1000, "head_dim": 192, "v_head_dim": 128}),
         ("attention.full", {"heads": 8, "seq": 1000, "head_dim": 256}),
         ("attention.causal", {"heads": 32, "seq": 4096, "head_dim": 256}),
+        ("mla", {"heads": 16, "kv_len": 8192}),
     ],
-    ids=["192 and 128 wide, split", "256 wide, split", "256 wide"],
+    ids=["192 and 128 wide, split", "256 wide, split", "256 wide", "512 wide"],
 )
 def test_wide_backward_passes_fit_a_block_of_hopper(name: str, sizes: dict[str, int]):
     backward_pass = training(OPERATORS[name](batch=1, dtype="bfloat16", **sizes)).backward

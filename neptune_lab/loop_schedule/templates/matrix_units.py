@@ -110,6 +110,12 @@ _TWICE: Mapping[str, tuple[int, UnitTiles]] = MappingProxyType(
 )
 # The same for a split nest on Hopper, whose partial sums pass through shared memory beside the factors.
 _TWICE_SPLIT = UnitTiles(64, 32, 8, 8, 2)
+# Of nests that would add up more elements in a thread than its registers hold beside the rest (the gradient of absorbed
+# MLA's latents, 512 wide).
+_ADDED = 128
+_WIDE_SUMS: Mapping[str, UnitTiles] = MappingProxyType(
+    {"wgmma": UnitTiles(64, 64, 8, 8, 2), "tcgen05": UnitTiles(64, 64, 8, 8, 2)}
+)
 # Elements of a tile without a product, if it is a part of a row or there are several; of more, a program of NVIDIA's
 # has too few registers.
 _ROW_ELEMENTS = 1 << 14
@@ -160,6 +166,9 @@ def _tiles(program: Program, nest: NestPlan, config: NestConfig, unit: str, spli
     width = max(folded(program, nest), accumulated(program, nest))
     if unit in _TWICE and multiplies_twice(program, nest) and folded(program, nest) > _TWICE[unit][0]:
         return _TWICE_SPLIT if split and unit == "wgmma" else _TWICE[unit][1]
+    wide = accumulated(program, nest) if accumulated(program, nest) < _SUMMED else 0
+    if unit in _WIDE_SUMS and config.block_q * wide > _ADDED * 32 * (config.num_warps or 4):
+        return _WIDE_SUMS[unit]
     cases = _HALVES.get(unit, ())
     found = (case.tiles for case in cases if width <= case.width and config.block_q >= case.rows)
     return next(found, cases[-1].tiles if cases else None)
