@@ -250,7 +250,8 @@ def run(
     from neptune_lab.pipeline import compile_choice
     from neptune_lab.runtime import device_facts
 
-    check_number("--tolerance", tolerance, DefinitionError, optional=True, positive=True)
+    if tolerance is not None:
+        check_number("--tolerance", tolerance, DefinitionError, positive=True)
     op = request.operator
     facts = device_facts()
     kernel = compile_choice(op, request.choice)
