@@ -285,10 +285,12 @@ def errors() -> str:
 def raised(names: frozenset[str]) -> Iterator[tuple[str, Mapping[str, list[str]]]]:
     """For each error class, by package: "message. *help*", values as {…}; read from the source, nothing is run."""
     found: dict[str, dict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
+    calls = re.compile(rf"\b({'|'.join(names)})\(")
     for folder in (ROOT / "neptune_lab", ROOT / "widgets" / "neptune_widgets"):
         for path in sorted(folder.rglob("*.py")):
             package = ".".join(path.relative_to(folder.parent).with_suffix("").parts[:2])
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            text = path.read_text(encoding="utf-8")
+            for node in ast.walk(ast.parse(text)) if calls.search(text) else ():
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
                     if not node.args:
                         continue
