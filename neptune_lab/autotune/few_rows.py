@@ -89,6 +89,7 @@ class Rates:
         work: microseconds of a program per MB of a padded tile in shared memory.
         alone: the latency of a load if a loop loads one tile at a time.
         single, loop, tile: the latency of a program with one tile; of one with a loop, and of each of its tiles.
+        later: microseconds per MB of padded tiles that a multiprocessor computes with when all of them are there.
         combine, once: the second kernel's latency; that of each row that a last program combines.
         partial: the cost of each MB of partial results.
         idle: the latency of a program that visits no tile.
@@ -104,6 +105,7 @@ class Rates:
     single: Number
     loop: Number
     tile: Number
+    later: Number
     combine: Number
     once: Number
     partial: Number
@@ -278,16 +280,20 @@ class FewRows:
         size = columns * self.bytes
         ahead = 1 if most == 1 else max(1, stages - 1)
         resident = self._resident(columns, stages, most, splits, warps)
-        work = 1e-6 * rates.work * columns * self._padded_bytes
+        padded = 1e-6 * columns * self._padded_bytes
+        work = rates.work * padded
         # (loaded one at a time, a tile is asked for once the one before it is computed with)
         asking = rates.latency / ahead if most == 1 or ahead > 1 else rates.alone + work
         latency = rates.single if most == 1 else rates.loop + rates.tile * most
+        # (a loop computes with a tile while others are loaded; single tiles of programs that run at a time all arrive
+        # when the last one does)
+        later = rates.later * padded if each == 1 else 0.0
         taken, left = rates.start, running
         while left > 0:  # one turn after another
             now = min(left, sms * resident)
             own, of_one = ceil(now / sms), most * size
             rate = 1 / (asking / (own * size) + 1 / rates.multiprocessor)
-            taken += max(own * of_one / rate, now * of_one / (rates.memory * self._speed)) + latency
+            taken += max(own * of_one / rate, now * of_one / (rates.memory * self._speed)) + latency + own * later
             left -= now
         if self.pads and not sizes.pad_rows:
             taken *= rates.unpadded
