@@ -153,8 +153,23 @@ def test_gradients_of_random_calls(seed: int):
         assert simulated(kernel, op, mask, transposed=transposed) < 1e-2
 
 
-def test_heads_of_64_columns_are_one_kernel_too():
-    assert default_joint_choice(training(with_bias(256, 256, 64)).backward) is not None
+def relative(mask: Mask | None) -> Operator:
+    bias = torch.zeros(1, 511, dtype=torch.bfloat16)
+    options: dict[str, Any] = {"empty_rows": "zero", "live": True}
+    return attention.general(1, 1, 256, 256, 64, lambda s, b, h, q, kv: s + bias[h, q - kv + 255], mask, **options)
+
+
+@pytest.mark.parametrize(
+    ("op", "chosen"),
+    [
+        (lambda: with_bias(256, 256, 64), True),
+        (lambda: relative(None), True),
+        (lambda: relative(causal), False),
+    ],
+    ids=["pairs", "relative", "relative, causal"],
+)
+def test_heads_of_64_columns_are_one_kernel_without_a_mask(op: Callable[[], Operator], chosen: bool):
+    assert (default_joint_choice(training(op()).backward) is not None) == chosen
 
 
 @pytest.mark.parametrize(("width", "with_pairs", "chosen"), [(64, True, False), (64, False, True), (128, True, True)])
