@@ -61,6 +61,21 @@ class _Compared:
 _compared: WeakKeyDictionary[Any, _Compared] = WeakKeyDictionary()
 
 
+def refuse_beside_block_mask(mask_mod: Callable[..., Any] | None, *, packed: bool) -> None:
+    """Raise LaunchError for what a call with a block mask may not have beside it: a mask_mod, or packed sequences."""
+    if mask_mod is not None:
+        raise LaunchError(
+            "attention got mask_mod and block_mask, which has a mask_mod of its own",
+            help="leave mask_mod out, or make the block mask with and_masks(mask_mod, ...)",
+        )
+    if packed:
+        raise LaunchError(
+            "attention got cu_seqlens_q and block_mask, which is for positions in the packed tensor",
+            help="give mask_mod, which gets the positions in a sequence, or block_mask alone, whose mask_mod tells the "
+            "sequences apart",
+        )
+
+
 def mask_of(block_mask: Any, q: torch.Tensor, k: torch.Tensor) -> Callable[..., Any] | None:
     """The mask_mod whose mask is that of `block_mask`; None if it hides nothing.
 
@@ -274,4 +289,4 @@ def _depends(mask_mod: Callable[..., Any], device: torch.device) -> tuple[bool, 
     return found[0], found[1]
 
 
-__all__ = ["mask_of"]
+__all__ = ["mask_of", "refuse_beside_block_mask"]

@@ -23,7 +23,7 @@ from neptune_lab.pytorch.arguments import (
     with_columns,
 )
 from neptune_lab.pytorch.autocast import under_autocast
-from neptune_lab.pytorch.block_masks import mask_of
+from neptune_lab.pytorch.block_masks import mask_of, refuse_beside_block_mask
 from neptune_lab.pytorch.compiled import Compiled, compiled_for
 from neptune_lab.pytorch.empty import is_empty, outputs_of_empty
 from neptune_lab.pytorch.examples import over_examples
@@ -384,17 +384,7 @@ def _whole(
     if ("v_transposed", True) in extras.formats:
         v = v.transpose(2, 3).contiguous()
     if block_mask is not None:
-        if mask_mod is not None:
-            raise LaunchError(
-                "attention got mask_mod and block_mask, which has a mask_mod of its own",
-                help="leave mask_mod out, or make the block mask with and_masks(mask_mod, ...)",
-            )
-        if places is not None:
-            raise LaunchError(
-                "attention got cu_seqlens_q and block_mask, which is for positions in the packed tensor",
-                help="give mask_mod, which gets the positions in a sequence, or block_mask alone, whose mask_mod tells "
-                "the sequences apart",
-            )
+        refuse_beside_block_mask(mask_mod, packed=places is not None)
         device_of(q, k, v)
         for name, tensor in (("q", q), ("k", k)):
             check_shape(name, tensor.shape)
