@@ -11,13 +11,17 @@ issued last, and then the other consumer may issue its products:
 
     each tile         wait for x, row work j, p = p of tile j;  z = p @ cj;  wait for z, y = f(y, z);  x = a @ bj+1
 
-After the last tile, it runs on stale operands, unused: products under an `if` would be serialised.
+If the weights of a tile's first keys are float16 (more_digits.py), their product runs while those of the other keys are
+computed, and the product of these is added to it.
+
+After the last tile, the leading product runs on stale operands, unused: products under an `if` would be serialised.
 """
 
 from __future__ import annotations
 
-from neptune_lab.htile.nodes import Arith, IndexExpr, Int, Literal, Reduce, Store, TileExpr
+from neptune_lab.htile.nodes import Access, Arith, Elementwise, IndexExpr, Int, Literal, Reduce, Store, TileExpr
 from neptune_lab.htile.rounded_weights import unrounded
+from neptune_lab.htile.walk import reads
 from neptune_lab.htile_to_gluon.barriers import full
 from neptune_lab.htile_to_gluon.consumer import Consumer
 from neptune_lab.htile_to_gluon.context import GluonContext
@@ -45,6 +49,8 @@ class PromotingConsumer(Consumer):
         self.sums = summed_after_loop(self.structure)
         self.totals = {total: ctx.tiles[total] for total in self.sums.values()}
         self.of_weights: dict[tuple[str, str], str] = {}
+        self.started: set[str] = set()  # trailing products that run in float16
+        self.of_parts: dict[Store, Product] = {}  # sums of weights that are apart
 
     def _tile(self) -> None:
         ctx, structure = self.ctx, self.structure
@@ -99,10 +105,17 @@ class PromotingConsumer(Consumer):
             return
         self._at(stmt)
         value = part(stmt.value, self.rows)
-        if isinstance(value, Reduce):
+        if isinstance(value, Reduce) and stmt in self.of_parts:
+            product = self.of_parts[stmt]
+            others = f"{ctx.helper('_sums_of_threads')}({self._keys_of_left(product)[-1]})"
+            layout = f"{ctx.tiles[self.sums[target]]}.type.layout"
+            parts = (self._name(product, "sums"), others)
+            first, last = (call("gl.convert_layout", text, layout, "assert_trivial=True") for text in parts)
+            text: Doc = seq(first, " + ", last)
+        elif isinstance(value, Reduce):
             columns = ctx.shape(value.arg)[1]
             tile = whole_tile(ctx, value.arg, (ROWS, columns), "float32")
-            text: Doc = call(ctx.helper("_sums_of_threads"), tile)
+            text = call(ctx.helper("_sums_of_threads"), tile)
         elif isinstance(value, Literal):
             columns = ctx.columns
             text = call(ctx.helper("_sums_of_threads"), self.zeros[columns])
@@ -122,18 +135,21 @@ class PromotingConsumer(Consumer):
         follows = left != Int(0)
         unscaled = self.structure.unscaled
         self._finish_leading(this, 0)
+        early = self._early(this)
         for stmt in this.middle:
             self._fresh_name(stmt.target.tensor)
             with ctx.fusing(on=unscaled is not None and stmt.target.tensor == unscaled.weight):
-                self._store(stmt)
+                if stmt is early:
+                    self._start_halves(this.trailing[0], stmt)
+                else:
+                    self._store(stmt)
         for product in this.trailing:
             self._fresh_name(product.target)
             self._left(product)
         if follows and self.together:
             self._await_next(left)
-        self.barriers.wait([full(ring) for ring in dict.fromkeys(self.shared.trailing)])
-        if self.ping_pong:
-            self.barriers.take_turn()
+        if early is None:
+            self._wait_for_turn()
         self._issue_trailing(this, waited=True)
         if follows and self.together:
             self._issue_leading(this)
@@ -150,6 +166,29 @@ class PromotingConsumer(Consumer):
             self._issue_leading(this)
             self._let_other_pass()
         return follows
+
+    def _early(self, this: LoopPart) -> Store | None:
+        """The statement of the weights of a tile if their first keys can be multiplied before the others are computed:
+        if nothing but that product and their sum reads them."""
+        product = this.trailing[0]
+        weights = unrounded(product.a)
+        if len(this.trailing) > 1 or product.halves is None or not isinstance(weights, Access):
+            return None
+        stored = [stmt for stmt in this.middle if stmt.target.tensor == weights.tensor]
+        readers = [s for s in (*this.middle, *this.after) if weights.tensor in {a.tensor for a in reads(s)}]
+        value = stored[0].value if len(stored) == 1 else None
+        if not isinstance(value, Elementwise) or value.op not in ("exp", "exp2"):
+            return None
+        if any(s.target.tensor not in self.sums or not isinstance(s.value, Reduce) for s in readers):
+            return None
+        self.of_parts |= dict.fromkeys(readers, product)
+        return stored[0]
+
+    def _wait_for_turn(self) -> None:
+        """Waits until the trailing products may be issued."""
+        self.barriers.wait([full(ring) for ring in dict.fromkeys(self.shared.trailing)])
+        if self.ping_pong:
+            self.barriers.take_turn()
 
     def _let_other_pass(self) -> None:
         """The other consumer may issue products: all of this one's are issued."""
@@ -182,7 +221,11 @@ class PromotingConsumer(Consumer):
             self._line_of_operand(self.left[product.target], product, self._keys(product.a, wide))
             return
         if product.halves is not None:
-            self._left_in_halves(product, wide)
+            if product.target not in self.started:
+                self._left_in_halves(product, emit(ctx, part(unrounded(product.a), self.rows), wide).doc)
+            others = self._name(product, "others")
+            in_order = call(ctx.helper("_in_order_of_keys"), f"{others}.to(gl.float8e4nv)")
+            self._line_of_operand(self.left[product.target], product, in_order)
             return
         first, second, rounded, rest = (self._name(product, what) for what in ("first", "second", "rounded", "rest"))
         keys = self._keys(unrounded(product.a), wide, layout)
@@ -193,20 +236,43 @@ class PromotingConsumer(Consumer):
         self._line_of_operand(of_rest, product, rest)
         self._line_of_operand(of_second, product, f"{ctx.helper('_rounded')}({second})")
 
-    def _left_in_halves(self, product: Product, wide: int) -> None:
-        """The left operands of a product of weights of float16 and of 8 bits: in `first`, every thread has the elements
-        of a left operand of 16 bits already."""
+    def _start_halves(self, product: Product, stmt: Store) -> None:
+        """The weights of a tile: those of the first keys are multiplied while the others are computed."""
         ctx = self.ctx
-        low, high, others = (self._name(product, what) for what in ("low", "high", "others"))
-        tile = emit(ctx, part(unrounded(product.a), self.rows), wide).doc
+        self._at(stmt)
+        value = part(stmt.value, self.rows)
+        assert isinstance(value, Elementwise)
+        ring, wide = self.shared.trailing[0], ctx.shape(stmt.target)[1]
+        self._left_in_halves(product, emit(ctx, value.args[0], wide).doc, f"tl.{value.op}")
+        low, high, _ = self._keys_of_left(product)
+        summed = ctx.helper("_sums_of_threads")
+        ctx.line(f"{self._name(product, 'sums')} = {summed}({low}) + {summed}({high})")
+        self._wait_for_turn()
+        self._issue_halves(ring, product)
+        self.started.add(product.target)
+        others = self._keys_of_left(product)[-1]
+        ctx.line(f"{others} = tl.{value.op}({others})")
+
+    def _left_in_halves(self, product: Product, tile: Doc, function: str = "") -> None:
+        """The left operands of a product in float16: every thread has their elements already.
+
+        Args:
+            tile: weights, or what weights are a function of.
+            function: its name.
+        """
+        ctx = self.ctx
+        low, high, others = self._keys_of_left(product)
         ctx.line(seq(f"{low}, {high}, {others} = ", call(ctx.helper("_first_keys"), tile)))
         _, layout = ctx.layouts_of_halves(ctx.shape(product.store.target)[1])
         for name, keys in zip(self._halves_of_left(product), (low, high), strict=True):
-            ctx.line(
-                seq(f"{name} = ", call("gl.convert_layout", f"{keys}.to(gl.float16)", layout, "assert_trivial=True"))
-            )
-        in_order = call(ctx.helper("_in_order_of_keys"), f"{others}.to(gl.float8e4nv)")
-        self._line_of_operand(self.left[product.target], product, in_order)
+            if function:
+                ctx.line(f"{keys} = {function}({keys})")
+            halves = call("gl.convert_layout", f"{keys}.to(gl.float16)", layout, "assert_trivial=True")
+            ctx.line(seq(f"{name} = ", halves))
+
+    def _keys_of_left(self, product: Product) -> list[str]:
+        """The variables of the weights of the first keys, 0 and 1 of every four, and 2 and 3; and of the others."""
+        return [self._name(product, what) for what in ("low", "high", "others")]
 
     def _halves_of_left(self, product: Product) -> list[str]:
         """The variables of the left operands of float16."""
@@ -252,20 +318,26 @@ class PromotingConsumer(Consumer):
         """What a trailing product is added to: the product of the first keys in float16, while it runs."""
         if product.halves is None or ring.halves is None:
             return super()._sum_before(ring, product)
-        ctx = self.ctx
+        ctx, name = self.ctx, self._name(product, "of_halves")
+        if product.target not in self.started:
+            self._issue_halves(ring, product)
+        self.started.discard(product.target)
+        running = f"warpgroup_mma_wait({len(self._halves_of_left(product))}, [{name}])"
+        layout = ctx.tile_layout(ctx.shape(product.store.target)[1])
+        ctx.line(seq(f"{name} = ", call("gl.convert_layout", running, layout, "assert_trivial=True")))
+        return (name,)
+
+    def _issue_halves(self, ring: RingBuffer, product: Product) -> None:
+        """Issues the product of the first keys in float16."""
+        assert ring.halves is not None
+        ctx, name = self.ctx, self._name(product, "of_halves")
         columns = ctx.shape(product.store.target)[1]
         layout, _ = ctx.layouts_of_halves(columns)
-        name, slot = self._name(product, "of_halves"), ring.slot
         to = (call("gl.convert_layout", self.zeros[columns], layout, "assert_trivial=True"), "use_acc=False")
-        parts = self._halves_of_left(product)
-        for number, left in enumerate(parts):
-            right = ring.halves.half(slot, number)
+        for number, left in enumerate(self._halves_of_left(product)):
+            right = ring.halves.half(ring.slot, number)
             ctx.line(seq(f"{name} = ", call("warpgroup_mma", left, right, *to, "is_async=True")))
             to = (name,)
-        running = f"warpgroup_mma_wait({len(parts)}, [{name}])"
-        converted = call("gl.convert_layout", running, ctx.tile_layout(columns), "assert_trivial=True")
-        ctx.line(seq(f"{name} = ", converted))
-        return (name,)
 
     def _fresh_name(self, tensor: str) -> None:
         ctx = self.ctx
