@@ -17,6 +17,7 @@ import numpy as np
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.dims import Family
+from neptune_lab.operators.index_limits import IndexLimits
 from neptune_lab.operators.python_source import PythonFunction
 from neptune_lab.operators.recipe import Recipe
 from neptune_lab.operators.resized import Resized
@@ -77,6 +78,7 @@ class Operator:
         ties: derivatives at points where a stage's expression has none (`operators.ties`), by the stage's name.
         gradient_stops: finds the user's line at which the traced function stops a gradient (`detach`) that flows from
             one of the inputs of these names, which the definition does not show; None: there is none.
+        index_limits: the range of integers that a call on the CPU may give, of inputs that are positions or labels.
         parts: names of the stages of each part of the definition, in order, if it is to be scheduled in parts that
             share no kernel; empty: as a whole.
     """
@@ -101,6 +103,7 @@ class Operator:
     ties: Mapping[str, Ties] = field(repr=False, default_factory=dict)
     gradient_stops: Callable[[Collection[str]], Any] | None = field(repr=False, default=None)
     parts: tuple[tuple[str, ...], ...] = ()
+    index_limits: tuple[IndexLimits, ...] = field(repr=False, default=())
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.isidentifier():

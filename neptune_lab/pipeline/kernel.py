@@ -19,6 +19,7 @@ from neptune_lab.htile_to_triton import EmittedModule
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates import TEMPLATES
+from neptune_lab.operators.index_limits import check_indices
 from neptune_lab.pipeline import record
 from neptune_lab.pipeline.captured_inputs import CapturedInputs
 from neptune_lab.pipeline.exceptions import exceptions_met
@@ -192,6 +193,8 @@ class Kernel:
             fits = True
         if self.other_sizes is not None and not fits:
             return self.other_sizes.kernel(tensors)(*tensors)
+        if self.operator.index_limits and self.operator.family is None:
+            check_indices(self.operator.index_limits, tensors)
         return self._loaded(*self._captured.appended(tensors))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Kernel:

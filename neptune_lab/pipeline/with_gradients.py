@@ -9,6 +9,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import DefinitionError, LaunchError
+from neptune_lab.operators.index_limits import check_indices
 from neptune_lab.pipeline.captured_inputs import CapturedInputs
 from neptune_lab.runtime import LoadedKernel, load
 
@@ -94,6 +95,7 @@ def with_gradients(op: Operator) -> Callable[..., Any]:
                 + ", ".join(t.name for t in op.inputs if t.name not in op.captured),
                 help="give the operator's inputs in this order",
             )
+        check_indices(op.index_limits, tensors)
         return kernel(*tensors)
 
     call.__name__ = op.name

@@ -22,6 +22,7 @@ from neptune_lab.torch_to_stages.arguments import example_arguments, named_argum
 from neptune_lab.torch_to_stages.decompositions import decomposition
 from neptune_lab.torch_to_stages.gradient_stops import gradient_stops
 from neptune_lab.torch_to_stages.graph import Graph, graph_of_module, trace
+from neptune_lab.torch_to_stages.index_ranges import index_limits
 from neptune_lab.torch_to_stages.lines import SourceLine, line_of_caller
 from neptune_lab.torch_to_stages.lower import lowered
 from neptune_lab.torch_to_stages.other_sizes import resized, with_free_sizes
@@ -182,6 +183,7 @@ def _operator(
         captured=held,
         ties=stages.ties,
         lines=lines,
+        index_limits=index_limits(graph),
         python=python_functions(function, lines, {n: stages.within[n] for n in kept}, caller),
     )
 

@@ -1,0 +1,92 @@
+"""Finds the inputs of a traced function whose integers are positions or labels, with the range that PyTorch takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from neptune_lab.operators.index_limits import IndexLimits
+from neptune_lab.torch_to_stages.graph import Graph
+from neptune_lab.torch_to_stages.lines import line_of_node
+
+# Operations whose result has all elements of the operand, and no others.
+_SAME_ELEMENTS = frozenset(
+    {"view", "_unsafe_view", "reshape", "flatten", "unsqueeze", "squeeze", "permute", "transpose", "t", "expand"}
+    | {"clone", "contiguous", "alias", "detach", "_to_copy"}
+)
+# The place of ignore_index among the arguments of a loss.
+_IGNORED = {"cross_entropy_loss": 4, "nll_loss_nd": 4}
+
+
+def index_limits(graph: Graph) -> tuple[IndexLimits, ...]:
+    """The range of each input that is read as positions or labels as it is; what is computed of one has none.
+
+    Args:
+        graph: of a function, at sizes that are numbers.
+    """
+    nodes = [n for n in graph.module.graph.nodes if n.op == "placeholder" and _tensor(n) is not None]
+    names = dict(zip(nodes, graph.placeholders, strict=True))
+    found: dict[IndexLimits, None] = {}
+    for node in graph.module.graph.nodes:
+        for index, low, high, besides in _taken(node):
+            name = names.get(_source(index), "")
+            if name in graph.inputs:
+                place, line = graph.inputs.index(name), line_of_node(node)
+                found[IndexLimits(place, name, low, high, besides, "" if line is None else str(line))] = None
+    return tuple(found)
+
+
+def _taken(node: torch.fx.Node) -> Iterator[tuple[torch.fx.Node, int, int, int | None]]:
+    """What a node reads as positions or labels: the node that gives them, the range, and the label that is ignored."""
+    name, args = str(getattr(node.target, "_opname", "")), node.args
+    if name == "embedding":
+        yield _node(args[1]), 0, _size(args[0], 0) - 1, None
+    elif name in ("index_select", "gather"):
+        yield _node(args[2]), 0, _size(args[0], args[1]) - 1, None
+    elif name == "index":
+        for dim, index in enumerate(args[1]):  # type: ignore[arg-type]
+            if index is not None:
+                yield _node(index), -_size(args[0], dim), _size(args[0], dim) - 1, None
+    elif name in _IGNORED:
+        place, dims = _IGNORED[name], len(_shape(args[0]))
+        besides: Any = args[place] if len(args) > place else node.kwargs.get("ignore_index", -100)
+        yield _node(args[1]), 0, _size(args[0], min(dims - 1, 1)) - 1, besides
+
+
+def _source(node: torch.fx.Node) -> torch.fx.Node:
+    """The node that a tensor has its elements from."""
+    while _is_whole(node) and str(getattr(node.target, "_opname", "")) in _SAME_ELEMENTS:
+        node = _node(node.args[0])
+    return node
+
+
+def _is_whole(node: torch.fx.Node) -> bool:
+    """Whether a node gives integers that are no conditions."""
+    tensor = _tensor(node)
+    return tensor is not None and tensor.dtype in (torch.int32, torch.int64)
+
+
+def _tensor(node: Any) -> torch.Tensor | None:
+    value = node.meta.get("val")
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def _node(value: Any) -> torch.fx.Node:
+    assert isinstance(value, torch.fx.Node)
+    return value
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    tensor = _tensor(_node(value))
+    assert tensor is not None
+    return tuple(tensor.shape)
+
+
+def _size(value: Any, dim: Any) -> int:
+    shape = _shape(value)
+    return shape[dim] if shape else 1
+
+
+__all__ = ["index_limits"]
