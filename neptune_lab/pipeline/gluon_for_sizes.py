@@ -46,7 +46,8 @@ def _of_one_size(op: Operator, gpu: Target) -> Choice | None:
         return None
     choice, kernel = found
     if kernel.code.code == "gluon":
-        return replace(choice, code=_suited(kernel.code))
+        # (Where tiles do not divide the keys, no weight is float16.)
+        return replace(choice, code=_suited(replace(kernel.code, rounded_weights="single")))
     loops = (stmt for one in kernel.htile.kernels for stmt in one.body if isinstance(stmt, For))
     if choice.template == "rolling_update" and any(loop.within is not None for loop in loops):
         return Choice(choice.template, SKIPPING, _suited(CodeOptions(code="gluon")))

@@ -15,6 +15,7 @@ from neptune_lab.htile import from_text, to_text, verify
 from neptune_lab.htile_to_gluon import why_unsupported
 from neptune_lab.operators import Operator, attention, math
 from neptune_lab.pipeline import tuned
+from neptune_lab.pipeline.gluon_for_sizes import gluon_choice
 from neptune_lab.pipeline.validate import triton_numpy
 from neptune_lab.target import Target
 
@@ -252,6 +253,14 @@ def test_scales_that_are_no_numbers_give_none():
     inputs["q_scale"] = np.float32([[np.nan, np.inf]])
     (got,) = run(compiled(operator), inputs)
     assert np.isnan(got).all()
+
+
+def test_kernels_for_all_sizes_have_weights_of_one_number():
+    operator = eights(causal, q_len=4096, kv_len=4096, head_dim=128, heads=8)
+    of_one, of_all = tuned.untuned_choice(operator, HOPPER), gluon_choice(operator, None, None, None, HOPPER)
+    assert of_one is not None
+    assert of_all is not None
+    assert (of_one.code.rounded_weights, of_all.code.rounded_weights) == ("mixed", "single")
 
 
 def test_scores_that_are_large_and_equal():
