@@ -91,22 +91,36 @@ def _give(word, value, mark):
     tl.store(word, (mark.to(tl.int64) << 32) | bits)
 '''
 
-_TAKE = '''@triton.jit
-def _take(words, mark):
-    """The numbers that programs of a row have passed on; waits until each has its mark."""
-    if INTERPRETED:  # programs run one after another: a launch finds what the one before it has passed on
-        return tl.load(words).to(tl.int32).to(tl.float32, bitcast=True)
+_ASK = '''@triton.jit
+def _ask(words):
+    """What is in the words of a row so far; loads of several tensors are under way together."""
+    if INTERPRETED:
+        return tl.load(words)
     else:
-        bits = tl.inline_asm_elementwise(WAIT, "=r,l,r", [words.to(tl.int64), mark], tl.int32, is_pure=False, pack=1)
+        return tl.inline_asm_elementwise(ASK, "=l,l", [words.to(tl.int64)], tl.int64, is_pure=False, pack=1)
+
+
+ASK = tl.constexpr("ld.relaxed.gpu.global.b64 $0, [$1];")
+'''
+
+_TAKE = '''@triton.jit
+def _take(asked, words, mark):
+    """The numbers that programs of a row have passed on: `asked`, or what it waits for until each has its mark."""
+    if INTERPRETED:  # programs run one after another: a launch finds what the one before it has passed on
+        return asked.to(tl.int32).to(tl.float32, bitcast=True)
+    else:
+        given = [asked, words.to(tl.int64), mark]
+        bits = tl.inline_asm_elementwise(WAIT, "=r,l,l,r", given, tl.int32, is_pure=False, pack=1)
         return bits.to(tl.float32, bitcast=True)
 
 
 WAIT = tl.constexpr("""{
     .reg .b64 word; .reg .b32 found; .reg .pred other;
+    mov.b64 word, $1;
 again:
-    ld.relaxed.gpu.global.b64 word, [$1];
     mov.b64 {$0, found}, word;
-    setp.ne.s32 other, found, $2;
+    setp.ne.s32 other, found, $3;
+    @other ld.relaxed.gpu.global.b64 word, [$2];
     @other bra again;
 }""")
 '''
@@ -271,13 +285,14 @@ def _to_{name}(x):
 INTERPRETED = "INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)"
 # These read INTERPRETED.
 ASK = frozenset(
-    {"_again", "_dot", "_hardware_tanh", "_launch_dependents", "_max", "_min", "_take", "_wait"}
+    {"_again", "_ask", "_dot", "_hardware_tanh", "_launch_dependents", "_max", "_min", "_take", "_wait"}
     | {f"_{what}_{name}" for what in ("dot_of", "from", "to") for name in ("e4m3", "e5m2")}
 )
 
 HELPERS: Mapping[str, str] = MappingProxyType(
     {
         "_again": _AGAIN,
+        "_ask": _ASK,
         "_arctan": _ARCTAN,
         "_dot": _DOT,
         "_dot_of_e4m3": _DOT_OF_EIGHTS.format(name="e4m3"),

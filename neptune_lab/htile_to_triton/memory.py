@@ -103,13 +103,25 @@ def load(ctx: Context, access: Access, order: tuple[int, ...], extra: Sequence[C
 
 def _take(ctx: Context, access: Access, conditions: list[Condition]) -> Doc:
     """What the programs of a row have passed on, from the words of a tensor (`waiting`)."""
+    taken = call(ctx.helper("_take"), ctx.asked[access.tensor], _words(ctx, access), ctx.mark)
+    return call("tl.where", conjunction(conditions), taken, "0.0") if conditions else taken
+
+
+def _words(ctx: Context, access: Access) -> str:
+    """The words of all parts of a row; a lane that has no part waits with the last one."""
     index = access.index[-1]
     assert isinstance(index, Slice), "programs take the numbers of all parts"
     lanes = vector(ctx, index)
-    if conditions:  # a lane that has no part waits with the last one
+    if mask(ctx, access, (0,)):
         lanes = f"tl.minimum({lanes}, {index.extent - 1})"
-    taken = call(ctx.helper("_take"), f"{ctx.passed[access.tensor]} + {lanes}", ctx.mark)
-    return call("tl.where", conjunction(conditions), taken, "0.0") if conditions else taken
+    return f"{ctx.passed[access.tensor]} + {lanes}"
+
+
+def ask(ctx: Context, access: Access) -> None:
+    """The line that loads what is in the words of a tensor so far."""
+    name = ctx.name_for(("asked", access.tensor), f"{access.tensor}_asked", ctx.scope)
+    ctx.line(seq(f"{name} = ", call(ctx.helper("_ask"), _words(ctx, access))))
+    ctx.asked[access.tensor] = name
 
 
 def load_once(ctx: Context, access: Access, order: tuple[int, ...]) -> str:

@@ -6,13 +6,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from neptune_lab.htile.bounds import Interval
-from neptune_lab.htile.nodes import Access, Stmt
+from neptune_lab.htile.nodes import Access, Stmt, Store
+from neptune_lab.htile.shapes import shape_of_access
 from neptune_lab.htile.walk import reads, stores, written_tensors
 from neptune_lab.htile_to_triton.context import Context
+from neptune_lab.htile_to_triton.memory import ask, load_once
 from neptune_lab.htile_to_triton.scope import Draft, Scope
 from neptune_lab.htile_to_triton.waiting import DELAY, Waiting, bodies
 from neptune_lab.wrapping import Doc, call
 
+# Tensors of which registers hold a part while a program waits. On an H200 softmax of 6965 x 132506 takes 1046 us when
+# it loads its part before that and 1084 after it; layer_norm of 2509 x 118068, with a scale and a shift, 394 and 387.
+MOST_LOADED = 1
 # Words before those that are passed on: the last mark of the launch before, and the programs that have left.
 FIRST = 2
 
@@ -85,7 +90,29 @@ def _of_parts(
     with _inside(ctx, f"if {name} < {last}:" if parts.hi < last else "else:"):
         for env in ctx.envs:
             env[joined.part.var] = parts
+        _ask_first(ctx, joined, body)
         emit_body(ctx, body)
+
+
+def _ask_first(ctx: Context, joined: Waiting, body: tuple[Stmt, ...]) -> None:
+    """Starts the loads of what was passed on before the first of them is waited for; and those of rows before that, if
+    registers hold them: as many tiles as a softmax has, and not those of vectors beside them."""
+    every = [(store.node_id, access) for store in body if isinstance(store, Store) for access in reads(store)]
+    taken = [(node, access) for node, access in every if access.tensor in joined.passed]
+    ctx.asked = {}
+    if not taken:
+        return
+    tiles = [(node, a) for node, a in every if a.tensor in ctx.pointers and (node, a) not in taken and _is_tile(a)]
+    if len({access.tensor for _, access in tiles}) <= MOST_LOADED:
+        for ctx.node, access in tiles:
+            load_once(ctx, access, (0,))
+    for ctx.node, access in taken:
+        if access.tensor not in ctx.asked:
+            ask(ctx, access)
+
+
+def _is_tile(access: Access) -> bool:
+    return len(shape_of_access(access)) == 1
 
 
 @contextmanager

@@ -99,6 +99,7 @@ def plant(mutation: Mutation) -> None:
     target: Any = importlib.import_module(mutation.module)
     for part in mutation.qualified.split("."):
         target = getattr(target, part)
+    target = target.fget if isinstance(target, property) else target
     inspect.unwrap(target).__code__ = code  # the function behind a cache
     if hasattr(target, "cache_clear"):
         target.cache_clear()

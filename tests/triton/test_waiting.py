@@ -83,7 +83,7 @@ class _Words:
             self.held[int(word.offsets)] = float(np.asarray(value).reshape(-1)[0]), int(mark)
             self.changed.notify_all()
 
-    def take(self, words, mark):
+    def take(self, asked, words, mark):
         places = np.asarray(words.offsets).reshape(-1)
         with self.changed:
             done = self.changed.wait_for(
@@ -115,6 +115,7 @@ def side_by_side(monkeypatch: pytest.MonkeyPatch, kernel: nl.Kernel, groups: int
 
             places = [(*place, 0, 0)[:3] for place in itertools.product(*(range(n) for n in grid))]
             rng.shuffle(places)
+            finished.clear()
             threads = [threading.Thread(target=program, args=(p, rng.random() / 100)) for p in places]
             for thread in threads:
                 thread.start()
@@ -181,6 +182,16 @@ def test_it_compiles_ahead():
     assert kernel.resources.registers <= 72
     assert kernel.resources.local_bytes == 0
     assert "ld.relaxed.gpu.global.b64" in code.text("ptx")
+
+
+def test_loads_are_under_way_before_the_first_wait():
+    """The words of all numbers, and the part that a softmax writes; not the vectors of a norm."""
+    for name, loaded in (("softmax", True), ("layer_norm", False)):
+        lines = [line.strip() for line in both(name)[0].source.splitlines()]
+        first = next(n for n, line in enumerate(lines) if "_take(" in line and not line.startswith("def "))
+        before = lines[first - 3 : first]
+        assert sum("= _ask(" in line for line in before) == 2
+        assert any(line.startswith("x = tl.load(") for line in before) == loaded
 
 
 def test_the_record_names_every_kernel():

@@ -172,7 +172,8 @@ class _Language:
 # are passed on in words with a mark.
 _WITHOUT_BITS: dict[str, Callable[..., Any]] = {
     "_give": lambda word, value, mark: store(word, value),
-    "_take": lambda words, mark: tile(np.asarray(load(words), np.float32)),
+    "_ask": lambda words: None,
+    "_take": lambda asked, words, mark: tile(np.asarray(load(words), np.float32)),
 }
 _WITHOUT_BITS |= {
     f"_{what}_{name}": function
