@@ -118,7 +118,7 @@ def _words(ctx: Context, access: Access) -> str:
 
 
 def ask(ctx: Context, access: Access) -> None:
-    """The line that loads what is in the words of a tensor so far."""
+    """The line that loads what is in the words of a tensor so far (`_ask`)."""
     name = ctx.name_for(("asked", access.tensor), f"{access.tensor}_asked", ctx.scope)
     ctx.line(seq(f"{name} = ", call(ctx.helper("_ask"), _words(ctx, access))))
     ctx.asked[access.tensor] = name
