@@ -12,9 +12,10 @@ from neptune_lab.htile.spelling import check_spelling
 from neptune_lab.htile.verify import verify
 from neptune_lab.htile.walk import evaluate, stores
 from neptune_lab.htile_to_gluon.context import MODULE_NAMES, gluon_dtype
-from neptune_lab.htile_to_gluon.helpers import EXTREMA, HEADS_IN_ORDER, HEADS_TOGETHER, HELPERS, MULTIPROCESSORS
+from neptune_lab.htile_to_gluon.helpers import EXTREMA, HELPERS
 from neptune_lab.htile_to_gluon.joint import Joined, emit_joint, joined
 from neptune_lab.htile_to_gluon.kernel import GluonKernel, emit_kernel
+from neptune_lab.htile_to_gluon.launch_helpers import HEADS_IN_ORDER, HEADS_TOGETHER, MULTIPROCESSORS
 from neptune_lab.htile_to_gluon.options import GluonOptions
 from neptune_lab.htile_to_gluon.structure import UnsupportedKernel
 from neptune_lab.htile_to_triton.context import Context, HostDescriptor

@@ -10,7 +10,7 @@ from neptune_lab.htile.nodes import Arith, IndexExpr, Int, Kernel, Name, Slice
 from neptune_lab.htile.sizes import product_of
 from neptune_lab.htile.walk import names_of_index, simplify
 from neptune_lab.htile_to_gluon.context import GluonContext
-from neptune_lab.htile_to_gluon.helpers import COUNTED
+from neptune_lab.htile_to_gluon.launch_helpers import COUNTED
 from neptune_lab.htile_to_gluon.memory import load
 from neptune_lab.htile_to_gluon.shared_memory import left_access
 from neptune_lab.htile_to_gluon.structure import LoopPart, Structure
@@ -130,8 +130,8 @@ def takes_sections(ctx: GluonContext) -> bool:
 
 
 def heads_at_launch(ctx: GluonContext) -> tuple[IndexExpr, IndexExpr, IndexExpr]:
-    """What the launcher's function (`helpers.HEADS_TOGETHER`) chooses the heads that run at the same time by: the
-    numbers of row blocks and of heads, and the size of what loops load in units of `helpers.COUNTED`."""
+    """What the launcher's function (`launch_helpers.HEADS_TOGETHER`) chooses the heads that run at the same time by:
+    the numbers of row blocks and of heads, and the size of what loops load in units of `launch_helpers.COUNTED`."""
     rows, heads = row_axes(ctx.structure, ctx.kernel)
     extent = _extent_of(ctx.kernel)
     elements: IndexExpr = Int(0)

@@ -23,7 +23,7 @@ import numpy as np
 from neptune_lab.htile.bounds import grid_env
 from neptune_lab.htile.nodes import For, Kernel
 from neptune_lab.htile.walk import evaluate, names_of_index
-from neptune_lab.htile_to_gluon.helpers import CACHE, EVEN
+from neptune_lab.htile_to_gluon.launch_helpers import CACHE, EVEN
 from neptune_lab.htile_to_gluon.structure import Structure
 from neptune_lab.target import MOST_HOPPER_SMS
 

@@ -49,7 +49,7 @@ _PREFIX = "_nl_"
 _TESTS = "<negated>"
 # The function of a module that gives the counters of programs that arrive (`htile_to_triton.helpers.COUNTERS`).
 _COUNTERS = "_counters"
-# The function of a module that says how many heads run at the same time (`htile_to_gluon.helpers.HEADS_TOGETHER`).
+# The function of a module that says how many heads run at once (`htile_to_gluon.launch_helpers.HEADS_TOGETHER`).
 _TOGETHER = "_heads_together"
 # The attribute of a launcher that is the same launcher without a test for negated values.
 _UNNEGATED = "unnegated"

@@ -15,7 +15,7 @@ import torch
 import neptune_lab as nl
 from neptune_lab.errors import EmitError, TileError
 from neptune_lab.gluon_simulator import Simulator
-from neptune_lab.htile_to_gluon.helpers import COUNTED, HEADS_TOGETHER
+from neptune_lab.htile_to_gluon.launch_helpers import COUNTED, HEADS_TOGETHER
 from neptune_lab.htile_to_triton import EmittedModule
 from neptune_lab.loop_schedule.templates import TileConfig
 from neptune_lab.operators import Operator, attention, math

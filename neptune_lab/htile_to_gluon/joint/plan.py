@@ -10,7 +10,6 @@ from neptune_lab.htile.shapes import shape_of
 from neptune_lab.htile.substitute import substitute_index
 from neptune_lab.htile.walk import evaluate, names_of_index, reads, simplify, tile_dims
 from neptune_lab.htile_to_gluon.context import GluonContext
-from neptune_lab.htile_to_gluon.helpers import EVEN, ORDERED_BYTES, ORDERED_CACHE, ORDERED_HEADS
 from neptune_lab.htile_to_gluon.joint.buffers import Held, held_tile, ring_of, through
 from neptune_lab.htile_to_gluon.joint.match import KEYS, Joint
 from neptune_lab.htile_to_gluon.joint.pairs import Pairs
@@ -18,6 +17,7 @@ from neptune_lab.htile_to_gluon.joint.parts import NUMBERS, TILE_COLUMNS, WARP_R
 from neptune_lab.htile_to_gluon.joint.regroup import regrouped
 from neptune_lab.htile_to_gluon.joint.squares import Square, with_squares
 from neptune_lab.htile_to_gluon.joint.vectors import Vector, columns_of, late_tiles, with_vectors
+from neptune_lab.htile_to_gluon.launch_helpers import EVEN, ORDERED_BYTES, ORDERED_CACHE, ORDERED_HEADS
 from neptune_lab.htile_to_gluon.rows import ROWS
 from neptune_lab.htile_to_gluon.shared_memory import RingBuffer, left_access, tile_bytes
 from neptune_lab.htile_to_gluon.structure import LoopPart, Product, Structure, UnsupportedKernel
