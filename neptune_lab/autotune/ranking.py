@@ -151,7 +151,7 @@ def ranking(
     rest = sorted((other for other in (*usual, *others) if other is not first), key=lambda other: other.seconds)
     order = [*rest, first] if others else [first, *rest]
     ordered = sorted(order, key=lambda other: other.seconds) if others else order
-    small = any(one.origin == GLUON and _is_small(resolve, most, one.seconds) for one in usual)
+    small = any(one.origin == GLUON and _is_small(resolve, most, one.seconds, target) for one in usual)
     small = small and not _is_surely_persistent(operator, resolve, most, target)
     return Ranking(tuple(ordered), calibrated.told, small)
 
@@ -211,8 +211,8 @@ def _fills_groups(resolve: Resolver, most: int, target: Target) -> bool:
     """Whether the programs that Gluon has, of one or two groups of warps, have enough to do, and are enough.
 
     Otherwise, kernels in Triton with 64 rows are faster: on an H200, they take 0.72 and 0.94 of the time of two kernels
-    in Gluon with fewer elements, 0.56 to 0.67 of three with fewer programs, and 0.79, 0.83 and 1.01 of three that would
-    run in two turns in Gluon and in one in Triton.  Wider rows have enough in any case.
+    in Gluon with fewer elements, 0.56 of one with 64 programs and long keys, and 0.79, 0.83 and 1.01 of three that
+    would run in two turns in Gluon and in one in Triton.  Wider rows have enough in any case.
 
     Args:
         most: the columns that a program sees.
@@ -221,19 +221,21 @@ def _fills_groups(resolve: Resolver, most: int, target: Target) -> bool:
     width = power_of_two(max(folded(program, nest), accumulated(program, nest)))
     if nest.row_axis is None or width > WIDE or len(resolve.nests) > 1:
         return True
-    if most * width < FEWEST_ELEMENTS or 2 * parallelism(program, nest, _rows_of_groups(resolve)[1]) < target.sm_count:
+    programs = parallelism(program, nest, GROUP_ROWS)
+    if most * width < FEWEST_ELEMENTS or 2 * programs < target.sm_count:
         return False
-    each = -(-parallelism(program, nest, GROUP_ROWS) // target.sm_count)
+    each = -(-programs // target.sm_count)
     return most * width >= MANY_ELEMENTS or not SHARED_GLUON < each <= SHARED_TRITON
 
 
-def _is_small(resolve: Resolver, most: int, seconds: float) -> bool:
+def _is_small(resolve: Resolver, most: int, seconds: float, target: Target) -> bool:
     """Whether tiles of one group of warps are chosen, for which Triton takes a third of the time of tiles of two, whose
     code it compiles for each.
 
     Two such programs share a multiprocessor: on an H200, eleven problems of 11 to 48 us took 0.73 to 1.10 of the time,
     0.97 by geometric mean, and two with 256 columns, of which one program has room, 1.00 to 1.26; longer ones up to
-    1.43.
+    1.43.  They are also chosen where programs of two would leave half of the multiprocessors idle: eight such problems
+    took 0.57 to 0.99 of the time of the kernels in Triton that were chosen before, 0.81 by geometric mean.
 
     Args:
         most: the columns that a program sees; the model counts all.
@@ -241,7 +243,9 @@ def _is_small(resolve: Resolver, most: int, seconds: float) -> bool:
     """
     program, nest = resolve.program, resolve.nests[0]
     shown = most / columns_of(program, nest)
-    return len(resolve.nests) == 1 and seconds * shown < SMALL_S and accumulated(program, nest) <= SMALL_COLUMNS
+    few = 2 * parallelism(program, nest, _rows_of_groups(resolve)[1]) < target.sm_count
+    short = seconds * shown < SMALL_S
+    return len(resolve.nests) == 1 and (short or few) and accumulated(program, nest) <= SMALL_COLUMNS
 
 
 def _is_surely_persistent(operator: Operator, resolve: Resolver, most: int, target: Target) -> bool:
