@@ -3,7 +3,7 @@
     python scripts/bias_speed.py [rel:4x32x1024x64 full:4x32x1024x64 slopes:4x32x1024x64c …] [--float32]
 
 A case is a bias and batch x heads x length x width, "c" for causal: "rel" is `bias[h, q - kv + length - 1]`, "full"
-`bias[h, q, kv]`, "slopes" `bias[h] * (kv - q) / 100`. The bias is of bfloat16, or of float32 with --float32. Results
+`bias[h, q, kv]`, "each" `bias[b, h, q, kv]`, "slopes" `bias[h] * (kv - q) / 100`. The bias is of bfloat16, or of float32 with --float32. Results
 and gradients are checked against float64 for two heads before anything is timed. Microseconds are medians of
 `triton.testing.do_bench`, the smaller of two, both contestants in turn.
 """
@@ -38,18 +38,25 @@ def mod_of(kind: str, bias: torch.Tensor, length: int) -> Callable[..., torch.Te
     return {
         "rel": lambda s, b, h, i, j: s + bias[h, i - j + length - 1],
         "full": lambda s, b, h, i, j: s + bias[h, i, j],
+        "each": lambda s, b, h, i, j: s + bias[b, h, i, j],
         "slopes": lambda s, b, h, i, j: s + bias[h] * (j - i) * 0.01,
     }[kind]
+
+
+def two_heads(kind: str, bias: torch.Tensor) -> torch.Tensor:
+    """The first two heads of a bias, or of its gradient."""
+    return bias[:, :2] if kind == "each" else bias[:2]
 
 
 def wanted(kind: str, causal: bool, given: list[torch.Tensor], d_out: torch.Tensor) -> list[torch.Tensor]:
     """The result and the gradients of the first two heads, in float64."""
     q, k, v = (t.detach()[:, :2].double().requires_grad_() for t in given[:3])
-    bias = given[3].detach()[:2].double().requires_grad_()
+    bias = two_heads(kind, given[3].detach()).double().requires_grad_()
     at = torch.arange(q.shape[2], device=q.device)
     more = {
         "rel": lambda: bias[:, at[:, None] - at + len(at) - 1],
         "full": lambda: bias,
+        "each": lambda: bias,
         "slopes": lambda: bias[:, None, None] * (at - at[:, None]) * 0.01,
     }[kind]()
     score = q @ k.mT * q.shape[-1] ** -0.5 + more
@@ -85,7 +92,8 @@ def run(kind: str, size: str, dtype: torch.dtype) -> None:
     causal = size.endswith("c")
     batch, heads, length, width = map(int, size.rstrip("c").split("x"))
     torch.manual_seed(0)
-    shape = {"rel": (heads, 2 * length - 1), "full": (heads, length, length), "slopes": (heads,)}[kind]
+    pairs = (heads, length, length)
+    shape = {"rel": (heads, 2 * length - 1), "full": pairs, "each": (batch, *pairs), "slopes": (heads,)}[kind]
     drawn = [torch.randn(batch, heads, length, width, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
     given = [*drawn, torch.randn(shape, device="cuda", dtype=dtype) * 0.5]
     d_out = torch.randn_like(given[0])
@@ -99,8 +107,8 @@ def run(kind: str, size: str, dtype: torch.dtype) -> None:
     for name, call in calls.items():
         out = call()
         found = [out, *torch.autograd.grad(out, given, d_out)]
-        pairs = zip([*(t[:, :2] for t in found[:4]), found[4][:2]], want, strict=True)
-        error = max(float((a.double() - b).norm() / b.norm()) for a, b in pairs)
+        compared = zip([*(t[:, :2] for t in found[:4]), two_heads(kind, found[4])], want, strict=True)
+        error = max(float((a.double() - b).norm() / b.norm()) for a, b in compared)
         print(f"{kind} {size}: relative error of {name} {error:.1e}")
         if not error < (LIMIT_OF_SLOPES if kind == "slopes" else LIMIT):
             raise SystemExit(f"{name} is wrong: relative error {error:.1e}")
