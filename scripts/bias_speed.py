@@ -3,9 +3,9 @@
     python scripts/bias_speed.py [rel:4x32x1024x64 full:4x32x1024x64 slopes:4x32x1024x64c …] [--float32]
 
 A case is a bias and batch x heads x length x width, "c" for causal: "rel" is `bias[h, q - kv + length - 1]`, "full"
-`bias[h, q, kv]`, "each" `bias[b, h, q, kv]`, "slopes" `bias[h] * (kv - q) / 100`. The bias is of bfloat16, or of float32 with --float32. Results
-and gradients are checked against float64 for two heads before anything is timed. Microseconds are medians of
-`triton.testing.do_bench`, the smaller of two, both contestants in turn.
+`bias[h, q, kv]`, "each" `bias[b, h, q, kv]`, "slopes" `bias[h] * (kv - q) / 100`. The bias is of bfloat16, or of
+float32 with --float32. Results and gradients are checked against float64 for two heads before anything is timed.
+Microseconds are medians of `triton.testing.do_bench`, the smaller of two, both contestants in turn.
 """
 
 from __future__ import annotations
