@@ -57,19 +57,20 @@ def _taken(node: torch.fx.Node) -> Iterator[tuple[torch.fx.Node, int, int, int |
 
 def _source(node: torch.fx.Node) -> torch.fx.Node:
     """The node that a tensor has its elements from."""
-    while _is_whole(node) and str(getattr(node.target, "_opname", "")) in _SAME_ELEMENTS:
+    while str(getattr(node.target, "_opname", "")) in _SAME_ELEMENTS and _keeps_integers(node):
         node = _node(node.args[0])
     return node
 
 
-def _is_whole(node: torch.fx.Node) -> bool:
-    """Whether a node gives integers that are no conditions."""
-    tensor = _tensor(node)
-    return tensor is not None and tensor.dtype in (torch.int32, torch.int64)
+def _keeps_integers(node: torch.fx.Node) -> bool:
+    """Whether a node gives the integers of its operand: a conversion of floats rounds them."""
+    made, given = _tensor(node), _tensor(node.args[0])
+    whole = made is not None and made.dtype in (torch.int32, torch.int64)
+    return whole and given is not None and not given.dtype.is_floating_point
 
 
 def _tensor(node: Any) -> torch.Tensor | None:
-    value = node.meta.get("val")
+    value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
     return value if isinstance(value, torch.Tensor) else None
 
 

@@ -46,3 +46,11 @@ def test_what_no_position_is_made_of_is_not_looked_at():
     for function in (lambda x, ids: x[ids[:1]], lambda x, ids: x[ids.clamp(0, 3)], lambda x, ids: x[:3] * ids[:, None]):
         kernel = nl.compile(nl.from_torch(function, X, ids), validate="none")
         torch.testing.assert_close(kernel(X, ids), function(X, ids), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("given", [[0.5, 3.5], [-0.5, 3.0]])
+def test_floats_are_compared_with_no_range(given: list[float]):
+    """A conversion to integers rounds them towards 0."""
+    rows = torch.tensor(given)
+    kernel = nl.compile(nl.from_torch(lambda x, rows: F.embedding(rows.long(), x), X, rows), validate="none")
+    torch.testing.assert_close(kernel(X, rows), X[rows.long()], rtol=1e-5, atol=1e-5)
