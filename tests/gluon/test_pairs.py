@@ -300,6 +300,16 @@ def test_a_tensor_is_stored_in_place_of_another_that_only_copies_it(change: Any,
     assert (copied(program, found) is not None) == copies
 
 
+@pytest.mark.parametrize("columns", [192, 384])
+def test_a_tensor_is_not_stored_in_place_of_one_of_another_size(columns: int):
+    """Elements of the copy would be stored where other rows of it are, or past its end."""
+    program = one_sample().htile
+    found = pairs_of(program)
+    assert found is not None
+    resized = [replace(t, shape=(*t.shape[:-1], columns)) if t.name == "d_bias" else t for t in program.tensors]
+    assert copied(replace(program, tensors=tuple(resized)), found) is None
+
+
 def test_a_sum_over_samples_is_no_copy():
     program = both_nests().htile
     found = pairs_of(program)

@@ -111,7 +111,8 @@ def copied(program: ir.Program, found: Pairs) -> tuple[ir.Kernel, str] | None:
         d[h, i, j:j+n] = bfloat16(s[h, i, j:j+n])
 
     Formal statement: nothing else reads t.  Each element of d is one of t at the same indices, those of dimensions of
-    one element left out, and both have one dtype, to and from which conversions to float32 are exact.
+    one element left out; the other dimensions have the same sizes, so d has no fewer elements, and they are in the same
+    order.  Both have one dtype, to and from which conversions to float32 are exact.
     """
     tensor = program.tensor(found.tensor)
     readers = [k for k in program.kernels if any(found.tensor in read_tensors(s) for s in stores(k.body))]
@@ -134,8 +135,8 @@ def copied(program: ir.Program, found: Pairs) -> tuple[ir.Kernel, str] | None:
     if index is None:
         return None
     output = program.tensor(target.tensor)
-    kept = tuple(i for i, extent in zip(index, tensor.shape, strict=True) if extent > 1)
-    mine = tuple(i for i, extent in zip(target.index, output.shape, strict=True) if extent > 1)
+    kept = tuple((i, extent) for i, extent in zip(index, tensor.shape, strict=True) if extent > 1)
+    mine = tuple((i, extent) for i, extent in zip(target.index, output.shape, strict=True) if extent > 1)
     alike = (output.dtype, output.strides, output.sizes, output.steps) == (tensor.dtype, None, None, None)
     elsewhere = [k for k in program.kernels if k is not kernel and output.name in written_tensors(k)]
     return (kernel, output.name) if alike and kept == mine and not elsewhere else None
