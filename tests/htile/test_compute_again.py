@@ -128,11 +128,15 @@ class Drawn:
 def test_the_meaning_of_random_kernels_stays(seed: int):
     rng, changed = np.random.default_rng(seed), 0
     given = {name: rng.standard_normal(shape) for name, shape in (("x", (4, 64)), ("g", (4, 64)), ("m", (4,)))}
-    for _ in range(12):
+    for _ in range(100):  # (about half of them are changed)
         program = read(MORE, kernel(*Drawn(rng).body()))
         made = apply(PASS, program).program
-        changed += made is not program
+        if made is program:
+            continue
         want, found = (interpret(p, given, dtype="float64") for p in (program, made))
         for name in ("y", "z"):
             np.testing.assert_array_equal(found[name], want[name])
-    assert changed
+        changed += 1
+        if changed == 6:
+            return
+    pytest.fail(f"{changed} of 100 kernels were changed")
