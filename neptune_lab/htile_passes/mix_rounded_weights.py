@@ -149,7 +149,9 @@ def _tile_of_keys(program: ir.Program, b: ir.TileExpr, keys: int) -> tuple[ir.Ac
         return None
     if not isinstance(width, ir.Slice) or not isinstance(along, ir.Slice) or tensor.shape[-1] % keys:
         return None
-    if any(isinstance(index, ir.Slice | ir.NewAxis) for index in leading) or width.start != ir.Int(0):
+    if any(isinstance(index, ir.Slice | ir.NewAxis) for index in leading):
+        return None
+    if (width.start, width.extent) != (ir.Int(0), tensor.shape[-2]):  # (one copy serves every product that reads it)
         return None
     form = affine(along.start)
     if form.constant % keys or any(factor % keys for _, factor in form.terms):

@@ -1,7 +1,8 @@
 """HTile IR to warp-specialised Gluon, for Hopper.
 
 `emit(program)` returns a module that needs torch and Triton only.  A kernel becomes a producer, one warp that copies
-tiles to ring buffers in shared memory, and consumers of four warps and 64 rows each, which compute.
+tiles to ring buffers in shared memory, and consumers, which compute: of four warps and 64 rows each, or one of eight
+warps and 128 rows with two relays (relay.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A consumer: four warps that compute 64 rows of a tile.
+"""A consumer: four warps that compute 64 rows of a tile, or eight that compute 128 (relay.py).
 
 The leading product of a tile is issued together with the trailing product of the previous tile, and the row work of the
 tile runs while the trailing product is computed:
@@ -62,8 +62,7 @@ class Consumer:
         self.ping_pong = ctx.gluon.ping_pong and self.structure.warp_groups == 2
         self.outputs = StagedOutputs(ctx, shared, self.me, matrices=staged)
         self.carried = _carried(self.structure.parts, self.structure.after)
-        for stmt in self.structure.before:
-            self.carried |= {stmt.target.tensor}
+        self.carried |= {stmt.target.tensor for stmt in self.structure.before}
         for tensor in ctx.program.tensors:
             if tensor.name in self.carried:
                 ctx.tiles[tensor.name] = ctx.names.fresh(tensor.name)

@@ -114,11 +114,11 @@ class Context:
         self.sizes: dict[str, str] = {}  # size that is known at the launch -> parameter
         self.counters = ""  # the parameter of the counters of programs that arrive; "": there are none
         self.passed: dict[str, str] = {}  # tensor that programs of a row pass on -> where its words begin
+        self.asked: dict[str, str] = {}  # such a tensor -> the variable of what is in its words so far
+        self.mark = ""  # the variable of the mark of these words
         self.evicted: dict[str, str] = {}  # tensor that several kernels of a launch read -> its eviction policy
         self.late: Mapping[str, Store] = {}  # tile that is loaded in each loop that reads it -> what loads it
         self.once = False  # whether the body is a loop that runs once
-        self.asked: dict[str, str] = {}  # such a tensor -> the variable of what is in its words so far
-        self.mark = ""  # the variable of the mark of these words
         self.variables: dict[str, tuple[str, Draft]] = {}  # grid or loop variable -> (name, the line that binds it)
         self.written = written_tensors(kernel)
         self.policies = policies(kernel)

@@ -10,11 +10,7 @@ from neptune_lab.htile.sizes import Sample
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, Var, children
 from neptune_lab.operators import Operator
-from neptune_lab.pipeline.size_samples import (
-    UNCUT,
-    Tiling,
-    lengths_of,
-)
+from neptune_lab.pipeline.size_samples import UNCUT, Tiling, lengths_of
 from neptune_lab.scalar_ops import rows
 
 # Operations of which bounds of positions decide the result, so that the compiler may leave them out.

@@ -144,3 +144,13 @@ def test_other_factors_stay(old: str, new: str, rewrite: Any):
     other = from_text(text)
     verify(other)
     assert apply(rewrite, other).program is other
+
+
+def test_values_of_which_a_product_reads_some_columns_have_no_copy():
+    """One copy serves all products of an input: the columns that the first leaves out would never be stored."""
+    text = to_text(tiles(eights(32, 96), weights="single"))
+    whole = "[1, 1, d: 16, j1: 96]"
+    assert whole in text
+    other = from_text(text.replace(whole, "[1, 1, 24, j1: 96]"))
+    verify(other)
+    assert apply(mix_rounded_weights, other).program is other

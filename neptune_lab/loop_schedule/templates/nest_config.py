@@ -35,11 +35,7 @@ from neptune_lab.loop_schedule.templates.nest_shape import (
     reads_per_pair,
     writes_rows,
 )
-from neptune_lab.loop_schedule.templates.splits import (
-    SPLIT_ROW,
-    SPLIT_ROW_WARPS,
-    splits_written_rows,
-)
+from neptune_lab.loop_schedule.templates.splits import SPLIT_ROW, SPLIT_ROW_WARPS, splits_written_rows
 from neptune_lab.power_of_two import power_of_two
 from neptune_lab.target import DEFAULT
 

@@ -10,13 +10,8 @@ from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.plan import NestPlan
 from neptune_lab.loop_schedule.schedule import Schedule
-from neptune_lab.loop_schedule.templates.common import (
-    extent_of,
-    free_axis,
-)
-from neptune_lab.loop_schedule.templates.fusing import (
-    own_loops,
-)
+from neptune_lab.loop_schedule.templates.common import extent_of, free_axis
+from neptune_lab.loop_schedule.templates.fusing import own_loops
 from neptune_lab.loop_schedule.templates.nest_shape import NestConfig
 
 
