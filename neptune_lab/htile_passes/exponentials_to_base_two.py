@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from neptune_lab.htile.walk import children, stores, values_by_tensor
 from neptune_lab.htile_passes.constants import float32, split_factor, times
 from neptune_lab.htile_passes.magnitudes import Magnitudes
 from neptune_lab.htile_passes.rewrite import rewrite_expressions, tile_pass
+from neptune_lab.htile_passes.undivided import undivided_exponents
 
 LOG2_E = math.log2(math.e)
 # If at most one summand may exceed this, the constant moves into the sum: the rounding error is then common to a row.
@@ -55,6 +56,12 @@ def exponentials_to_base_two(program: Program) -> Program:
     is not a power of two, no product is exact, and f = log2(e) * max(2 ** 24 / max(abs(m), 2 ** 24), 2 ** -104) keeps
     the roundings small.
 
+    Elements that are no product with a power of two are rounded in another way than their maximum.  What all weights of
+    a row have in common cancels if they are divided by their sum; if the sum is an output itself (see
+    `undivided_exponents`), the difference is multiplied, as the definition rounds it:
+
+        s[...] = reduce(sum, exp2((x[...] * 14.3 - m[..., NewAxis]) * 1.442695), dim=1)
+
     A difference of rows, such as the one in h, is multiplied too: h for two equal maxima must be 1.  On a GPU, which
     fuses a product and a difference, m * c - m * c is the rounding error of the second product.  If m is a product
     itself, m - m is such an operation too, so equal rows that may be large get the factor 0; numbers in memory, and
@@ -63,7 +70,7 @@ def exponentials_to_base_two(program: Program) -> Program:
     Measured on an H200: without it attention takes 5 to 12% longer, a performer 3%.
     """
     values = values_by_tensor(store for kernel in program.kernels for store in stores(kernel.body))
-    state = _BaseTwo(program, Magnitudes(program), _folds(values), values)
+    state = _BaseTwo(program, Magnitudes(program), _folds(values), values, undivided_exponents(program))
     return rewrite_expressions(program, state.visit)
 
 
@@ -73,6 +80,7 @@ class _BaseTwo:
     largest: Magnitudes
     folds: Mapping[str, bool]
     values: Mapping[str, Sequence[TileExpr]]
+    undivided: Collection[TileExpr]
 
     def visit(self, expr: TileExpr) -> TileExpr:
         match expr:
@@ -88,14 +96,18 @@ class _BaseTwo:
         summands = list(_summands(arg))
         if len(summands) > 1 and not any(map(self.is_extremum, summands)):
             return times(arg, LOG2_E)
+        exact = all(abs(math.frexp(split_factor(part)[1])[0]) == 0.5 for part in summands)
+        elements = [part for part in summands if not isinstance(part, Literal) and not self.is_extremum(part)]
+        whole = arg in self.undivided and (not exact or len(elements) > 1)
         if self.overflows(arg) < 2 and not self.meets_infinity(summands):
-            return _push(arg, None)
+            return times(arg, LOG2_E) if whole else _push(arg, None)
         match arg:
             case Elementwise(op="add" | "sub", args=(a, b)):
                 for row, rest in ((b, a), (a, b)):
                     if self.is_row(row, arg) and self.overflows(rest) < 2:
-                        factors = (split_factor(part)[1] for part in _summands(arg))
-                        large = _Large(row, all(abs(math.frexp(own)[0]) == 0.5 for own in factors))
+                        large = _Large(row, exact)
+                        if whole:  # a GPU may fuse the product with the difference, so large rows matter here too
+                            return Elementwise("mul", (arg, large.factor(1.0)), "float32")
                         return replace(arg, args=(_push(a, large), _push(b, large)))
             case _:
                 pass

@@ -202,6 +202,41 @@ def test_products_of_base_two_are_exact_in_large_rows(scale: float):
     np.testing.assert_array_equal(np.abs(np.frexp(products / x.astype(np.float64))[0][large]), 0.5)  # powers of two
 
 
+def tempered(*ends: Stmt) -> Program:
+    """Rows x * 14.3, their maxima, and `ends`, after the pass."""
+    maxima = store("s1", S, op("mul", X, lit(14.3))), store("s2", M, Reduce("max", S, 1))
+    return exponentials_to_base_two(scale_after_maximum(program(*maxima, *ends)))
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e4, 1e9, 1e25])
+def test_exponentials_that_nothing_divides_are_one_at_the_maximum(size: float):
+    """Their sum may be kept; x * (14.3 log2 e) would be rounded in another way than (m * 14.3) log2 e."""
+    after = tempered(store("s3", Y, op("exp", op("sub", S, at("m", I, NEW)))))
+    x = (size * np.random.default_rng(0).standard_normal((32, 16))).astype(np.float32)
+    scaled = (x * np.float32(14.3)).astype(np.float64)
+    found = interpret(after, {"x": x})["y"]
+    assert (found.max(axis=1) == 1).all()
+    if size < 1e9:
+        np.testing.assert_allclose(found, np.exp(scaled - scaled.max(1, keepdims=True)), rtol=1e-4, atol=1e-30)
+
+
+def test_elements_that_are_sums_are_rounded_as_their_maximum():
+    biased = op("add", X, op("mul", X, lit(0.5)))
+    weights = op("exp", op("sub", biased, at("m", I, NEW)))
+    before = program(store("s1", M, Reduce("max", biased, 1)), store("s2", Y, weights))
+    x = (1e4 * np.random.default_rng(0).standard_normal((32, 16))).astype(np.float32)
+    assert (interpret(exponentials_to_base_two(before), {"x": x})["y"].max(axis=1) == 1).all()
+
+
+def test_exponentials_that_are_divided_or_rounded_to_16_bits_cost_one_product():
+    """What a row has in common cancels in a softmax, and in 16 bits weights are rounded by more."""
+    weights = op("exp", op("sub", S, at("m", I, NEW)))
+    divided = tempered(store("s3", Y, op("div", weights, X)))
+    rounded = tempered(store("s3", Y, weights), store("s4", Z, Cast(weights, F16)))
+    for value in (value_of(divided, "s3").args[0], value_of(rounded, "s3")):
+        assert value.args[0].op == "sub"
+
+
 @pytest.mark.parametrize("scale", [1e20, 0.0884, 1e5])
 def test_rounded_products_of_base_two_stay_far_from_the_end_of_float16(scale: float):
     """The maximum's weight is 1 up to a few roundings, which are common to its row."""

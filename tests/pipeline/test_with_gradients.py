@@ -153,6 +153,26 @@ def softened(x):
     return torch.softmax(x / 0.07, -1)
 
 
+LABELS = torch.tensor([1, 0, 5, 3], device=DEVICE)
+TEMPERATURES = {
+    "a loss": (lambda x: F.cross_entropy(x * 14.3, LABELS), (4, 6)),
+    "a loss of quotients": (lambda x: F.cross_entropy(x / 0.7, LABELS, reduction="none"), (4, 6)),
+    "InfoNCE": (lambda x, y: F.cross_entropy(x @ y.T / 0.07, LABELS % 4), (4, 5), (4, 5)),
+    "scores and biases": (lambda x, y: F.cross_entropy(x * 0.7 + y * 14.3, LABELS), (4, 6), (4, 6)),
+    "logarithms": (lambda x: torch.log_softmax(x * 0.07, -1) + torch.logsumexp(x / 0.7, -1, keepdim=True), (4, 6)),
+    "weights": (lambda x, v: torch.softmax(x / 0.07, -1) @ v, (4, 6), (6, 3)),
+    "learned": (lambda x, s: F.cross_entropy(x / s.exp(), LABELS), (4, 6), ()),
+}
+
+
+@pytest.mark.parametrize("case", TEMPERATURES)
+def test_temperatures_are_trained_at_every_size(case: str):
+    """The kept sum of a row's exponentials is right also where one element is the sum: validation has such rows."""
+    function, *shapes = TEMPERATURES[case]
+    inputs = drawn(*shapes)
+    check(nl.compile(nl.from_torch(function, *(t.detach() for t in inputs))).with_gradients(), function, inputs)
+
+
 def test_a_gradient_that_is_the_same_for_many_elements_counts_each():
     """A cotangent that does not depend on the loop that it is summed over, here the columns of x for each row of y."""
 

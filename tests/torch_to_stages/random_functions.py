@@ -36,6 +36,8 @@ _ROWS = (
     *("torch.nn.functional.normalize(x, dim=-1)", "x * (x > x.mean(-1, keepdim=True))"),
     *(
         "torch.softmax(x / 0.07, -1)",
+        "torch.exp(x * 14.3 - (x * 14.3).amax(-1, keepdim=True))",
+        "torch.log_softmax(x / 0.7, -1)",
         "x.asinh() * x.norm(3, -1, keepdim=True)",
         "torch.xlogy(torch.relu(x), 1 + y.abs())",
     ),
