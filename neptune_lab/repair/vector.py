@@ -125,7 +125,7 @@ def _solve(question: RepairProblem) -> VectorRepair:
         generator=family.generator,
         reference=cast(Expr, reference.xreplace(wide)),
         u=wide.get(family.variable, family.variable),
-        over_u=tuple(cast(Expr, g.xreplace(wide)) for g in family.components),
+        over_u=tuple(cast(Expr, g.xreplace(wide).xreplace(calls)) for g in family.components),
         r=model.previous,
         r_now=model.current,
         t=tuple(Dummy(_free(f"t_{k}", taken), real=True) for k in range(len(components))),

@@ -101,7 +101,7 @@ def test_a_number_that_no_expression_gives_is_refused():
 
 
 def test_a_size_with_the_name_of_a_loop_is_refused():
-    with pytest.raises(TileError, match="i0 names a size and a variable of a loop"):
+    with pytest.raises(TileError, match="'i0' is the name of a size and of a loop of attention_causal"):
         generalized([causal(n) for n in LENGTHS], [{"i0": n} for n in LENGTHS], {16})
 
 

@@ -52,6 +52,15 @@ def test_the_family_is_the_expected_one(g: str):
     ] == [0] * len(expected)
 
 
+@pytest.mark.parametrize("power", [1, 2])
+def test_companions_read_inputs_and_no_opaque_symbols(power: int):
+    c, r = sp.symbols("c r", real=True)
+    term = solve_vector("sum", sp.Piecewise((0, c < 0), (c**2, True)) * (c - r) ** power, r)
+    read = {symbol for k in range(term.size) for symbol in term.companion(k).free_symbols}
+    assert term.by_difference
+    assert {symbol.name for symbol in read - {term.r, term.u}} == {"c"}
+
+
 MATRICES = {
     "c - r": [["1", "r - r_now"], ["0", "1"]],
     "(c - r)**2": [["1", "2*(r - r_now)", "(r - r_now)**2"], ["0", "1", "r - r_now"], ["0", "0", "1"]],
