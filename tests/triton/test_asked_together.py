@@ -41,6 +41,7 @@ def test_numbers(operator, tiles):
     assert kernel.validated
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kv_len", [64, 128])
 def test_triton_asks_before_it_waits(kv_len):
     """The first wait of the machine code comes behind the copies of rows, keys and values."""
