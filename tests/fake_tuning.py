@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from listed import Listed
 from waiting import LONG
 
 if TYPE_CHECKING:
@@ -18,29 +19,12 @@ if TYPE_CHECKING:
     from neptune_lab.tuning.workers import LocalWorkers
 
 
-class Listed:
-    """Asks for candidates with these numbers of warps, in order."""
+def warps(n: int) -> Choice:
+    """A candidate with this number of warps."""
+    from by_name import choice
 
-    def __init__(self, *warps: int) -> None:
-        self.left = [self.candidate(n) for n in warps]
-
-    @staticmethod
-    def candidate(warps: int) -> Choice:
-        from by_name import choice
-
-        options = {"num_warps": warps} if warps else {}
-        return choice("rolling_update", block_q=16, block_kv=16, **options)
-
-    @property
-    def finished(self) -> bool:
-        return not self.left
-
-    def ask(self, n: int) -> list[Choice]:
-        asked, self.left = self.left[:n], self.left[n:]
-        return asked
-
-    def tell(self, candidate: Choice, microseconds: float | None) -> None:
-        pass
+    options = {"num_warps": n} if n else {}
+    return choice("rolling_update", block_q=16, block_kv=16, **options)
 
 
 @pytest.fixture
@@ -48,7 +32,7 @@ def three_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow candidate, one that fails and a fast one, in place of MCFuser's search."""
     import fake_runner
 
-    search = Listed(fake_runner.SLOW, fake_runner.RAISES, fake_runner.FAST)
+    search = Listed(*map(warps, (fake_runner.SLOW, fake_runner.RAISES, fake_runner.FAST)))
     monkeypatch.setattr("neptune_lab.tuning.tune.default_search", lambda *_: search)
 
 

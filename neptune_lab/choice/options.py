@@ -8,7 +8,7 @@ from typing import Literal
 from neptune_lab.errors import EmitError, ScheduleError
 from neptune_lab.htile_passes import PASSES
 from neptune_lab.htile_to_gluon import GluonOptions
-from neptune_lab.htile_to_gluon.options import MOST_HEADS
+from neptune_lab.htile_to_gluon.options import MOST_HEADS, SWITCHES
 from neptune_lab.htile_to_gluon.options import MOST_STAGES as MOST_RING_STAGES
 from neptune_lab.htile_to_triton import EmitOptions
 from neptune_lab.htile_to_triton.options import COMBINE, LOADS, MOST_STAGES, TANH
@@ -73,16 +73,7 @@ class CodeOptions:
     def __post_init__(self) -> None:
         for name, known in (("loads", LOADS), ("tanh", TANH), ("combine", COMBINE)):
             check_choice(name, getattr(self, name), known, EmitError)
-        for name in (
-            "dependent_launch",
-            "ping_pong",
-            "tie",
-            "persistent",
-            "ahead",
-            "deterministic",
-            "joint",
-            "one_consumer",
-        ):
+        for name in ("dependent_launch", *SWITCHES):
             check_switch(name, getattr(self, name), EmitError)
         check_integer("loop_stages", self.loop_stages, 1, MOST_STAGES, EmitError, optional=True)
         check_integer("ring_stages", self.ring_stages, 1, MOST_RING_STAGES, EmitError)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from neptune_lab.htile.nodes import Access, Cast, Elementwise, Program, Reduce, TileExpr
 from neptune_lab.htile.walk import children, expressions, stores, subexpressions, values_by_tensor
+from neptune_lab.strict.dtypes import HALVES
 
 _LINEAR = ("add", "sub", "mul", "neg", "where", "max", "min")
 
@@ -22,7 +23,7 @@ def undivided_exponents(program: Program) -> frozenset[TileExpr]:
         for store in every
         for root in expressions(store)
         for expr in subexpressions(root)
-        if isinstance(expr, Cast) and expr.dtype in ("float16", "bfloat16")
+        if isinstance(expr, Cast) and expr.dtype in HALVES
     }
     rounded |= {store.value for store in every if store.target.tensor in rounded}
     found: set[TileExpr] = set()

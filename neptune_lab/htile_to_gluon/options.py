@@ -13,6 +13,8 @@ from neptune_lab.target import DEFAULT
 MOST_STAGES = 6
 # CUDA's limit on the grid's second axis.
 MOST_HEADS = 65535
+# The fields that are on or off.
+SWITCHES = ("ping_pong", "tie", "persistent", "ahead", "deterministic", "joint", "one_consumer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class GluonOptions:
     def __post_init__(self) -> None:
         check_integer("stages", self.stages, 1, MOST_STAGES, EmitError)
         check_integer("heads_together", self.heads_together, 1, MOST_HEADS, EmitError, optional=True)
-        for name in ("ping_pong", "tie", "persistent", "ahead", "deterministic", "joint", "one_consumer"):
+        for name in SWITCHES:
             check_switch(name, getattr(self, name), EmitError)
         if not isinstance(self.emit, EmitOptions):
             raise EmitError(

@@ -54,10 +54,7 @@ def split_sum(expr: Expr, roles: Roles) -> Split | None:
     if not roles.has_c(expr):
         return S.Zero, expr
     if isinstance(expr, Add):
-        splits = _all_split(split_sum, args_of(expr), roles)
-        if splits is None:
-            return None
-        return cast(Expr, Add(*(a for a, _ in splits))), cast(Expr, Add(*(b for _, b in splits)))
+        return _split_each(split_sum, expr, roles)
     if isinstance(expr, Mul):
         fixed = [arg for arg in args_of(expr) if not roles.has_r(arg) and not roles.has_c(arg)]
         rest = [arg for arg in args_of(expr) if arg not in fixed]
@@ -93,10 +90,7 @@ def split_product(expr: Expr, roles: Roles) -> Split | None:
     if not roles.has_c(expr):
         return S.One, expr
     if isinstance(expr, Mul):
-        splits = _all_split(split_product, args_of(expr), roles)
-        if splits is None:
-            return None
-        return cast(Expr, Mul(*(a for a, _ in splits))), cast(Expr, Mul(*(b for _, b in splits)))
+        return _split_each(split_product, expr, roles)
     if isinstance(expr, sp.exp):
         part = split_sum(args_of(expr)[0], roles)
         return None if part is None else (sp.exp(part[0]), sp.exp(part[1]))
@@ -118,6 +112,14 @@ def _all_split(
     """The splits of all operands; None if one of them has none."""
     splits = [part for operand in operands if (part := split(operand, roles)) is not None]
     return splits if len(splits) == len(operands) else None
+
+
+def _split_each(split: Callable[[Expr, Roles], Split | None], expr: Add | Mul, roles: Roles) -> Split | None:
+    """The operation on the parts of c, and on the parts of r, of its operands; None if one of them has none."""
+    splits = _all_split(split, args_of(cast(Expr, expr)), roles)
+    if splits is None:
+        return None
+    return cast(Expr, expr.func(*(a for a, _ in splits))), cast(Expr, expr.func(*(b for _, b in splits)))
 
 
 def _split_power(base: Expr, exponent: Expr, roles: Roles) -> Split | None:

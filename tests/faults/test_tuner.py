@@ -15,6 +15,7 @@ import pytest
 import typer
 from by_name import choice
 from devices import H200
+from listed import Listed
 from typer.testing import CliRunner
 
 from neptune_lab.errors import MeasureError
@@ -39,24 +40,6 @@ def small():
 @pytest.fixture(scope="module")
 def candidates():
     return [choice("rolling_update", block_q=q, block_kv=kv) for q in (8, 16) for kv in (16, 32)]
-
-
-class Listed:
-    """A search that asks for these, in order."""
-
-    def __init__(self, *candidates):
-        self.left, self.told = list(candidates), {}
-
-    @property
-    def finished(self):
-        return not self.left
-
-    def ask(self, n):
-        asked, self.left = self.left[:n], self.left[n:]
-        return asked
-
-    def tell(self, candidate, microseconds):
-        self.told[candidate] = microseconds
 
 
 class Bench:

@@ -11,10 +11,11 @@ import fake_runner
 import pytest
 from by_name import choice
 from devices import H200
+from listed import Listed
 from waiting import LONG
 
 from neptune_lab.errors import MeasureError, TuneError
-from neptune_lab.pipeline import Choice, compile_choice
+from neptune_lab.pipeline import compile_choice
 from neptune_lab.records import Store, best
 from neptune_lab.runtime import Resources
 from neptune_lab.runtime.measurement import Measurement
@@ -22,24 +23,6 @@ from neptune_lab.target import Target
 from neptune_lab.tuning.measuring import source_hash
 from neptune_lab.tuning.tune import default_search, tune
 from neptune_lab.tuning.workers import LocalWorkers
-
-
-class Listed:
-    """Asks for the candidates of a list, and notes what it is told."""
-
-    def __init__(self, *candidates: Choice) -> None:
-        self.left, self.told = list(candidates), {}
-
-    @property
-    def finished(self):
-        return not self.left
-
-    def ask(self, n):
-        asked, self.left = self.left[:n], self.left[n:]
-        return asked
-
-    def tell(self, candidate, microseconds):
-        self.told[candidate] = microseconds
 
 
 class Sheet:

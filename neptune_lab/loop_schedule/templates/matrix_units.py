@@ -163,14 +163,14 @@ def _tiles(program: Program, nest: NestPlan, config: NestConfig, unit: str, spli
         return _FEW_ROWS.get(unit)
     if unit in _EIGHTS and multiplies_eights(program, nest):
         return _EIGHTS[unit]
-    width = max(folded(program, nest), accumulated(program, nest))
-    if unit in _TWICE and multiplies_twice(program, nest) and folded(program, nest) > _TWICE[unit][0]:
+    read, added = folded(program, nest), accumulated(program, nest)
+    if unit in _TWICE and multiplies_twice(program, nest) and read > _TWICE[unit][0]:
         return _TWICE_SPLIT if split and unit == "wgmma" else _TWICE[unit][1]
-    wide = accumulated(program, nest) if accumulated(program, nest) < _SUMMED else 0
-    if unit in _WIDE_SUMS and config.block_q * wide > _ADDED * 32 * (config.num_warps or 4):
+    per_thread = config.block_q * added / (32 * (config.num_warps or 4))
+    if unit in _WIDE_SUMS and added < _SUMMED and per_thread > _ADDED:
         return _WIDE_SUMS[unit]
     cases = _HALVES.get(unit, ())
-    found = (case.tiles for case in cases if width <= case.width and config.block_q >= case.rows)
+    found = (case.tiles for case in cases if max(read, added) <= case.width and config.block_q >= case.rows)
     return next(found, cases[-1].tiles if cases else None)
 
 
