@@ -82,8 +82,9 @@ FAULTS = {
     "a relay gives a slot back before its group has read it": (
         (
             "_await_group(consumer)\n        mbarrier.arrive(v_empty.index(v_slot), count=1)",
-            "mbarrier.arrive(v_empty.index(v_slot), count=1)\n        _rest()\n        _await_group(consumer)",
+            "mbarrier.arrive(v_empty.index(v_slot), count=1)\n        _await_group(consumer)",
         ),
+        ("\n        acc = warpgroup_mma_wait(0", "\n        _rest()\n        acc = warpgroup_mma_wait(0"),
     ),
     "a relay does not wait for a copy": (("    mbarrier.wait(v_full.index(v_slot), v_phase)\n", "\n"), _LATE_COPIES),
     "a group waits for no relay": (("    _await_relay()\n        acc_pending", "    acc_pending"),),
