@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from neptune_lab.htile.nodes import Access, Program
@@ -70,6 +71,11 @@ class RingBuffer:
     def tile(self) -> str:
         """The current slot."""
         return _slot(self.slots, self.slot, self.shape, self.of_matrix or self.in_halves)
+
+
+def ring_names(tensor: str, names: UniqueNames) -> Iterator[str]:
+    """New names of a ring's `slots`, `full`, `empty`, `slot` and `phase`, in this order."""
+    return (names.fresh(f"{tensor}_{what}") for what in ("ring", "full", "empty", "slot", "phase"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +219,6 @@ def plan_shared_memory(
             loaded = tuple(product.b for product in of_parts)
             if loaded not in made:
                 b = loaded[0]
-                named = (names.fresh(f"{b.tensor}_{what}") for what in ("ring", "full", "empty", "slot", "phase"))
                 shape = shape_of(b, program)
                 of_matrix = leaves_matrix(program.tensor(b.tensor), shape)
                 beside = of_parts[0].halves
@@ -225,7 +230,7 @@ def plan_shared_memory(
                     b.tensor,
                     shape,
                     dtype_of(b, program),
-                    *named,
+                    *ring_names(b.tensor, names),
                     of_matrix=of_matrix,
                     in_halves=in_halves,
                     halves=halves,

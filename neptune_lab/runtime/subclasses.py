@@ -17,12 +17,15 @@ def refuse_subclass(name: str, tensor: Any) -> None:
         tensor: a tensor of any class.
     """
     import torch
-    from torch._subclasses.fake_tensor import FakeTensor
-    from torch._subclasses.functional_tensor import FunctionalTensor
 
     kind = type(tensor)
     nothing: Any = torch._C._disabled_torch_dispatch_impl  # pyright: ignore[reportAttributeAccessIssue]
-    if kind.__torch_dispatch__ is not nothing and not issubclass(kind, FakeTensor | FunctionalTensor):
+    if kind.__torch_dispatch__ is nothing:
+        return
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    if not issubclass(kind, FakeTensor | FunctionalTensor):
         raise LaunchError(
             f"{name} is a {kind.__name__}, which holds other tensors; expected a plain one",
             help="convert it: masked.to_tensor(0.0) and a mask of its own, distributed.to_local(), x.dequantize()",

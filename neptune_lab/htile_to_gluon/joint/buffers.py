@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import dtype_of, shape_of
 from neptune_lab.htile.sizes import product_of
-from neptune_lab.htile_to_gluon.shared_memory import RingBuffer
+from neptune_lab.htile_to_gluon.shared_memory import RingBuffer, ring_names
 from neptune_lab.htile_to_gluon.structure import Product
 from neptune_lab.htile_to_triton.context import Extent, HostDescriptor, sizes_of
 from neptune_lab.htile_to_triton.descriptors import leaves_matrix, leaves_rows
@@ -45,10 +45,11 @@ def held_tile(program: ir.Program, access: ir.Access, names: UniqueNames) -> Hel
 
 
 def ring_of(program: ir.Program, product: Product, names: UniqueNames) -> RingBuffer:
-    made = (names.fresh(f"{product.b.tensor}_{what}") for what in ("ring", "full", "empty", "slot", "phase"))
     shape, dtype = shape_of(product.b, program), dtype_of(product.b, program)
     apart = leaves_rows(program.tensor(product.b.tensor), shape[0])
-    return RingBuffer(product.b.tensor, shape, dtype, *made, of_matrix=apart, in_halves=False)
+    return RingBuffer(
+        product.b.tensor, shape, dtype, *ring_names(product.b.tensor, names), of_matrix=apart, in_halves=False
+    )
 
 
 def through(tensor: ir.Tensor, block: tuple[int, int], tile: tuple[int, int], names: UniqueNames) -> HostDescriptor:

@@ -13,7 +13,7 @@ from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.walk import expressions, names_of_index, rewrite_store, same_index, tile_dims
 from neptune_lab.htile_to_gluon.joint.vectors import columns_of
 from neptune_lab.htile_to_gluon.rows import ROWS
-from neptune_lab.htile_to_gluon.shared_memory import RingBuffer
+from neptune_lab.htile_to_gluon.shared_memory import RingBuffer, ring_names
 from neptune_lab.htile_to_gluon.structure import LoopPart, Structure, UnsupportedKernel
 from neptune_lab.htile_to_triton.descriptors import leaves_matrix
 from neptune_lab.htile_to_triton.scope import UniqueNames
@@ -158,9 +158,13 @@ def with_squares(
                     raise UnsupportedKernel(f"it reads {tensor.dtype} of {tensor.name} for each pair; expected 16 bits")
                 extents = (rows.extent, columns.extent)
                 shape = extents[::-1] if is_exchanged else extents
-                made = (names.fresh(f"{tensor.name}_{what}") for what in ("ring", "full", "empty", "slot", "phase"))
                 ring = RingBuffer(
-                    tensor.name, shape, tensor.dtype, *made, of_matrix=leaves_matrix(tensor, shape), in_halves=False
+                    tensor.name,
+                    shape,
+                    tensor.dtype,
+                    *ring_names(tensor.name, names),
+                    of_matrix=leaves_matrix(tensor, shape),
+                    in_halves=False,
                 )
                 squares[key] = Square(tensor, outer, is_exchanged, names.fresh(f"{tensor.name}_tile"), ring)
             return ir.Access(squares[key].tile, (rows, columns))
