@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Literal
+from typing import Any, Literal
 
 from neptune_lab.errors import EmitError, ScheduleError
 from neptune_lab.htile_passes import PASSES
 from neptune_lab.htile_to_gluon import GluonOptions
-from neptune_lab.htile_to_gluon.options import MOST_HEADS, SWITCHES
-from neptune_lab.htile_to_gluon.options import MOST_STAGES as MOST_RING_STAGES
+from neptune_lab.htile_to_gluon.options import GluonChoices
 from neptune_lab.htile_to_triton import EmitOptions
-from neptune_lab.htile_to_triton.options import COMBINE, LOADS, MOST_STAGES, TANH
+from neptune_lab.htile_to_triton.options import TritonChoices
 from neptune_lab.loop_ir.tree import nearest
 from neptune_lab.loop_schedule.arguments import closed_fields
 from neptune_lab.strict.console import printable, shown
-from neptune_lab.strict.values import check_choice, check_integer, check_switch
+from neptune_lab.strict.values import check_choice
 from neptune_lab.target import ANY, Target
 
 CODES = ("triton", "gluon")
 
 
 @closed_fields
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CodeOptions:
-    """Choices of code generation.
+@dataclass(frozen=True, kw_only=True)
+class CodeOptions(GluonChoices, TritonChoices):
+    """Choices of code generation: the fields of `TritonChoices`; those of `GluonChoices`, which have an effect with
+    code="gluon" only; and these.
 
     Args:
-        loads, tanh, loop_stages, dependent_launch, combine: as in `EmitOptions`.
         interleave: independent parts that the rows of a program are cut into, 1 or 2. With 2, the softmax of one half
             runs during the product of the other.
         hidden_tiles: how a loop finds the tiles that the values of inputs hide. "bounds": by the first and the last
@@ -43,41 +42,20 @@ class CodeOptions:
         disable_passes: names of HTile passes to leave out, to measure their effect.
         code: "triton", or "gluon": kernels of the right form are written in Gluon, for Hopper only. On an H200, prefill
             attention from 512 positions on takes 10 to 33% less time than the best form in Triton.
-        ring_stages, ping_pong, tie, persistent, ahead, heads_together, deterministic, joint, one_consumer: as in
-            `GluonOptions`; they have an effect with code="gluon" only.
 
     Raises:
         ScheduleError, EmitError: no such field, or a value that it does not take.
     """
 
-    loads: Literal["pointers", "descriptors", "host_descriptors"] = "pointers"
-    tanh: Literal["exp2", "hardware"] = "exp2"
-    loop_stages: int | None = None
-    dependent_launch: bool = False
-    combine: Literal["kernel", "last_program", "waiting"] = "kernel"
     interleave: Literal[1, 2] = 1
     hidden_tiles: Literal["auto", "bounds", "list"] = "auto"
     rounded_weights: Literal["single", "split", "mixed"] = "single"
     disable_passes: tuple[str, ...] = ()
     code: Literal["triton", "gluon"] = "triton"
-    ring_stages: int = 2
-    ping_pong: bool = True
-    tie: bool = False
-    persistent: bool = False
-    ahead: bool = False
-    heads_together: int | None = None
-    deterministic: bool = True
-    joint: bool = False
-    one_consumer: bool = False
 
     def __post_init__(self) -> None:
-        for name, known in (("loads", LOADS), ("tanh", TANH), ("combine", COMBINE)):
-            check_choice(name, getattr(self, name), known, EmitError)
-        for name in ("dependent_launch", *SWITCHES):
-            check_switch(name, getattr(self, name), EmitError)
-        check_integer("loop_stages", self.loop_stages, 1, MOST_STAGES, EmitError, optional=True)
-        check_integer("ring_stages", self.ring_stages, 1, MOST_RING_STAGES, EmitError)
-        check_integer("heads_together", self.heads_together, 1, MOST_HEADS, EmitError, optional=True)
+        TritonChoices.__post_init__(self)
+        GluonChoices.__post_init__(self)
         check_choice("interleave", self.interleave, (1, 2), ScheduleError)
         check_choice("code", self.code, CODES, ScheduleError)
         check_choice("hidden_tiles", self.hidden_tiles, ("auto", "bounds", "list"), ScheduleError)
@@ -107,30 +85,17 @@ class CodeOptions:
     def emitter(self, target: Target | None) -> EmitOptions:
         """The emitter's part; without a target, for the GPU here, else `DEFAULT`, whose code the interpreter runs."""
         plain = self.loads == "pointers" and not self.dependent_launch and self.tanh == "exp2"
-        return EmitOptions(
-            self.loads,
-            self.tanh,
-            self.loop_stages,
-            self.dependent_launch,
-            target or (ANY if plain else Target.current()),
-            self.combine,
-        )
+        return EmitOptions(**_part(self, TritonChoices), target=target or (ANY if plain else Target.current()))
 
     def gluon(self, target: Target | None) -> GluonOptions:
         """The Gluon emitter's part, for `target`; None: as `emitter` has it."""
         emit = replace(self.emitter(target), target=target or Target.current())
-        return GluonOptions(
-            self.ring_stages,
-            self.ping_pong,
-            self.tie,
-            self.persistent,
-            self.ahead,
-            self.heads_together,
-            self.deterministic,
-            self.joint,
-            self.one_consumer,
-            emit,
-        )
+        return GluonOptions(**_part(self, GluonChoices), emit=emit)
+
+
+def _part(code: CodeOptions, kind: type[TritonChoices | GluonChoices]) -> dict[str, Any]:
+    """The fields of `code` that it has from `kind`."""
+    return {field.name: getattr(code, field.name) for field in fields(kind)}
 
 
 # Fields that users look for among the arguments of `compile`, and where to give them.

@@ -317,7 +317,7 @@ class Consumer:
         ctx, rings = self.ctx, tuple(dict.fromkeys(rings))
         self.barriers.arrive([*(f"{ring.empty}.index({ring.slot})" for ring in rings), *more])
         for ring in rings:
-            step = f"{ctx.helper('_next')}({ring.slot}, {ring.phase}, {ctx.gluon.stages})"
+            step = f"{ctx.helper('_next')}({ring.slot}, {ring.phase}, {ctx.gluon.ring_stages})"
             ctx.line(f"{ring.slot}, {ring.phase} = {step}")
 
     # -- stores ---------------------------------------------------------------------------------------------

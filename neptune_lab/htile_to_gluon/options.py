@@ -17,12 +17,12 @@ MOST_HEADS = 65535
 SWITCHES = ("ping_pong", "tie", "persistent", "ahead", "deterministic", "joint", "one_consumer")
 
 
-@dataclass(frozen=True, slots=True)
-class GluonOptions:
-    """Options of the Gluon emitter.
+@dataclass(frozen=True, kw_only=True)
+class GluonChoices:
+    """Choices of code in Gluon: the fields that `GluonOptions` and `neptune_lab.choice.CodeOptions` share.
 
     Args:
-        stages: slots of each ring buffer in shared memory, in tiles; 2 is enough unless tiles are small.
+        ring_stages: slots of each ring buffer in shared memory, in tiles; 2 is enough unless tiles are small.
         ping_pong: two consumers issue their products in turn, so that one computes exponentials while the other
             multiplies. No effect unless there are two consumers.
         tie: the left operand of the second product is converted to its narrow dtype before the wait for the previous
@@ -41,13 +41,12 @@ class GluonOptions:
             which adds to one of the sums in the order in which programs come.
         joint: two nests become one kernel also with `deterministic`: a program then adds to a tile of the sum after the
             programs of all row blocks before its own.
-        emit: the options of the Triton emitter: the target, tanh, and kernels that cannot be emitted in Gluon.
 
     Raises:
-        EmitError: a value that an option does not take, or a target that is not Hopper.
+        EmitError: a value that an option does not take.
     """
 
-    stages: int = 2
+    ring_stages: int = 2
     ping_pong: bool = True
     tie: bool = False
     persistent: bool = False
@@ -56,13 +55,29 @@ class GluonOptions:
     deterministic: bool = True
     joint: bool = False
     one_consumer: bool = False
-    emit: EmitOptions = field(default_factory=lambda: EmitOptions(target=DEFAULT))
 
     def __post_init__(self) -> None:
-        check_integer("stages", self.stages, 1, MOST_STAGES, EmitError)
+        check_integer("ring_stages", self.ring_stages, 1, MOST_STAGES, EmitError)
         check_integer("heads_together", self.heads_together, 1, MOST_HEADS, EmitError, optional=True)
         for name in SWITCHES:
             check_switch(name, getattr(self, name), EmitError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GluonOptions(GluonChoices):
+    """Options of the Gluon emitter: the fields of `GluonChoices`, and those of the Triton emitter.
+
+    Args:
+        emit: the options of the Triton emitter: the target, tanh, and kernels that cannot be emitted in Gluon.
+
+    Raises:
+        EmitError: a value that an option does not take, or a target that is not Hopper.
+    """
+
+    emit: EmitOptions = field(default_factory=lambda: EmitOptions(target=DEFAULT))
+
+    def __post_init__(self) -> None:
+        GluonChoices.__post_init__(self)
         if not isinstance(self.emit, EmitOptions):
             raise EmitError(
                 f"emit={shown(self.emit)}: expected an EmitOptions", help="leave it out for the default, EmitOptions()"

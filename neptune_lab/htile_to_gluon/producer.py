@@ -150,14 +150,16 @@ def _load_trailing(ctx: GluonContext, shared: SharedMemory, at: _Positions) -> N
             continue
         rows, halves = (_described(ctx, tile) for tile in (product.b, product.halves))
         barriers = (ring.full, ring.empty, ring.slot, ring.phase)
-        places = (*at[ring].place, at[ring.halves].place[0], str(ctx.gluon.stages))
+        places = (*at[ring].place, at[ring.halves].place[0], str(ctx.gluon.ring_stages))
         copied = call(ctx.helper("_fill_both"), rows, halves, ring.slots, ring.halves.slots, *barriers, *places)
         ctx.line(seq(f"{ring.slot}, {ring.phase} = ", copied))
 
 
 def _fill(ctx: GluonContext, ring: RingBuffer, rows: str, at: tuple[str, ...]) -> None:
     helper = ctx.helper("_fill_halves" if ring.in_halves else "_fill" if len(at) == 2 else "_fill_of")
-    copied = call(helper, rows, ring.slots, ring.full, ring.empty, ring.slot, ring.phase, *at, str(ctx.gluon.stages))
+    copied = call(
+        helper, rows, ring.slots, ring.full, ring.empty, ring.slot, ring.phase, *at, str(ctx.gluon.ring_stages)
+    )
     ctx.line(seq(f"{ring.slot}, {ring.phase} = ", copied))
 
 

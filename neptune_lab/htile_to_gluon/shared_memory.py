@@ -242,7 +242,7 @@ def plan_shared_memory(
         rings(list(zip(*(part.leading for part in structure.parts), strict=True)), structure.in_halves is not None),
         rings(list(zip(*(part.trailing for part in structure.parts), strict=True))),
         structure.consumers,
-        options.stages,
+        options.ring_stages,
         options.persistent,
         depth,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal as Lit
+from typing import Literal
 
 from neptune_lab.errors import EmitError
 from neptune_lab.strict.values import check_choice, check_integer, check_switch
@@ -18,9 +18,10 @@ COMBINE_SPLITS = ("kernel", "last_program")
 COMBINE = (*COMBINE_SPLITS, "waiting")
 
 
-@dataclass(frozen=True, slots=True)
-class EmitOptions:
-    """Options of the Triton emitter.
+@dataclass(frozen=True, kw_only=True)
+class TritonChoices:
+    """Choices of code in Triton, which hold for every target: the fields that `EmitOptions` and
+    `neptune_lab.choice.CodeOptions` share.
 
     Args:
         loads: how tiles are loaded and stored. "pointers": by one pointer per element. "descriptors": Hopper's copy
@@ -38,18 +39,16 @@ class EmitOptions:
             heads on an H200, but 1.0 to 2.8 for groups of heads. "waiting": programs that share rows (`share_rows`)
             wait for what the others of their row pass on, in one launch that loads each element once. The last two are
             for NVIDIA's GPUs only.
-        target: the GPU to emit for, or its name.
 
     Raises:
-        EmitError: a value that an option does not take, or that the target does not support.
+        EmitError: a value that an option does not take.
     """
 
-    loads: Lit["pointers", "descriptors", "host_descriptors"] = "pointers"
-    tanh: Lit["exp2", "hardware"] = "exp2"
+    loads: Literal["pointers", "descriptors", "host_descriptors"] = "pointers"
+    tanh: Literal["exp2", "hardware"] = "exp2"
     loop_stages: int | None = None
     dependent_launch: bool = False
-    target: Target = ANY
-    combine: Lit["kernel", "last_program", "waiting"] = "kernel"
+    combine: Literal["kernel", "last_program", "waiting"] = "kernel"
 
     def __post_init__(self) -> None:
         check_choice("combine", self.combine, COMBINE, EmitError)
@@ -57,6 +56,23 @@ class EmitOptions:
         check_choice("tanh", self.tanh, TANH, EmitError)
         check_integer("loop_stages", self.loop_stages, 1, MOST_STAGES, EmitError, optional=True)
         check_switch("dependent_launch", self.dependent_launch, EmitError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmitOptions(TritonChoices):
+    """Options of the Triton emitter: the fields of `TritonChoices`, and a target.
+
+    Args:
+        target: the GPU to emit for, or its name.
+
+    Raises:
+        EmitError: a value that an option does not take, or that the target does not support.
+    """
+
+    target: Target = ANY
+
+    def __post_init__(self) -> None:
+        TritonChoices.__post_init__(self)
         object.__setattr__(self, "target", as_target(self.target))
         requires = {
             f"loads={self.loads!r}": self.loads != "pointers" and not self.target.descriptors,

@@ -133,8 +133,8 @@ def test_only_hopper(target):
 
 
 def test_options_are_checked():
-    with pytest.raises(EmitError, match="stages=9: expected an integer from 1 to 6"):
-        GluonOptions(stages=9)
+    with pytest.raises(EmitError, match="ring_stages=9: expected an integer from 1 to 6"):
+        GluonOptions(ring_stages=9)
     with pytest.raises(ScheduleError, match="code='cuda': expected one of 'triton', 'gluon'"):
         compiled(code="cuda")
 

@@ -124,7 +124,7 @@ class JointConsumer:
             ctx.line(f"mbarrier.arrive({ring.empty}.index({ring.slot}), count=1)")
         for ring in plan.rings:
             ctx.line(
-                f"{ring.slot}, {ring.phase} = {ctx.helper('_next')}({ring.slot}, {ring.phase}, {ctx.gluon.stages})"
+                f"{ring.slot}, {ring.phase} = {ctx.helper('_next')}({ring.slot}, {ring.phase}, {ctx.gluon.ring_stages})"
             )
         ctx.line("parity ^= turn")
         ctx.line("turn ^= 1")

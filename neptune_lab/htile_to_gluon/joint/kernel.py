@@ -217,7 +217,7 @@ def emit_joint(
     used: dict[str, dict[str, None]] = {}
     kernel = made.kernel
     program, plan = _plan_that_fits(made, taken, options.emit.target.shared_memory)
-    options = replace(options, stages=2, persistent=False)
+    options = replace(options, ring_stages=2, persistent=False)
     at_launch = plan.order is not None and options.heads_together is None and depends_on_sizes(kernel)
     if options.heads_together is None and not depends_on_sizes(kernel):
         options = replace(options, heads_together=plan.heads_together(program))
