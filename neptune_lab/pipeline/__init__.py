@@ -2,9 +2,10 @@
 
 from neptune_lab.choice import Choice, CodeOptions
 from neptune_lab.loop_schedule.templates import SplitKConfig, TileConfig
-from neptune_lab.pipeline.compile import compile, compile_choice, schedule, validated
+from neptune_lab.pipeline.compile import compile, compile_choice, validated
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.record import refused_step, schedule_trace, steps_record, versions
+from neptune_lab.pipeline.schedules import schedule
 from neptune_lab.pipeline.tuned import chosen_kernel, kernel_of_record, packs_groups, untuned_choice
 
 __all__ = [

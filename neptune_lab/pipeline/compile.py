@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from neptune_lab.choice import Choice, CodeOptions
-from neptune_lab.choice import options as code_options
 from neptune_lab.collector import uncollected
 from neptune_lab.errors import EmitError, NeptuneError, ScheduleError
-from neptune_lab.loop_ir.tree import nearest
 from neptune_lab.loop_schedule.arguments import closed_arguments
 from neptune_lab.loop_schedule.schedule import Schedule
-from neptune_lab.loop_schedule.templates import CONFIGS, TEMPLATES, TileConfig, choose_template
-from neptune_lab.loop_schedule.templates import config as configs
-from neptune_lab.loop_schedule.templates.config import PerNest, SplitKConfig, config_of, for_target, with_sizes
-from neptune_lab.loop_schedule.templates.row_groups import row_groups
+from neptune_lab.loop_schedule.templates import TileConfig
+from neptune_lab.loop_schedule.templates.config import PerNest, for_target, with_sizes
+from neptune_lab.operators import Operator
 from neptune_lab.pipeline.crowded import with_copy_engine
-from neptune_lab.pipeline.fallback import REFUSALS, parts_of, schedule_apart, schedule_each_stage, schedule_parts
+from neptune_lab.pipeline.fallback import REFUSALS, schedule_apart, schedule_each_stage
+from neptune_lab.pipeline.for_sizes import compile_family
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.lower import lower, passed, translated_and_verified
-from neptune_lab.pipeline.normalise import asks_for_last_tile, kernels, normalised, shared, stored_bytes
-from neptune_lab.pipeline.part_configs import configs_of_parts, sizes_per_nest
+from neptune_lab.pipeline.other_sizes import with_other_sizes
+from neptune_lab.pipeline.schedules import PLACES, candidates, check_numbers, check_operator
 from neptune_lab.pipeline.shared_rows import shared_rows
 from neptune_lab.pipeline.tuned import chooses_by_default, chosen_kernel
 from neptune_lab.pipeline.validate import validate as run_validation
@@ -34,163 +30,6 @@ from neptune_lab.target import ANY, Target, as_target
 
 if TYPE_CHECKING:
     from neptune_lab.htile.nodes import Program as TileProgram
-    from neptune_lab.operators import Operator
-
-
-# Fields that users look for among the arguments of `compile`, and where to give them.
-PLACES = {**code_options.PLACES, **configs.PLACES}
-
-
-@closed_arguments(PLACES)
-def schedule(
-    operator: Operator,
-    template: str | None = None,
-    *,
-    config: TileConfig | None = None,
-    block_q: PerNest = None,
-    block_kv: PerNest = None,
-) -> Schedule:
-    """A schedule of `operator` by a template, with tile sizes from the caller or chosen by shape.
-
-    Without a template, the operator's own is used, or one is chosen by shape, and a remark in the record says why.  If
-    that one is refused, the definition is scheduled in parts, with a remark for each (`fallback`).  A template or sizes
-    from the caller are used as they are, or refused.
-
-    Args:
-        operator: from `neptune_lab.operators`.
-        template: "rolling_update" or "split_k_update".
-        config: tile sizes and launch hints; `SplitKConfig` adds the number of splits.
-        block_q, block_kv: rows and columns per tile, the two most used fields of `config`, by name.
-
-    Returns:
-        The schedule, with a remark for each decision.
-
-    Raises:
-        ScheduleError: no such template or size, or one that cannot be applied.
-    """
-    _check_operator(operator)
-    check_numbers(operator, "a schedule")
-    config = with_sizes(config, block_q, block_kv)
-    try:
-        return next(candidates(operator, template, config))
-    except REFUSALS as refusal:
-        if template is not None or config is not None:
-            raise
-        return schedule_apart(operator, refusal, translated_and_verified)
-
-
-def _check_operator(operator: object) -> None:
-    """Raise ScheduleError unless `operator` is an Operator."""
-    from neptune_lab.operators import Operator
-
-    if not isinstance(operator, Operator):
-        raise ScheduleError(
-            f"expected an Operator or a Schedule, got {shown(operator)}",
-            help="make an operator first, for example operators.attention.causal(seq=128)",
-        )
-
-
-def check_numbers(operator: Operator, what: str) -> None:
-    """Raise ScheduleError if the operator has sizes with a name."""
-    if operator.family is not None:
-        hints = ", ".join(f"{name}={value}" for name, value in operator.family.hint.items())
-        raise ScheduleError(
-            f"{operator.name} has sizes with a name, and {what} is for numbers",
-            help=f"use the operator at numbers: op.at({hints}); nl.compile(op) makes the kernel for every size",
-        )
-
-
-def candidates(operator: Operator, template: str | None, config: TileConfig | None) -> Iterator[Schedule]:
-    """Schedules of `operator` by one template, the best first: of the definition as it is written if that is one
-    kernel; else the one with fewer kernels, or less memory between them, of that and the normalised definition.  The
-    normalised definition also comes first if its guards do not ask for the last tile, and those of the other do: a loop
-    that must see its last tile skips none.  A stage that computes the same as an earlier one is left out in each.
-
-    Raises:
-        ScheduleError, RepairError: the template refuses the definition as it is written, and no other is left.
-    """
-    if operator.parts:
-        if template is None and all(len(sizes) == 1 for sizes in sizes_per_nest(config).values()):
-            with suppress(*REFUSALS):  # (it is no such definition)
-                yield row_groups(Schedule(operator), config_of("split_k_update", SplitKConfig, config))
-        parts = parts_of(operator)
-        configs = configs_of_parts(parts, config, lambda part, own: next(candidates(part, template, own)))
-        yield schedule_parts(operator, (_part(part, template, own) for part, own in zip(parts, configs, strict=True)))
-        return
-    refusal: NeptuneError | None = None
-    written: Schedule | None = None
-    normalises = config is None or config.normalise
-    try:
-        written = by_template(shared(operator) if normalises else Schedule(operator), template, config)
-    except REFUSALS as error:
-        refusal = error
-    alone = written is not None and not (normalises and (kernels(written) > 1 or asks_for_last_tile(written)))
-    if written is not None and alone:
-        yield written  # (What comes after it is made only if this is refused.)
-    made, refused = _normalised(operator, template, config) if normalises else (None, ())
-    if written is None or alone:
-        following = [made]
-    elif made is not None and _better(made, written):
-        following = [made, written]
-    else:
-        for reason in refused if kernels(written) > 1 else ():
-            written.remark(f"Stays as written: {reason}.")
-        following = [written, made]
-    yield from (schedule for schedule in following if schedule is not None)
-    if refusal is not None:
-        raise refusal
-
-
-def _part(operator: Operator, template: str | None, config: TileConfig | None) -> Schedule:
-    """The best schedule of one part of an operator; in smaller parts if it is refused and neither a template nor sizes
-    of its nests were asked for."""
-    try:
-        return next(candidates(operator, template, config))
-    except REFUSALS as refusal:
-        if template is not None or sizes_per_nest(config):
-            raise
-        return schedule_apart(operator, refusal, translated_and_verified, config)
-
-
-def _better(made: Schedule, written: Schedule) -> bool:
-    """Whether a normalised schedule is better than the one of the definition as it is written (`candidates`)."""
-    if kernels(made) == kernels(written) == 1:
-        return not asks_for_last_tile(made)
-    return (kernels(made), stored_bytes(made)) < (kernels(written), stored_bytes(written))
-
-
-def _normalised(
-    operator: Operator, template: str | None, config: TileConfig | None
-) -> tuple[Schedule | None, tuple[str, ...]]:
-    """The schedule of the normalised definition with the fewest kernels, and why other normalisations do not apply."""
-    best: Schedule | None = None
-    starts, refused = normalised(operator)
-    for started in starts:
-        try:
-            made = by_template(started, template, config)
-        except REFUSALS:
-            continue
-        if best is None or kernels(made) < kernels(best):
-            best = made
-        if kernels(made) == 1:
-            break
-    return best, refused
-
-
-def by_template(started: Schedule, template: str | None, config: TileConfig | None) -> Schedule:
-    """A schedule by one template, from the normalisations in `started` on, or its refusal."""
-    operator = started.operator
-    name, why = operator.template if template is None else template, ""
-    if name is None:
-        name, why = choose_template(started.base)
-    if not isinstance(name, str) or name not in TEMPLATES:
-        raise ScheduleError(
-            f"there is no template {shown(name)}", help=nearest(str(name), list(TEMPLATES), "templates")
-        )
-    chosen = config_of(name, CONFIGS[name], config)
-    if why:
-        started.remark(f"{name}: {why}.")
-    return TEMPLATES[name](started, chosen)
 
 
 @uncollected
@@ -240,76 +79,112 @@ def compile(
     """
     if tuned is not None:
         check_switch("tuned", tuned, ScheduleError)
-    if target is not None:
-        target = as_target(target)
+    target = None if target is None else as_target(target)
     check_code(code)
+    given = _Given(template, config, code, block_q, block_kv, disable_passes)
     if isinstance(op, Schedule):
-        check_numbers(op.operator, "a schedule")
-    sized, chosen = with_sizes(config, block_q, block_kv), with_disabled(code or CodeOptions(), disable_passes)
-    if not isinstance(op, Schedule) and getattr(op, "resized", None) is not None:
-        from neptune_lab.pipeline.other_sizes import with_other_sizes
-
-        asked: dict[str, Any] = {"config": config, "code": code, "tuned": tuned, "validate": validate}
-        asked |= {"block_q": block_q, "block_kv": block_kv, "disable_passes": disable_passes}
-        own = partial(compile, template=template, target=target, **asked)
-        return with_other_sizes(op, own, template, for_target(sized, target), chosen, target)
+        return validated(_of_schedule(op, given, target), validate)
+    check_operator(op)
+    if op.resized is not None:
+        own = partial(
+            compile,
+            template=template,
+            config=config,
+            code=code,
+            tuned=tuned,
+            target=target,
+            validate=validate,
+            block_q=block_q,
+            block_kv=block_kv,
+            disable_passes=disable_passes,
+        )
+        return with_other_sizes(op, own, template, for_target(given.sizes, target), given.options, target)
     if tuned is None:
-        tuned = template is None and sized is None and code is None and target is None and chooses_by_default()
-    if not isinstance(op, Schedule) and getattr(op, "family", None) is not None:
-        from neptune_lab.pipeline.for_sizes import compile_family
-
+        tuned = given.leaves_all_open and target is None and chooses_by_default()
+    if op.family is not None:
         free = tuned and code is None and not disable_passes  # to be written in Gluon, as the kernel of one size is
-        return compile_family(op, template, for_target(sized, target), None if free else chosen, target)
-    if isinstance(op, Schedule):
-        if template is not None or sized is not None:
-            raise ScheduleError(
-                "a schedule is compiled without changes: template, config, block_q and block_kv go with an operator",
-                help="compile(schedule.operator, …), or leave them out",
-            )
-        return validated(lower(op.copy(), chosen, target), validate)
-    _check_operator(op)
+        return compile_family(op, template, for_target(given.sizes, target), None if free else given.options, target)
     kernel = None
     if tuned:
 
         def make(choice: Choice) -> Kernel:
-            """The kernel of a choice, of which the caller's own arguments replace parts; not compared yet."""
-            sizes = sized if config is not None else with_sizes(choice.config, block_q, block_kv, override=True)
-            own = chosen if code is not None else choice.code
-            if code is None and chosen.disable_passes:
-                own = replace(own, disable_passes=chosen.disable_passes)
-            return compile_choice(op, Choice(choice.template, sizes, own), target=target, validate="none")
+            return compile_choice(op, given.over(choice), target=target, validate="none")
 
         kernel = chosen_kernel(op, make, template=template, target=target)
     if kernel is None:
-        kernel = _by_shape(op, template, sized, chosen, code, target)
+        kernel = _by_shape(op, given, target)
     return validated(kernel, validate)
 
 
-def _by_shape(
-    op: Operator,
-    template: str | None,
-    config: TileConfig | None,
-    chosen: CodeOptions,
-    code: CodeOptions | None,
-    target: Target | None,
-) -> Kernel:
-    """The kernel of an operator whose choices, other than those given, follow from its shape.
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What the caller of `compile` asked for; the fields are those of its arguments that a choice has too."""
 
-    Args:
-        chosen: the options of code generation.
-        code: those that the caller gave; None: loads and kernels that share rows follow from the shape too, if the GPU
-            is known.
+    template: str | None
+    config: TileConfig | None
+    code: CodeOptions | None
+    block_q: PerNest
+    block_kv: PerNest
+    disable_passes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """Raises ScheduleError if a value is given twice."""
+        _ = self.sizes, self.options
+
+    @property
+    def sizes(self) -> TileConfig | None:
+        """The config with the sizes given by name; None: no size is given."""
+        return with_sizes(self.config, self.block_q, self.block_kv)
+
+    @property
+    def options(self) -> CodeOptions:
+        """The options of code generation, without the passes given by name; the defaults if no option is given."""
+        return with_disabled(self.code or CodeOptions(), self.disable_passes)
+
+    @property
+    def leaves_all_open(self) -> bool:
+        """Whether neither template, sizes nor code are given."""
+        return self.template is None and self.sizes is None and self.code is None
+
+    def over(self, choice: Choice) -> Choice:
+        """`choice` with what is given here in place of its own."""
+        sizes, options = self.sizes, self.options
+        if self.config is None:
+            sizes = with_sizes(choice.config, self.block_q, self.block_kv, override=True)
+        if self.code is None:
+            passes = options.disable_passes or choice.code.disable_passes
+            options = replace(choice.code, disable_passes=passes)
+        return Choice(choice.template, sizes, options)
+
+
+def _of_schedule(scheduled: Schedule, given: _Given, target: Target | None) -> Kernel:
+    """The kernel of a schedule as it is.
+
+    Raises:
+        ScheduleError: a template or sizes are given too.
     """
+    check_numbers(scheduled.operator, "a schedule")
+    if given.template is not None or given.sizes is not None:
+        raise ScheduleError(
+            "a schedule is compiled without changes: template, config, block_q and block_kv go with an operator",
+            help="compile(schedule.operator, …), or leave them out",
+        )
+    return lower(scheduled.copy(), given.options, target)
+
+
+def _by_shape(op: Operator, given: _Given, target: Target | None) -> Kernel:
+    """The kernel of an operator whose choices, other than those given, follow from its shape; without `code`, loads and
+    kernels that share rows follow from it too, if the GPU is known."""
     kernel = None
-    free = code is None and (target is not None or chooses_by_default())
-    if free and template is None and config is None and not chosen.disable_passes:
+    free = given.code is None and (target is not None or chooses_by_default())
+    if free and given.leaves_all_open and not given.options.disable_passes:
         kernel = shared_rows(
             op,
             lambda choice: compile_operator(op, choice.template, choice.config, choice.code, target),
             target or Target.current(otherwise=ANY),
         )
     if kernel is None:
-        kernel = compile_operator(op, template, config, chosen, target)
+        kernel = compile_operator(op, given.template, given.sizes, given.options, target)
     return with_copy_engine(kernel) if free else kernel
 
 
@@ -362,7 +237,7 @@ def compile_operator(
 ) -> Kernel:
     """The kernel of an operator by a template; in parts, if neither a template nor sizes are given and it is refused
     whole."""
-    _check_operator(operator)
+    check_operator(operator)
     refusal: NeptuneError | None = None
     planned = for_target(config, target)
     try:

@@ -18,8 +18,8 @@ from neptune_lab.loop_schedule.templates.nest_config import nest_configs
 from neptune_lab.loop_schedule.templates.nest_shape import NestConfig, columns_of
 from neptune_lab.loop_schedule.templates.splits import splits_of
 from neptune_lab.operators import Operator
-from neptune_lab.pipeline.compile import candidates
 from neptune_lab.pipeline.fallback import parts_of, schedule_parts
+from neptune_lab.pipeline.schedules import candidates
 
 # Columns of a tile of rows that one tile could hold at the hint.
 _ROLLED = 1024

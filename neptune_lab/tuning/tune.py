@@ -11,7 +11,7 @@ from neptune_lab.autotune.space import space
 from neptune_lab.errors import MeasureError
 from neptune_lab.loop_schedule.templates import choose_template
 from neptune_lab.pipeline import Choice, untuned_choice
-from neptune_lab.pipeline.compile import check_numbers
+from neptune_lab.pipeline.schedules import check_numbers
 from neptune_lab.records import Record, Store
 from neptune_lab.runtime import DeviceFacts
 from neptune_lab.runtime.task import Task

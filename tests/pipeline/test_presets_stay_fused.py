@@ -8,7 +8,7 @@ import pytest
 
 from neptune_lab.operators import attention, norms, performer, rows, softmax
 from neptune_lab.operators.base import Operator
-from neptune_lab.pipeline.compile import schedule
+from neptune_lab.pipeline.schedules import schedule
 from neptune_lab.repair import RepairTerm, VectorRepair
 
 RISES = "only rises"
