@@ -136,4 +136,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """What completion lists: the public names, whether they are loaded or not, and none that only this file uses."""
+    return sorted({*(name for name in globals() if name.startswith("__")), *__all__})

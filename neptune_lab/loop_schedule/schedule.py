@@ -52,9 +52,17 @@ class Schedule(PrimitiveMethods):
 
     Args:
         operator: from `neptune_lab.operators`.
+
+    Raises:
+        ScheduleError: `operator` is none.
     """
 
     def __init__(self, operator: Operator) -> None:
+        if not hasattr(type(operator), "program"):  # of the class: the property itself would load TVM
+            raise ScheduleError(
+                f"Schedule takes an operator, and got {shown(operator)}",
+                help="make an operator first, for example operators.attention.causal(seq=128)",
+            )
         self.operator = operator
         self._applied: list[Applied] = []
         self._undone: list[Step] = []

@@ -26,6 +26,13 @@ describe("the story of a record", () => {
     expect(storyOf(doc)[3]!.select).toEqual(["store:s_sum"]);
     expect(storyOf(doc)[4]).toMatchObject({ select: ["triton:3"], marks: "the lines of s_sum" });
   });
+  it("names the first reductions of many, and counts the others", () => {
+    const trace = copy();
+    const graph = trace.steps[0]!.phases[0]!.graph!;
+    const more = Array.from({ length: 20 }, (_, n) => ({ ...graph.nodes.find((x) => x.kind === "reduce")!, id: `r${n}` }));
+    graph.nodes = [...more, ...graph.nodes];
+    expect(storyOf(readTrace(trace))[0]!.text).toMatch(/^r0, r1, r2, r3 and \d+ more are reductions/);
+  });
   it("says who reads what too early, and h", () => {
     const [definition, wrong, why] = storyOf(fixture());
     expect(definition!.text).toContain("The terms of s_sum need s_max");

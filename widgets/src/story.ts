@@ -18,7 +18,11 @@ export interface StoryStop {
   marks?: string;
 }
 
-const list = (names: readonly string[]): string => (names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} and ${names[names.length - 1]}`);
+/** Names as a sentence has them; of many the first few, since a sentence on dozens of blocks is not read. */
+const list = (names: readonly string[]): string => {
+  const shown = names.length > 6 ? [...names.slice(0, 4), `${names.length - 4} more`] : names;
+  return shown.length < 2 ? shown.join("") : `${shown.slice(0, -1).join(", ")} and ${shown[shown.length - 1]}`;
+};
 const only = <T>(items: readonly T[]): T[] => [...new Set(items)];
 
 /** Blocks of a stop that read a reduction before it is complete, with what they read. */

@@ -61,7 +61,7 @@ def _shown(course: Path, notebook: str, source: str, kinds: list[str]) -> Iterat
         raise FileError(f"slides.md names a cell of {notebook} with {source!r}, which is not there")
     cell = found[-1] if "last" in kinds else found[0]
     if "source" in kinds:
-        yield f"<pre>{escape(''.join(cell['source']))}</pre>"
+        yield f'<pre class="source">{escape("".join(cell["source"]))}</pre>'
         return
     wanted = {"figure", "table", "text"} & set(kinds) or {"figure", "table", "text"}
     pieces = [(kind, html) for output in cell["outputs"] for kind, html in _forms(output) if kind in wanted]
@@ -90,19 +90,22 @@ def _forms(output: dict[str, Any]) -> Iterator[tuple[str, str]]:
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>TITLE</title>
 <style>
-body{margin:0;font:22px/1.45 system-ui,sans-serif;color:#1a1a1a;background:#fff}
+html{font-size:clamp(13px,min(1.72vw,3.05vh),64px)}
+body{margin:0;font:1rem/1.45 system-ui,sans-serif;color:#1a1a1a;background:#fff}
 section{display:none;box-sizing:border-box;min-height:100vh;padding:4vh 6vw;flex-direction:column;gap:1vh}
 section.now{display:flex}h1{font-size:2.2em;margin:auto 0 0}h1+p{margin-bottom:auto;font-size:1.1em}
-h2{font-size:1.5em;margin:0 0 .3em}p,ul{margin:.3em 0}
+h2{font-size:1.5em;margin:0 0 .3em}p,ul{margin:.3em 0}section>p,section>ul{font-size:1.15em}li{margin:.4em 0}
+section>p:has(>strong:only-child){font-size:1.8em;margin:.7em 0}
 .shown{display:flex;flex-direction:column;align-items:flex-start;gap:1vh;max-width:100%;overflow:auto}
 .shown img{width:88vw;max-height:66vh;object-fit:contain;object-position:left top}
-.shown table{zoom:1.35}.shown:only-of-type table:has(caption){zoom:2.1}
+.shown .nl-tags{font-size:.59rem}.shown table{zoom:1.35}.shown:only-of-type table:has(caption){zoom:2.1}
 pre{font:.72em/1.4 ui-monospace,monospace;background:#f4f5f7;padding:.7em 1em;border-radius:6px;margin:0}
-pre{white-space:pre-wrap}
+pre{white-space:pre-wrap}pre.source{font-size:.92em}
 table{border-collapse:collapse;font-size:.8em}td,th{border:1px solid #ccc;padding:.25em .7em;text-align:right}
-aside{display:none;border-top:2px solid #0072b2;margin-top:auto;padding-top:.5em;font-size:.75em;color:#333}
-body.notes aside{display:block}nav{position:fixed;right:1.5vw;bottom:1vh;font-size:14px;color:#666}
-@media print{section{display:flex;page-break-after:always}nav{display:none}@page{size:landscape}}
+aside{display:none;border-top:2px solid #0072b2;margin-top:auto;padding:.5em 9em 0 0;font-size:.75em;color:#333}
+body.notes aside{display:block}nav{position:fixed;right:1.5vw;bottom:1vh;font-size:max(13px,.64rem);color:#595959}
+@media print{@page{size:13.33in 7.5in;margin:0}html{font-size:22px}nav{display:none}
+section{display:flex;min-height:7.5in;break-after:page}section .shown img{width:11.5in;max-height:5in}}
 </style></head><body>
 SLIDES
 <nav aria-live="polite"></nav>

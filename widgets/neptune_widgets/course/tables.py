@@ -22,4 +22,6 @@ def show_table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def _cell(value: Any) -> str:
+    if isinstance(value, int) and abs(value) >= 10_000:
+        return f"{value:,}"
     return str(value).replace("|", "\\|").replace("\n", " ")
