@@ -20,7 +20,7 @@ from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_schedule.plan import NestPlan, plan
 from neptune_lab.loop_schedule.templates import TileConfig
 from neptune_lab.loop_schedule.templates.config import PerNest
-from neptune_lab.loop_schedule.templates.nest_config import LONGEST_CONTRACTION, contraction_tile
+from neptune_lab.loop_schedule.templates.nest_defaults import LONGEST_CONTRACTION, contraction_tile
 from neptune_lab.loop_schedule.templates.nest_shape import COLUMNS, ROWS
 from neptune_lab.power_of_two import power_of_two
 from neptune_lab.strict.dtypes import itemsize

@@ -14,12 +14,12 @@ import pytest
 import neptune_lab as nl
 from neptune_lab import operators, records, repair, trace
 from neptune_lab.loop_schedule import Schedule, plan, templates
-from neptune_lab.loop_schedule.templates import config, nest_config, nests, one_stage
+from neptune_lab.loop_schedule.templates import config, nest_config, nest_defaults, nests, one_stage
 from neptune_lab.operators import attention, gemm_chain, norms, performer, rows, softmax
 
 # Modules of public functions; a class of `nl` brings its methods.
 OPERATORS = (attention, gemm_chain, norms, performer, rows, softmax, operators)
-TEMPLATES = (templates, config, nest_config, nests, one_stage, plan)
+TEMPLATES = (templates, config, nest_config, nest_defaults, nests, one_stage, plan)
 MODULES = (*OPERATORS, *TEMPLATES, repair, trace)
 CLASSES = (nl.Kernel, Schedule, nl.Target, repair.RepairTerm)
 FUNCTIONS = (

@@ -15,7 +15,8 @@ from neptune_lab.loop_schedule.plan import plan
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates import choose_template, common
 from neptune_lab.loop_schedule.templates.long_rows import long_rows
-from neptune_lab.loop_schedule.templates.nest_config import default_config, nest_configs
+from neptune_lab.loop_schedule.templates.nest_config import nest_configs
+from neptune_lab.loop_schedule.templates.nest_defaults import default_config
 from neptune_lab.loop_schedule.templates.nest_shape import has_uneven_work, is_vector_product
 from neptune_lab.loop_schedule.templates.splits import balanced_splits
 from neptune_lab.operators import attention, backward, gemm_chain, norms, performer, rows, training

@@ -16,7 +16,7 @@ from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.plan import NestPlan
 from neptune_lab.loop_schedule.schedule import Schedule
-from neptune_lab.loop_schedule.templates.nest_config import LONGEST_CONTRACTION, contraction_tile
+from neptune_lab.loop_schedule.templates.nest_defaults import LONGEST_CONTRACTION, contraction_tile
 from neptune_lab.loop_schedule.templates.nest_shape import COLUMNS, ROWS, NestConfig, is_read_whole
 from neptune_lab.strict.console import shown
 
