@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from neptune_lab.errors import EmitError
-from neptune_lab.htile.nodes import Kernel, Name, Program, Store
+from neptune_lab.htile.nodes import Kernel, Program, Store
 from neptune_lab.htile.sizes import at_samples
 from neptune_lab.htile.spelling import check_spelling
 from neptune_lab.htile.verify import verify
 from neptune_lab.htile.walk import evaluate, stores
-from neptune_lab.htile_to_gluon.context import MODULE_NAMES, gluon_dtype
 from neptune_lab.htile_to_gluon.helpers import EXTREMA, HELPERS
 from neptune_lab.htile_to_gluon.joint import Joined, emit_joint, joined
 from neptune_lab.htile_to_gluon.kernel import GluonKernel, emit_kernel
 from neptune_lab.htile_to_gluon.launch_helpers import HEADS_IN_ORDER, HEADS_TOGETHER, MULTIPROCESSORS
+from neptune_lab.htile_to_gluon.launcher import write_launcher
 from neptune_lab.htile_to_gluon.options import GluonOptions
 from neptune_lab.htile_to_gluon.structure import UnsupportedKernel
-from neptune_lab.htile_to_triton.context import Context, HostDescriptor
-from neptune_lab.htile_to_triton.descriptors import BYTES
+from neptune_lab.htile_to_triton.context import Context
 from neptune_lab.htile_to_triton.helpers import ASK, INTERPRETED
 from neptune_lab.htile_to_triton.helpers import HELPERS as TRITON_HELPERS
 from neptune_lab.htile_to_triton.kernel import emit_kernel as emit_triton_kernel
 from neptune_lab.htile_to_triton.launcher import (
-    described,
-    descriptor_text,
     docstring,
-    grid_text,
-    launch_hints,
-    python_text,
-    signature,
-    write_allocations,
-    write_sizes,
 )
 from neptune_lab.htile_to_triton.module import write_helper, write_kernel
 from neptune_lab.htile_to_triton.scope import UniqueNames
@@ -172,7 +162,7 @@ def _module(
     for text in [text for in_order, text in ((False, HEADS_TOGETHER), (True, HEADS_IN_ORDER)) if in_order in chosen]:
         out.plain("", "", *text.rstrip("\n").split("\n"))
     out.plain("", "")
-    _write_launcher(out, program, options, entry, sources, emitted)
+    write_launcher(out, program, options, entry, sources, emitted)
     text = "\n".join(out.text) + "\n"
     check_emitted(text, EmitError)
     return EmittedModule(program.name, entry, text, tuple(sources), tuple(out.lines))
@@ -238,77 +228,3 @@ def _write_gluon(out: Writer, program: Program, kernel: GluonKernel) -> KernelSo
         kernel.name, text, grid, kernel.pointers, kernel.descriptors, kernel.warps, None, language="gluon"
     )
     return replace(made, fused=fused, sizes=kernel.sizes)
-
-
-def _write_launcher(
-    out: Writer,
-    program: Program,
-    options: GluonOptions,
-    entry: str,
-    sources: list[KernelSource],
-    emitted: list[GluonKernel | Context],
-) -> None:
-    names = UniqueNames({entry, "PlainDescriptor", *MODULE_NAMES, *(source.name for source in sources)})
-    arguments = {name: names.fresh(name) for name in program.inputs}
-    blocks = dict.fromkeys(
-        (_block(d), program.tensor(d.tensor).dtype)
-        for kernel in emitted
-        if isinstance(kernel, GluonKernel)
-        for d in kernel.descriptors
-    )
-    layouts = {(block, dtype): f"_SHARED_{'_'.join(map(str, block))}_{dtype.upper()}" for block, dtype in blocks}
-    for (block, dtype), name in layouts.items():
-        layout = f"get_default_for({[*block]}, {gluon_dtype(dtype)})"
-        if len(block) == 1:  # (a vector is not swizzled)
-            layout = f"(swizzle_byte_width=0, element_bitwidth={8 * BYTES[dtype]}, rank=1)"
-        out.plain(f"{name} = gl.NVMMASharedLayout{'' if len(block) == 1 else '.'}{layout}")
-    out.plain("", "", f"def {entry}({', '.join(arguments.values())}):", *signature(program))
-    device = f"{arguments[program.inputs[0]]}.device"
-    sizes = write_sizes(out, program, arguments, names)
-    for kernel, source, done in zip(program.kernels, sources, emitted, strict=True):
-        write_allocations(out, program, kernel, source, arguments, names, sizes)
-        args = [arguments[name] for name in source.arguments]
-        grid = grid_text(source.grid, kernel, sizes)
-        if isinstance(done, GluonKernel):
-            args += [
-                _descriptor(d, arguments[d.tensor], layouts[(_block(d), program.tensor(d.tensor).dtype)], sizes)
-                for d in source.descriptors
-            ]
-            args += [sizes[name].name for name in source.sizes]
-            if done.together is not None:
-                args.append(names.fresh("together"))
-                programs = f"_multiprocessors({device})" if options.persistent else "0"
-                of = [python_text(n, sizes) for n in done.together]
-                of = of[1:] if done.in_order else [*of, programs]
-                function = "_heads_in_order" if done.in_order else "_heads_together"
-                text = f"    {args[-1]} = {function}({', '.join(of)})"
-                out.linked(source.name, text, (kernel.node_id,), kernel.name)
-            args += [
-                f"num_warps={done.warps}",
-                f"maxnreg={done.registers}",
-                *([] if done.fused else ["enable_fp_fusion=False"]),
-            ]
-            programs = python_text(done.programs, sizes)
-            grid = f"min({programs}, _multiprocessors({device}))," if options.persistent else f"{programs},"
-        else:
-            args += [sizes[name].name for name in source.sizes]
-            args += [descriptor_text(d, arguments[d.tensor], "PlainDescriptor") for d in source.descriptors]
-            args += launch_hints(source)
-        out.linked(source.name, f"    {source.name}[({grid})](", (kernel.node_id,), kernel.name)
-        for arg in args:
-            out.linked(source.name, f"        {arg},", (kernel.node_id,), kernel.name)
-        out.linked(source.name, "    )", (kernel.node_id,), kernel.name)
-    out.plain(f"    return {', '.join(arguments[name] for name in program.outputs)}")
-
-
-def _block(made: HostDescriptor) -> tuple[int, ...]:
-    """The shape of a tile, as the descriptor counts dimensions."""
-    if made.is_vector:
-        return made.block[1:]
-    if made.in_halves:
-        return (made.block[0] // 4, 2, made.block[1])
-    return made.block if made.matrices is None else (1, *made.block)
-
-
-def _descriptor(made: HostDescriptor, tensor: str, layout: str, sizes: Mapping[str, Name]) -> str:
-    return f"TensorDescriptor({tensor}, {described(made, sizes)}, {layout})"

@@ -15,7 +15,7 @@ from neptune_lab.htile_to_triton.context import Context
 from neptune_lab.htile_to_triton.helpers import ALLOCATOR, ASK, COUNTERS, GROUPS, HELPERS, INTERPRETED
 from neptune_lab.htile_to_triton.kernel import emit_kernel
 from neptune_lab.htile_to_triton.launcher import docstring, write_launcher
-from neptune_lab.htile_to_triton.launches import launches_of, named
+from neptune_lab.htile_to_triton.launches import Together, launches_of, named
 from neptune_lab.htile_to_triton.options import EmitOptions
 from neptune_lab.htile_to_triton.scope import UniqueNames
 from neptune_lab.htile_to_triton.source import EmittedModule, KernelSource, Writer
@@ -38,15 +38,7 @@ def emit(program: Program, options: EmitOptions | None = None) -> EmittedModule:
     options = options or EmitOptions()
     if program.sizes:
         options = replace(options, loads="pointers")  # descriptors are of tensors of one shape
-    for one in at_samples(program):
-        verify(one)
-    check_spelling(program)
-    if not program.inputs:
-        raise EmitError(
-            f"program {program.name} has no inputs; expected one at least, whose device the launcher uses",
-            help="give the operator an input, of one element if need be",
-        )
-    _check_dtypes(program, options)
+    _check(program, options)
     names = UniqueNames(HELPERS)
     entry = names.fresh(program.name)
     functions = [names.fresh(f"{k.name}_kernel" if k.name == program.name else k.name) for k in program.kernels]
@@ -57,27 +49,14 @@ def emit(program: Program, options: EmitOptions | None = None) -> EmittedModule:
     contexts = [emit_kernel(program, kernel, helpers, taken, options, last) for kernel, last in launched]
 
     out = Writer()
-    out.plain(*docstring(program, entry))
-    if any(ctx.counters for ctx in contexts):
-        out.plain("import functools", "")
-    out.plain("import torch", "import triton", "import triton.language as tl")
-    if any(ctx.host_descriptors for ctx in contexts):
-        out.plain("from triton.tools.tensor_descriptor import TensorDescriptor")
-    if ASK & helpers.keys():
-        out.plain("", "", INTERPRETED)
+    out.plain(*docstring(program, entry), *_imports(contexts, helpers))
     for helper, users in sorted(helpers.items()):
         out.plain("", "")
         write_helper(out, helper, users, functions, contexts)
-    sources = []
-    for function, (kernel, last), ctx in zip(functions, launched, contexts, strict=True):
-        made = write_kernel(out, function, kernel, ctx)
-        if isinstance(last, Waiting):
-            waits = tuple(one.name for one in last.kernels)
-            made = replace(made, waits=waits, grid=(last.part.extent * last.groups_on(options.target.sm_count),))
-            made = replace(made, fused=not rounds_to_eights(last.whole))
-        elif last is not None:
-            made = replace(made, counters=last.groups, fused=made.fused and not rounds_to_eights(last.second))
-        sources.append(made)
+    sources = [
+        _with_last(write_kernel(out, function, kernel, ctx), last, options)
+        for function, (kernel, last), ctx in zip(functions, launched, contexts, strict=True)
+    ]
     out.plain("", "")
     if any(ctx.counters for ctx in contexts):
         out.plain(*COUNTERS.rstrip("\n").split("\n"), "", "")
@@ -90,6 +69,43 @@ def emit(program: Program, options: EmitOptions | None = None) -> EmittedModule:
     text = "\n".join(out.text) + "\n"
     check_emitted(text, EmitError)
     return EmittedModule(program.name, entry, text, tuple(sources), tuple(out.lines))
+
+
+def _check(program: Program, options: EmitOptions) -> None:
+    """Raise TileError unless the program is valid at several sizes, EmitError unless it has inputs and dtypes that the
+    target knows."""
+    for one in at_samples(program):
+        verify(one)
+    check_spelling(program)
+    if not program.inputs:
+        raise EmitError(
+            f"program {program.name} has no inputs; expected one at least, whose device the launcher uses",
+            help="give the operator an input, of one element if need be",
+        )
+    _check_dtypes(program, options)
+
+
+def _imports(contexts: list[Context], helpers: dict[str, dict[str, None]]) -> list[str]:
+    """What the module imports, and what it knows about where it runs."""
+    lines = ["import functools", ""] if any(ctx.counters for ctx in contexts) else []
+    lines += ["import torch", "import triton", "import triton.language as tl"]
+    if any(ctx.host_descriptors for ctx in contexts):
+        lines.append("from triton.tools.tensor_descriptor import TensorDescriptor")
+    if ASK & helpers.keys():
+        lines += ["", "", INTERPRETED]
+    return lines
+
+
+def _with_last(source: KernelSource, last: Together | None, options: EmitOptions) -> KernelSource:
+    """A kernel whose programs share rows, with the kernels whose rows they wait for and how many run at once; or one
+    whose last programs combine splits, with the number of its counters."""
+    if isinstance(last, Waiting):
+        waits = tuple(one.name for one in last.kernels)
+        grid = (last.part.extent * last.groups_on(options.target.sm_count),)
+        return replace(source, waits=waits, grid=grid, fused=not rounds_to_eights(last.whole))
+    if last is not None:
+        return replace(source, counters=last.groups, fused=source.fused and not rounds_to_eights(last.second))
+    return source
 
 
 def _check_dtypes(program: Program, options: EmitOptions) -> None:

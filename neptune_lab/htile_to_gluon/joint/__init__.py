@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from neptune_lab.htile_to_gluon.joint.kernel import Joined, emit_joint, joined
+from neptune_lab.htile_to_gluon.joint.joining import Joined, joined
+from neptune_lab.htile_to_gluon.joint.kernel import emit_joint
 
 __all__ = ["Joined", "emit_joint", "joined"]

@@ -1,4 +1,4 @@
-"""The kernel of two nests in Gluon, and the program around it."""
+"""The kernel of two nests in Gluon."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from neptune_lab.htile import nodes as ir
-from neptune_lab.htile.walk import rewrite, same_index
 from neptune_lab.htile_to_gluon.context import (
     MODULE_NAMES,
     GluonContext,
@@ -14,15 +13,10 @@ from neptune_lab.htile_to_gluon.context import (
     gluon_dtype,
     layout_lines,
 )
-from neptune_lab.htile_to_gluon.joint.by_sizes import joint_by_sizes
 from neptune_lab.htile_to_gluon.joint.consumer import JointConsumer
-from neptune_lab.htile_to_gluon.joint.diagonals import without
-from neptune_lab.htile_to_gluon.joint.match import Joint
-from neptune_lab.htile_to_gluon.joint.pairs import after_pairs, copied
-from neptune_lab.htile_to_gluon.joint.parts import parts_shape, sum_of_parts
+from neptune_lab.htile_to_gluon.joint.joining import Joined
 from neptune_lab.htile_to_gluon.joint.plan import Plan, plan_of
 from neptune_lab.htile_to_gluon.joint.producer import ADDER, CONSUMERS, TICKET, emit_adder, emit_producer
-from neptune_lab.htile_to_gluon.joint.squares import shared_first
 from neptune_lab.htile_to_gluon.kernel import (
     BARRIERS,
     PRODUCER_REGISTERS,
@@ -43,148 +37,6 @@ from neptune_lab.htile_to_triton.scope import UniqueNames
 from neptune_lab.wrapping import Bracketed, lines
 
 ADDER_REGISTERS = PRODUCER_REGISTERS
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """A program with the kernel of two nests in place of these.
-
-    Args:
-        program: the sum of one nest is a tensor in global memory, which begins at 0 and which a kernel reads at the
-            end. `kernel`, of the other nest, also adds to it, which its statements do not say.
-        joint: the nests; `total`: the tensor.
-        order: a tensor of whole numbers, one for each row of the total, which begin at 0: at the first row of a tile,
-            the number after the row block that added to it last; at the second of all rows, how many programs have
-            started.  None: programs add in any order.
-        parts: the tensor of sums along diagonals that `kernel` stores besides; None: there are none.
-    """
-
-    program: ir.Program
-    joint: Joint
-    total: str
-    order: str | None
-    parts: str | None = None
-
-    @property
-    def kernel(self) -> ir.Kernel:
-        """The kernel that is to be emitted by `emit_joint`."""
-        return self.joint.kernel
-
-
-def joined(program: ir.Program, *, in_order: bool = False) -> Joined:
-    """Joins two nests of a program.
-
-    Before => after:
-
-        for j: y[i] = y[i] + x[i, j] @ k[j]          total[i] = 0, in an earlier kernel or in one of its own
-        out[i] = g(y[i])                             the other nest, which adds to total[i]
-                                                     out[i] = g(total[i])
-
-    Args:
-        in_order: programs add to a tile of the total in the order of their row blocks.
-
-    Raises:
-        UnsupportedKernel: it has no two nests that can be joined, or the row blocks that add to a tile are not
-            consecutive, once each.
-    """
-    joint = joint_by_sizes(program)
-    if in_order and not joint.in_turn:
-        raise UnsupportedKernel(f"a tile of {joint.total} is visited by row blocks that are not consecutive")
-    seen = replace(program, tensors=(*program.tensors, *joint.exchanged.tensors))
-    joint = replace(joint, kernel=shared_first(seen, joint.structure, joint.kernel, joint.row))
-    output = joint.output
-    names = UniqueNames([t.name for t in program.tensors])
-    total = names.fresh(joint.total.removesuffix("_sum") + "_total")
-    order = names.fresh("order") if in_order else None
-    stored = program.tensor(output.target.tensor)
-    shape, sizes = stored.shape, stored.sizes
-    if stored.strides is not None or stored.steps is not None:
-        raise UnsupportedKernel(f"{output.target.tensor} is not contiguous")
-
-    def visit(expr: ir.TileExpr) -> ir.TileExpr:
-        return replace(expr, tensor=total) if isinstance(expr, ir.Access) and expr.tensor == joint.total else expr
-
-    pairs, parts, added = joint.diagonals, None, list[ir.Tensor]()
-    if pairs is not None:
-        parts, of_pairs = names.fresh(f"{pairs.pairs}_parts"), program.tensor(pairs.pairs)
-        made = ir.Tensor(parts, parts_shape(of_pairs.shape), "float32", "global")
-        summed, tile = sum_of_parts(program, pairs, of_pairs, parts)
-        program, added = without(program, pairs), [made, tile]
-    finish = replace(joint.other, body=(replace(output, value=rewrite(output.value, visit)),), num_stages=None)
-    kernels: list[ir.Kernel] = []
-    zeroed = False
-    late = () if joint.pairs is None else _after_pairs(program, joint)
-    copy = None if joint.pairs is None else copied(program, joint.pairs)
-    if joint.pairs is not None and copy is not None:
-        late = tuple(kernel for kernel in late if kernel is not copy[0])
-        joint = replace(joint, pairs=replace(joint.pairs, output=copy[1]))
-    left_out = {kernel.name for kernel in late} | {joint.other.name} | ({copy[0].name} if copy else set[str]())
-    for kernel in program.kernels:
-        if kernel.name in left_out:
-            continue
-        if kernel.name == joint.kernel.name:
-            if not zeroed:
-                zeros = _zeros(output, output.target.index, total, order)
-                kernels.append(replace(joint.other, node_id=f"{finish.node_id}.zero", name=f"{total}_zero", body=zeros))
-            kernels += [joint.kernel, finish, *([] if pairs is None else [summed]), *late]
-            continue
-        index = None if zeroed else _rows_beside(program, kernel, output)
-        zeroed = zeroed or index is not None
-        beside = () if index is None else _zeros(output, index, total, order)
-        kernels.append(replace(kernel, body=(*kernel.body, *beside)))
-    tensors = [*program.tensors, *added, ir.Tensor(total, shape, "float32", "global", sizes=sizes)]
-    if order is not None:
-        rows = None if sizes is None else sizes[:-1]
-        tensors.append(ir.Tensor(order, shape[:-1], "int32", "global", sizes=rows))
-    return Joined(replace(program, tensors=tuple(tensors), kernels=tuple(kernels)), joint, total, order, parts)
-
-
-def _after_pairs(program: ir.Program, joint: Joint) -> tuple[ir.Kernel, ...]:
-    """The kernels that read what the joint kernel stores for each pair, which come after it."""
-    assert joint.pairs is not None
-    late = after_pairs(program, joint.pairs)
-    if joint.kernel.name in {kernel.name for kernel in late}:
-        raise UnsupportedKernel(f"{joint.kernel.name} reads what is computed from {joint.pairs.tensor}")
-    return late
-
-
-def _zeros(output: ir.Store, index: tuple[ir.Index, ...], total: str, order: str | None) -> tuple[ir.Store, ...]:
-    """Stores of 0 to rows of the total, and to their counters."""
-    zero = ir.Literal(0.0, "float32")
-    stores = [ir.Store(f"{output.node_id}.zero", ir.Access(total, index), zero, output.origin)]
-    if order is not None:
-        counters = ir.Access(order, index[:-1])
-        stores.append(ir.Store(f"{output.node_id}.counters", counters, ir.Literal(0, "int32"), output.origin))
-    return tuple(stores)
-
-
-def _rows_beside(program: ir.Program, kernel: ir.Kernel, output: ir.Store) -> tuple[ir.Index, ...] | None:
-    """The index of the rows of the total that a kernel stores one value of; None if it stores no such values."""
-    whole = program.tensor(output.target.tensor)
-    shape = whole.shape
-    for stmt in kernel.body:
-        if not isinstance(stmt, ir.Store) or stmt.mask is not None:
-            continue
-        target = program.tensor(stmt.target.tensor)
-        rows = program.tensor(output.target.tensor).sizes
-        alike_sizes = target.sizes == (None if rows is None else rows[:-1])
-        if (
-            target.space == "chip"
-            or target.shape != shape[:-1]
-            or not alike_sizes
-            or len(stmt.target.index) != len(target.shape)
-        ):
-            continue
-        *outer, rows = stmt.target.index
-        (*others, _, columns) = output.target.index
-        alike = len(outer) == len(others) and all(map(_same, outer, others)) and isinstance(columns, ir.Slice)
-        if alike and isinstance(rows, ir.Slice):
-            return (*outer, rows, columns)
-    return None
-
-
-def _same(a: ir.Index, b: ir.Index) -> bool:
-    return not isinstance(a, ir.NewAxis) and not isinstance(b, ir.NewAxis) and same_index(a, b)
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,4 +248,4 @@ def _entry(
     return [*body, "    ],", f"    {[4, 1, *[1] * plan.adders]},", f"    {registers},", ")"]
 
 
-__all__ = ["Joined", "emit_joint", "joined"]
+__all__ = ["emit_joint"]
