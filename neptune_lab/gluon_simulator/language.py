@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from neptune_lab.gluon_simulator.assembly import inline_asm_elementwise
+from neptune_lab.gluon_simulator.shared_copies import fence, wait_for_copies
 from neptune_lab.gluon_simulator.steps import current
 from neptune_lab.gluon_simulator.threads import Barrier, Crew
 from neptune_lab.gluon_simulator.tiles import (
@@ -128,7 +129,7 @@ def hopper() -> dict[str, Any]:
         barrier.expected = barrier.pending = count
 
     return {
-        "fence_async_shared": lambda: None,
+        "fence_async_shared": fence,
         "warpgroup_mma": lambda a, b, c, use_acc=True, is_async=False: Pending(a, b, c, use_acc),
         "warpgroup_mma_wait": wait_for_products,
         "mbarrier": SimpleNamespace(
@@ -141,7 +142,7 @@ def hopper() -> dict[str, Any]:
         "tma": SimpleNamespace(
             async_copy_global_to_shared=copy_in,
             async_copy_shared_to_global=copy_out,
-            store_wait=lambda count: None,
+            store_wait=wait_for_copies,
         ),
     }
 

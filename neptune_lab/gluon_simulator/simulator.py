@@ -1,8 +1,8 @@
 """Runs an emitted Gluon module in NumPy: one thread for each group of warps, barriers that really block.
 
-Numbers, and the order in which warps hand tiles to each other, are simulated; layouts and registers are not.  A product
-reads its operands when it is waited for, as late as hardware may, so that a slot released too early gives wrong
-numbers.  If every thread waits at a barrier, that is a deadlock.
+Numbers, and the order in which warps hand tiles to each other, are simulated; layouts and registers are not.  A slot
+that is read too early, or released too early, gives numbers that are none (shared_copies.py).  If every thread waits at
+a barrier, that is a deadlock.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from neptune_lab.gluon_simulator import language
+from neptune_lab.gluon_simulator import language, shared_copies
 from neptune_lab.gluon_simulator.steps import MODULE, Group, begin
 from neptune_lab.gluon_simulator.threads import Crew, Named
 from neptune_lab.gluon_simulator.tiles import Descriptor, Pointer, add_out, await_number, memory_of, tell
@@ -168,9 +168,11 @@ class Simulator:
 
         def run(group: Group, function: Any, arguments: tuple[Any, ...]) -> None:
             begin(group if self._limit else None)
+            shared_copies.begin(self.crew.rest)
             try:
                 with np.errstate(all="ignore"):
                     function(*arguments)
+                shared_copies.end()
             finally:
                 begin(None)
                 self.crew.leave()

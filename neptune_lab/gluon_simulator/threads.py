@@ -20,7 +20,7 @@ class Crew:
         self.condition = threading.Condition()
         self.working = 1
         self.waits: list[Callable[[], bool]] = []
-        self.resting = 0
+        self.resting = [0, 0]  # those that go on first, and those that go on last
         self.stuck = False
 
     def begin(self, threads: int) -> None:
@@ -44,13 +44,17 @@ class Crew:
             if not done():
                 raise Deadlock(what, help="compare the barrier's arrivals with its waits")
 
-    def rest(self) -> None:
-        """Until no other thread can go on: what may happen before a thread's next line has happened."""
+    def rest(self, *, last: bool = True) -> None:
+        """Until no other thread can go on: what may happen before a thread's next line has happened.
+
+        Args:
+            last: even of the threads that rest, those go on first that do so without it.
+        """
         with self.condition:
-            self.resting += 1
+            self.resting[last] += 1
             self._look()
-            self.condition.wait_for(lambda: self._blocked() + self.resting >= self.working)
-            self.resting -= 1
+            self.condition.wait_for(lambda: self._blocked() + sum(self.resting[last:]) >= self.working)
+            self.resting[last] -= 1
 
     def _blocked(self) -> int:
         return sum(not done() for done in self.waits)

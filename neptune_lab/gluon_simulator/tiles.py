@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from neptune_lab.gluon_simulator.shared_copies import (
+    check_fence,
+    copy_later,
+    has_stored,
+    land,
+    started,
+    wait_for_copies,
+)
 from neptune_lab.gluon_simulator.steps import START, Kind, Stamp, current
 from neptune_lab.gluon_simulator.threads import Barrier, Deadlock
 
@@ -47,7 +55,8 @@ class Tile(np.ndarray):
         group = current()
         if group is not None and method == "__call__":
             group.step("compute")
-        made = getattr(ufunc, method)(*(x.view(np.ndarray) if isinstance(x, Tile) else x for x in inputs), **options)
+        plain = (x.view(np.ndarray) if isinstance(x, Tile) else x for x in map(arrived, inputs))
+        made = getattr(ufunc, method)(*plain, **options)
         return made.view(Tile) if isinstance(made, np.ndarray) else made
 
     def to(self, dtype: Any, bitcast: bool = False) -> Tile:
@@ -93,16 +102,73 @@ class Memory:
         """Of its elements."""
         return self.array.dtype
 
-    def load(self, _layout: Any) -> Tile:
+    def load(self, _layout: Any) -> Loading:
         """Its elements."""
         step("compute")
-        return tile(self.array.copy())
+        return Loading(self.array)
 
-    def store(self, value: Tile) -> None:
+    def store(self, value: Tile | Loading) -> None:
         """Fills it."""
         assert value.dtype == self.array.dtype, "stored in another dtype"
         step("compute")
         self.array[...] = value
+        has_stored(self.array)
+
+
+class Loading(np.lib.mixins.NDArrayOperatorsMixin):
+    """A load from shared memory, whose values arrive as late as hardware may: when the first of them is used."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+        self._read = started(array)
+        self._arrived: Tile | None = None
+
+    @property
+    def value(self) -> Tile:
+        """The elements."""
+        if self._arrived is None:
+            self._arrived = tile(self._read())
+        return self._arrived
+
+    @property
+    def dtype(self) -> Any:
+        """Of the elements."""
+        return self.array.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the tile."""
+        return self.array.shape
+
+    def __getitem__(self, place: Any) -> Loading:
+        return _Seen(self, place)
+
+    def __array__(self, *arguments: Any, **named: Any) -> np.ndarray:
+        return np.asarray(self.value, *arguments, **named)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        return getattr(ufunc, method)(*map(arrived, inputs), **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.value, name)
+
+
+class _Seen(Loading):
+    """A load in another shape, which uses no value."""
+
+    def __init__(self, loading: Loading, place: Any) -> None:
+        super().__init__(loading.array[place])
+        self._loading, self._place = loading, place
+
+    @property
+    def value(self) -> Tile:
+        """The elements."""
+        return tile(self._loading.value[self._place])
+
+
+def arrived(value: Any) -> Any:
+    """An operand, with its values if it is a load."""
+    return value.value if isinstance(value, Loading) else value
 
 
 def array_of(tensor: Any) -> Any:
@@ -195,7 +261,8 @@ class Pending:
     """A product that is not waited for; `c` may be another one, whose sum it continues."""
 
     def __init__(self, a: Any, b: Memory, c: Tile | Pending, use_acc: bool) -> None:
-        self.a, self.b, self.c, self.use_acc = a, b, c, use_acc
+        self.a, self.b, self.c, self.use_acc = arrived(a), b, c, use_acc
+        self.operands = [_operand(self.a), _operand(b)]
         self.number = _issued.count = getattr(_issued, "count", 0) + 1
         group = current()
         self.end = START if group is None else group.fly("product")
@@ -205,12 +272,20 @@ class Pending:
         raise AssertionError("a product is read that may still run")
 
     def result(self) -> Tile:
-        """The product, of what its operands hold now."""
-        a = self.a.array if isinstance(self.a, Memory) else self.a
-        product = a.astype(np.float32) @ self.b.array.astype(np.float32)
+        """The product of its operands."""
+        a, b = (read() for read in self.operands)
+        product = a.astype(np.float32) @ b.astype(np.float32)
         c = self.c.result() if isinstance(self.c, Pending) else self.c
         assert c.shape == product.shape
         return tile(product + c if self.use_acc else product)
+
+
+def _operand(value: Tile | Memory) -> Callable[[], Any]:
+    """How an operand is read, from now on."""
+    if not isinstance(value, Memory):
+        return lambda: value
+    check_fence(value.array)
+    return started(value.array)
 
 
 def wait_for_products(running: int, deps: list[Any]) -> Any:
@@ -227,6 +302,7 @@ def wait_for_products(running: int, deps: list[Any]) -> Any:
 
 def copy_in(rows: Descriptor, place: Sequence[int], barrier: Barrier, slot: Memory) -> None:
     """Copies a block to shared memory, and tells a barrier of it."""
+    land()
     slot.array[...] = rows.at(place)
     group = current()
     stamp = START if group is None else group.fly("copy")
@@ -235,19 +311,17 @@ def copy_in(rows: Descriptor, place: Sequence[int], barrier: Barrier, slot: Memo
 
 def copy_out(rows: Descriptor, place: Sequence[int], source: Memory) -> None:
     """Copies a tile from shared memory to its block."""
-    group = current()
-    if group is not None:
-        group.fly("copy")
-    rows.put(place, source.array)
+    copy_later(lambda block: rows.put(place, block), source.array)
 
 
 def add_out(rows: Descriptor, place: Sequence[int], source: Memory) -> None:
     """Adds a tile in shared memory to its block, each element in one operation."""
-    group = current()
-    if group is not None:
-        group.fly("copy")
-    with _ADDING:
-        rows.add(place, source.array)
+
+    def add(block: Any) -> None:
+        with _ADDING:
+            rows.add(place, block)
+
+    copy_later(add, source.array)
 
 
 def atomic_add(pointer: Pointer, value: int) -> int:
@@ -259,7 +333,8 @@ def atomic_add(pointer: Pointer, value: int) -> int:
 
 
 def tell(pointer: Pointer, number: int) -> None:
-    """Stores a number for other programs."""
+    """Stores a number for other programs, once what the group's copies have added is there."""
+    wait_for_copies(0)
     with _ADDING:
         pointer.flat[pointer.offset] = number
 

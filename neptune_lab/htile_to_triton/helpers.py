@@ -103,6 +103,7 @@ def _ask(words):
 ASK = tl.constexpr("ld.relaxed.gpu.global.b64 $0, [$1];")
 '''
 
+# ("&": the result is written before the other operands are read for the last time.)
 _TAKE = '''@triton.jit
 def _take(asked, words, mark):
     """The numbers that programs of a row have passed on: `asked`, or what it waits for until each has its mark."""
@@ -110,7 +111,7 @@ def _take(asked, words, mark):
         return asked.to(tl.int32).to(tl.float32, bitcast=True)
     else:
         given = [asked, words.to(tl.int64), mark]
-        bits = tl.inline_asm_elementwise(WAIT, "=r,l,l,r", given, tl.int32, is_pure=False, pack=1)
+        bits = tl.inline_asm_elementwise(WAIT, "=&r,l,l,r", given, tl.int32, is_pure=False, pack=1)
         return bits.to(tl.float32, bitcast=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 
 import by_name
@@ -22,6 +23,10 @@ _MASKS = [
     "kv < {a}", "doc[q] == doc2[kv]", "(q - kv) * (q - kv) <= {a}", "~(q < kv)", "kv % 2 == 0", "(kv != q) | (q == 0)",
     "q >= {a}", "(kv >= q) & (h == 0)", "(q // 2) >= (kv // 2)",
 ]  # fmt: skip
+
+
+# A loop that runs once, and a load in a loop whose condition always holds.
+_ASKED = re.compile(r"for once in range|& \(\w+ >= \d+\)")
 
 
 def draw_attention(rng: random.Random) -> dict[str, Any]:
@@ -54,6 +59,18 @@ def draw_attention(rng: random.Random) -> dict[str, Any]:
     if rng.random() < 0.3:
         sizes["kv_batch"] = 1
     return case
+
+
+def draw_few_rows(rng: random.Random) -> dict[str, Any]:
+    """Few queries, on a GPU that copies ahead: first tiles may be asked for together."""
+    case = draw_attention(rng)
+    case["sizes"] |= {"q_len": rng.choice([1, 1, 2, 7, 9]), "head_dim": rng.choice([16, 32]), "v_head_dim": 16,
+                      "kv_len": rng.randint(17, 100)}  # fmt: skip
+    options = {"block_kv": rng.choice([16, 32, 64]), "pad_rows": True}
+    template = rng.choice(["rolling_update", "split_k_update"])
+    if template == "split_k_update":
+        options["splits"] = rng.choice([1, 2, 3, 5])
+    return {**case, "template": template, "options": options, "target": "h200"}
 
 
 def captured(case: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -122,8 +139,10 @@ def run_attention(case: dict[str, Any], outcome: Any) -> None:
 
     tensors = captured(case)
     op = operator(case, tensors)
-    kernel = by_name.compile(op, case["template"], validate="none", **case["options"])
+    kernel = by_name.compile(op, case["template"], validate="none", target=case.get("target"), **case["options"])
     count_kernel(case, kernel, outcome)
+    if "target" in case:
+        outcome.met["asked for together"] += bool(_ASKED.search(kernel.source))
     dtype = case["sizes"]["dtype"]
     shapes = {t.name: list(t.shape) for t in op.inputs if t.name not in op.captured}
     for n, kind in enumerate(case["data"]):

@@ -27,11 +27,21 @@ def make(seed: str) -> Case:
         kind == "operator" and random.Random(f"{seed} gradient").random() < 0.15
     ):  # the draws of others stay as they were
         kind = "gradient"
+    if kind == "attention":
+        kind = random.Random(f"{seed} attention").choices([kind, "gluon", "few rows"], [88, 5, 7])[0]
     case: Case = {"kind": kind, "seed": rng.randrange(1 << 30)}
     if kind == "attention":
         from fuzz.attention import draw_attention
 
         case.update(draw_attention(rng))
+    elif kind == "gluon":
+        from fuzz.gluon import draw_gluon
+
+        case.update(draw_gluon(rng))
+    elif kind == "few rows":
+        from fuzz.attention import draw_few_rows
+
+        case.update(draw_few_rows(rng))
     elif kind == "gradient":
         from fuzz.gradients import draw_gradient
 
@@ -64,6 +74,10 @@ def run(case: Case) -> Outcome:
             from fuzz.gradients import run_gradient
 
             run_gradient(case, outcome)
+        elif case["kind"] == "gluon":
+            from fuzz.gluon import run_gluon
+
+            run_gluon(case, outcome)
         else:
             from fuzz.attention import run_attention
 
