@@ -1,4 +1,4 @@
-"""What does not fit wraps instead of being cut off, and the focus stays in the explorer when a pane changes."""
+"""What does not fit wraps instead of being cut off; the focus and a graph's place stay when a pane changes."""
 
 from __future__ import annotations
 
@@ -41,11 +41,13 @@ def test_every_button_can_be_reached_and_no_sentence_is_cut(live, width: int):
         " || b.scrollHeight > b.clientHeight + 2).map(b => b.innerText)"
     )
     assert outside == []
-    if width == 390:  # all panes in one column, each high enough to show something
-        bodies = drawn.root.locator(".pane:visible .body, .pane:visible .wide").evaluate_all(
-            "all => all.map(e => e.clientHeight)"
-        )
-        assert min(bodies) > 90, bodies
+    if width == 390:  # panes in one column are high enough to show something, also in a window that is zoomed to 200%
+        for size in ((390, 900), (720, 450)):
+            drawn.page.set_viewport_size({"width": size[0], "height": size[1]})
+            bodies = drawn.root.locator(".pane:visible .body, .pane:visible .wide")
+            expect(bodies.first).to_be_visible()
+            heights = bodies.evaluate_all("all => all.map(e => e.clientHeight)")
+            assert min(heights) > 90, (size, heights)
 
 
 @pytest.mark.nightly
@@ -57,7 +59,11 @@ def test_the_tabs_beside_a_comparison_can_be_reached(live):
 
 
 def test_the_focus_stays_in_the_explorer_when_its_pane_changes(live):
-    drawn = live(figure1(), REPAIRED)
+    drawn = live(figure1(), {**REPAIRED, "sizes": {"zoom": 3}})
+    graph = drawn.root.locator(".gbox")
+    graph.evaluate("e => new Promise(seen => { e.onscroll = seen; e.scrollTo(240, 60); })")
+    place = graph.evaluate("e => [e.scrollLeft, e.scrollTop]")
+    assert place[0] > 0
     drawn.root.locator(".lines").first.focus()
     drawn.page.keyboard.press("d")
     expect(drawn.root.locator(".cmp")).to_be_visible()
@@ -72,6 +78,10 @@ def test_the_focus_stays_in_the_explorer_when_its_pane_changes(live):
     expect(drawn.root.get_by_role("button", name="Run", exact=True)).to_be_disabled()
     drawn.page.keyboard.press("?")
     expect(drawn.root.get_by_role("dialog", name="help")).to_be_visible()
+    drawn.page.keyboard.press("Escape")
+    # The graph is where it was before another tab was shown.
+    drawn.root.get_by_role("tab", name="Graph", exact=True).click()
+    assert graph.evaluate("e => [e.scrollLeft, e.scrollTop]") == place
 
 
 @pytest.mark.nightly

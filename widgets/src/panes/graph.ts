@@ -141,8 +141,18 @@ function graphPane(ctx: Context): Pane {
     if (drag) scroll.scrollTo(drag.left - e.clientX + drag.x, drag.top - e.clientY + drag.y);
   });
   for (const end of ["pointerup", "pointercancel"] as const) scroll.addEventListener(end, () => (drag = null));
+  /** Where it was scrolled to: while another tab is shown, the browser forgets it. */
+  let seen = { left: 0, top: 0 };
+  let gone = false;
+  function back(): void {
+    if (!gone || !scroll.clientWidth) return;
+    gone = false;
+    scroll.scrollTo(seen);
+    paint();
+  }
   let asked = 0;
   scroll.addEventListener("scroll", () => {
+    if (!gone) seen = { left: scroll.scrollLeft, top: scroll.scrollTop };
     if (!asked) asked = requestAnimationFrame(() => ((asked = 0), paint()));
   });
 
@@ -276,8 +286,8 @@ function graphPane(ctx: Context): Pane {
       found.setAttribute("aria-pressed", String(on));
       const said = found.querySelector(".t");
       if (entry.shape.group && said) {
-        const words = `${entry.nodes.length} block${entry.nodes.length === 1 ? "" : "s"}`;
-        const text = count ? `${count} of ${words} marked` : words;
+        const many = entry.nodes.length;
+        const text = count ? `${count} of ${many} marked` : `${many} block${many === 1 ? "" : "s"}`;
         if (said.textContent !== text) said.textContent = text;
       }
     }
@@ -298,6 +308,8 @@ function graphPane(ctx: Context): Pane {
     paint();
   }
   const resized = new ResizeObserver(() => {
+    if (!scroll.clientWidth) return void (gone = true);
+    back();
     if (!ctx.view.sizes.zoom || ctx.view.sizes.fit) size();
     else paint();
     brought();
@@ -310,6 +322,7 @@ function graphPane(ctx: Context): Pane {
     tools,
     destroy: () => resized.disconnect(),
     update() {
+      back();
       const { doc, stop } = ctx;
       const shown = stop.graph ? stop : [...doc.stops].reverse().find((s) => s.graph);
       if (!shown?.graph) {

@@ -204,6 +204,7 @@ export const pane = definePane({
   order: 60,
   make: machinePane,
   available: (ctx) => dataOf(ctx).targets.length > 0,
+  roomy: true,
   keys: [{ keys: ["M"], text: "machine code", order: 75, more: true, press: { m: (ctx) => { if (pane.available!(ctx)) bringUp(ctx, pane); } } }],
   style: `
 .nx .machined { display: flex; flex-direction: column; flex: 1; min-height: 0; }

@@ -359,6 +359,7 @@ export const pane = definePane({
   order: 20,
   make: schedulePane,
   available: (ctx) => ctx.payload.editor !== null,
+  roomy: true,
   behind: true,
   button: { label: "Edit schedule", title: "edit the schedule (E)" },
   style: ".nx .schedule .effect { padding: 6px 14px; font-size: 12.5px; border-bottom: 1px solid var(--line); background: var(--soft); }",
