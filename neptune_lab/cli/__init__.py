@@ -10,14 +10,14 @@ import json
 import math
 import sys
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from neptune_lab.bench.command import bench
-from neptune_lab.cli.from_file import FromFile
+from neptune_lab.cli.compile_command import compile_command
+from neptune_lab.cli.explain_command import explain
 from neptune_lab.cli.request import OPTIONS, Request, with_operator
 from neptune_lab.errors import DefinitionError, NeptuneError
 from neptune_lab.files import write_text
@@ -25,9 +25,6 @@ from neptune_lab.strict.console import printable
 from neptune_lab.strict.files import help_of
 from neptune_lab.strict.values import check_number
 from neptune_lab.tuning.command import bundle_command, records_command, report_command, tune_command
-
-if TYPE_CHECKING:
-    from neptune_lab.loop_schedule import Schedule
 
 app = typer.Typer(
     name="neptune-lab",
@@ -56,183 +53,8 @@ def _root(
     """Options that go before the name of a command."""
 
 
-class Emit(StrEnum):
-    """What `compile` prints."""
-
-    definition = "definition"
-    loops = "loops"
-    htile = "htile"
-    outline = "outline"
-    triton = "triton"
-    ttir = "ttir"
-    ttgir = "ttgir"
-    llir = "llir"
-    ptx = "ptx"
-    sass = "sass"
-    amdgcn = "amdgcn"
-    resources = "resources"
-    traffic = "traffic"
-    trace = "trace"
-
-
-# Of Triton's compiler, which `Kernel.machine_code` runs.
-MACHINE_CODE = (Emit.ttir, Emit.ttgir, Emit.llir, Emit.ptx, Emit.sass, Emit.amdgcn, Emit.resources)
-OF_A_GPU = (*MACHINE_CODE, Emit.traffic)
-AS_JSON = (Emit.traffic, Emit.resources)
-
-
-@app.command("compile")
-@with_operator
-def compile_command(
-    request: Request,
-    emit: Annotated[Emit, typer.Option(help="Which stage to print.")] = Emit.triton,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            help="Architecture of ttir to resources, such as sm_80 or gfx942 (default: sm_90); GPU of traffic, such as "
-            "a100 (default: h200)."
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print traffic or resources as JSON.")] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead.")] = None,
-) -> None:
-    """Compile an operator and print one of its stages."""
-    if as_json and emit not in AS_JSON:
-        raise DefinitionError(
-            f"--json is for traffic and resources, not for --emit {emit}",
-            help="give --emit traffic or --emit resources; --emit trace prints the whole record, which is JSON",
-        )
-    if target is not None and emit not in OF_A_GPU:
-        raise DefinitionError(
-            f"--target={target} is for machine code and traffic, not for --emit {emit}",
-            help=f"give --emit {', '.join(OF_A_GPU[:-1])} or {OF_A_GPU[-1]}",
-        )
-    text = _figures(request, emit, target) if as_json else _stage(request, emit, target)
-    if output is None:
-        typer.echo(text, nl=False)
-    else:
-        write_text(output, text)
-
-
-def _figures(request: Request, emit: Emit, target: str | None) -> str:
-    """The traffic or the resources of the operator's compilation, as JSON."""
-    from neptune_lab.pipeline import compile_choice
-
-    kernel = compile_choice(request.operator, request.choice)
-    if emit is Emit.traffic:
-        found = kernel.traffic(target).as_record()
-    else:
-        code = kernel.machine_code(target)
-        kernels = [{"name": k.name, "grid": k.grid, **asdict(k.resources)} for k in code.kernels]
-        found = {"target": code.target, "kernels": kernels}
-    return json.dumps(found, indent=2, allow_nan=False) + "\n"
-
-
-def _stage(request: Request, emit: Emit, target: str | None) -> str:
-    """The text of a stage of the operator's compilation; `target` is for machine code and traffic."""
-    op = request.operator
-    if emit is Emit.definition:
-        from neptune_lab.loop_ir.render import definition
-
-        return "".join(f"{line.text}\n" for line in definition(op.program))
-    from neptune_lab.pipeline import compile_choice, schedule
-
-    if emit is Emit.loops:
-        from neptune_lab.loop_ir.printer import to_text
-
-        return to_text(schedule(op, request.choice.template, config=request.choice.config).program)
-    kernel = compile_choice(op, request.choice)
-    if emit is Emit.traffic:
-        return f"{kernel.traffic(target)}\n"
-    if emit in MACHINE_CODE:
-        from neptune_lab.machine_code import to_text as resources_text
-
-        code = kernel.machine_code(target)
-        return resources_text(code) if emit is Emit.resources else code.text(emit.value)
-    if emit is Emit.trace:
-        from dataclasses import replace
-
-        from neptune_lab.trace import to_json
-
-        return to_json(replace(kernel.trace, command="neptune-lab " + " ".join(sys.argv[1:]))) + "\n"
-    return {Emit.htile: kernel.htile_text, Emit.outline: kernel.outline, Emit.triton: kernel.source}[emit]
-
-
-@app.command()
-@with_operator
-def explain(
-    request: Request,
-    programs: Annotated[bool, typer.Option(help="Also print the program after every phase.")] = False,
-    html: Annotated[
-        Path | None, typer.Option(help="For FILE.py:NAME: also write a page with the explorer of each region.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Print each fusion, its phases, and the algebra of its repair.
-
-    Of FILE.py:NAME: the graph's regions that are fused under inference, and why the rest stays apart.
-    """
-    if isinstance(request.named, FromFile):
-        if programs or request.chosen:
-            raise DefinitionError(
-                "explain of FILE.py:NAME takes no template and no --programs", help="leave them out, or use compile"
-            )
-        _explain_model(request.named, html, as_json)
-        return
-    if html is not None:
-        raise DefinitionError("--html is for FILE.py:NAME", help="write the explorer of an operator in a notebook")
-
-    from neptune_lab.loop_ir.render import as_figure
-    from neptune_lab.pipeline import schedule
-
-    op = request.operator
-    made = schedule(op, request.choice.template, config=request.choice.config)
-    if as_json:
-        typer.echo(json.dumps(_derivation(made, programs), indent=2, allow_nan=False))
-        return
-    typer.echo(f"{op.title}\n")
-    for applied in made.history:
-        if not any(p.derivation for p in applied.outcome.phases) and not programs:
-            continue
-        typer.echo(str(applied.step))
-        for n, phase in enumerate(applied.outcome.phases, 1):
-            sign = "  ! wrong on purpose" if phase.wrong and phase.key == "naive" else ""
-            typer.echo(f"  {n}. {phase.title}{sign}: {phase.note}")
-            if phase.derivation is not None:
-                typer.echo(_indent(phase.derivation.to_text(), "       "))
-            if programs:
-                typer.echo(_indent(as_figure(phase.program).rstrip(), "       | "))
-        typer.echo("")
-    typer.echo(f"The scheduled program {made.check()}.")
-
-
-def _derivation(made: Schedule, programs: bool) -> dict[str, Any]:
-    """The steps of a schedule as its record has them, without graphs; without programs, if these are not wanted."""
-    from neptune_lab.pipeline import schedule_trace
-
-    left_out = {"graph", *(() if programs else ("program",))}
-    steps = []
-    for step in schedule_trace(made).steps:
-        phases = [{k: v for k, v in asdict(phase).items() if k not in left_out} for phase in step.phases]
-        steps.append({"primitive": step.primitive, "arguments": step.arguments, "phases": phases})
-    return {"operator": made.operator.name, "steps": steps, "check": str(made.check())}
-
-
-def _explain_model(named: FromFile, html: Path | None, as_json: bool) -> None:
-    """Prints the explanation of a function, and writes its page."""
-    from neptune_lab import explain as explained
-
-    found = explained(named.function, *named.arguments, inference=True)
-    if as_json:
-        typer.echo(json.dumps(found.as_record(), indent=2, allow_nan=False))
-    else:
-        typer.echo(str(found), nl=False)
-    if html is not None:
-        found.export_html(html)
-
-
-def _indent(text: str, pad: str) -> str:
-    return "\n".join(f"{pad}{line}".rstrip() for line in text.splitlines())
+app.command("compile")(with_operator(compile_command))
+app.command("explain")(with_operator(explain))
 
 
 @app.command()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.repair import RepairTerm, VectorRepair
 from neptune_lab.repair import Step as DerivationStep
@@ -66,3 +67,13 @@ class Outcome:
 def plain(primitive: str, program: Program, note: str, made: tuple[str, ...] = ()) -> Outcome:
     """A primitive of a single phase."""
     return Outcome(program, (Phase(primitive, primitive.replace("_", " "), note, program),), made)
+
+
+def marked_wrong(outcome: Outcome) -> Outcome:
+    """The outcome with `wrong` set in each phase whose program applies a repair that numbers show to be wrong."""
+    phases = tuple(replace(p, wrong=True) if _repairs_wrongly(p.program) else p for p in outcome.phases)
+    return replace(outcome, phases=phases)
+
+
+def _repairs_wrongly(program: Program) -> bool:
+    return any(b.repair is not None and b.repair.wrong for b in tree.blocks(program))

@@ -21,26 +21,16 @@ from neptune_lab.loop_ir.verify import verify
 from neptune_lab.loop_schedule import normalising
 from neptune_lab.loop_schedule.methods import PrimitiveMethods
 from neptune_lab.loop_schedule.normalising import Applied
-from neptune_lab.loop_schedule.outcome import Outcome, Phase
+from neptune_lab.loop_schedule.outcome import Phase, marked_wrong
 from neptune_lab.loop_schedule.outcome_cache import cached_outcome, resized
 from neptune_lab.loop_schedule.primitives import get
-from neptune_lab.loop_schedule.primitives.cut import extract, part_of
+from neptune_lab.loop_schedule.primitives.cut import extract, part_of, stages_between
 from neptune_lab.loop_schedule.steps import Step, steps_of
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import check_integer, check_number
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
-
-
-def _marked(outcome: Outcome) -> Outcome:
-    """The outcome with `wrong` set in each phase whose program applies a repair that numbers show to be wrong."""
-    phases = tuple(replace(p, wrong=True) if _repairs_wrongly(p.program) else p for p in outcome.phases)
-    return replace(outcome, phases=phases)
-
-
-def _repairs_wrongly(program: Program) -> bool:
-    return any(b.repair is not None and b.repair.wrong for b in tree.blocks(program))
 
 
 class Schedule(PrimitiveMethods):
@@ -108,19 +98,9 @@ class Schedule(PrimitiveMethods):
     @property
     def parts(self) -> tuple[frozenset[str], ...]:
         """The stages of each part of the program, in order; `cut` begins a new part."""
-        starts = set()
-        for applied in self._applied:
-            if applied.step.primitive == "cut":
-                name = str(dict(applied.step.arguments)["block"])
-                starts.add(tree.find_block(applied.before, name)[1].origin)
-        if not starts:
-            return (frozenset(b.name for b in tree.blocks(self.base)),)
-        parts: list[set[str]] = [set()]
-        for block in tree.blocks(self.base):
-            if block.name in starts and parts[-1]:
-                parts.append(set())
-            parts[-1].add(block.name)
-        return tuple(map(frozenset, parts))
+        cuts = [(a.before, str(dict(a.step.arguments)["block"])) for a in self._applied if a.step.primitive == "cut"]
+        starts = {tree.find_block(before, name)[1].origin for before, name in cuts}
+        return stages_between(self.base, starts)
 
     @property
     def blocks(self) -> tuple[str, ...]:
@@ -210,7 +190,7 @@ class Schedule(PrimitiveMethods):
             raise ScheduleError(
                 f"{step}: an argument has the wrong type: {error}", help=f"see help(Schedule.{step.primitive})"
             ) from error
-        self._applied.append(Applied(step, self.program, _marked(outcome)))
+        self._applied.append(Applied(step, self.program, marked_wrong(outcome)))
         return outcome.made
 
     def preface(self, phases: tuple[Phase, ...]) -> None:

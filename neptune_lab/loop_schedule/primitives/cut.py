@@ -6,7 +6,7 @@ that contains it: values from other parts are inputs of the part, and values tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from neptune_lab.errors import ScheduleError
@@ -105,6 +105,24 @@ class Part:
         return replace(self.whole, body=body, buffers=(*kept, *made.values()))
 
 
+def stages_between(definition: Program, starts: Collection[str]) -> tuple[frozenset[str], ...]:
+    """The stages of each part of a program.
+
+    Args:
+        definition: the program before any loop is changed.
+        starts: the stages that a cut comes before.
+
+    Returns:
+        The parts, in order; one of all stages if there is no cut.
+    """
+    parts: list[set[str]] = [set()]
+    for block in tree.blocks(definition):
+        if block.name in starts and parts[-1]:
+            parts.append(set())
+        parts[-1].add(block.name)
+    return tuple(map(frozenset, parts))
+
+
 def part_of(program: Program, groups: Sequence[frozenset[str]], names: Iterable[str]) -> Part | None:
     """The part that contains the blocks that a step names.
 
@@ -179,4 +197,4 @@ def _belongs(stmt: Stmt, stages: frozenset[str]) -> bool | None:
     return memberships.pop() if len(memberships) == 1 else None
 
 
-__all__ = ["Part", "cut", "extract", "part_of"]
+__all__ = ["Part", "cut", "extract", "part_of", "stages_between"]
