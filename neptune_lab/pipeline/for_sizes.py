@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from neptune_lab.choice import CodeOptions
@@ -20,6 +21,7 @@ from neptune_lab.htile import sizes as htile_sizes
 from neptune_lab.htile.printer import index_text
 from neptune_lab.htile.sizes import Sample
 from neptune_lab.htile_to_triton import EmittedModule
+from neptune_lab.loop_schedule.outcome_cache import at_other_sizes
 from neptune_lab.loop_schedule.templates import TileConfig
 from neptune_lab.operators import Operator
 from neptune_lab.pipeline.fallback import REFUSALS
@@ -55,6 +57,8 @@ from neptune_lab.tensor_spec import LARGEST
 # The farthest that a definition may tell positions from each other, by numbers of its own: the samples are larger, and
 # the kernel is run at every number of tiles below them.
 FARTHEST = 1024
+# A kernel of fewer samples and heads is compiled for the checks if its tensors are smaller than this part.
+_WORTH_A_COMPILATION = 2
 # A kernel that is wrong at some sizes is called at larger ones if it is right at as many of them at least.
 _FEWEST_RIGHT = 3
 
@@ -100,6 +104,7 @@ def compile_for_sizes(
         ScheduleError, TileError, EmitError: as `compile`; TileError also if the programs at several sizes are not one
             with other numbers, or if that is wrong at some size.
     """
+    make = _once_each(make)
     op = make(hint)
     if roles is None:
         roles = roles_of(make, hint, template, config)
@@ -144,6 +149,25 @@ class _Asked:
     shown: bool
     limits: Collection[int]
     farthest: int
+
+
+def _once_each(make: Callable[[Sample], Operator]) -> Callable[[Sample], Operator]:
+    """`make` that builds the operator of each sample once."""
+    made: dict[tuple[tuple[str, int], ...], Operator] = {}
+
+    def at(sample: Sample) -> Operator:
+        key = tuple(sorted(sample.items()))
+        if key not in made:
+            made[key] = make(sample)
+        return made[key]
+
+    return at
+
+
+def _is_smaller(small: Operator, op: Operator, *, simulated: bool) -> bool:
+    """Whether the checks of `op` take more time than another compilation, of `small`; a simulation takes long."""
+    few, many = (sum(prod(t.shape) for t in (*o.inputs, *o.outputs)) for o in (small, op))
+    return few * (1 if simulated else _WORTH_A_COMPILATION) < many
 
 
 def _with_note(kernel: Kernel, refusal: str) -> Kernel:
@@ -206,10 +230,13 @@ def _of_choice(asked: _Asked, chosen: SizeChoice, code: CodeOptions, target: Tar
             module = checked = emitted(tiles, code, target)
             twin = asked.make
             if small is not None:
-                with suppress(*REFUSALS, DefinitionError):  # (with few heads it may have another form)
-                    alike = joined([kernel.htile for kernel in lowered(small)])
-                    if sized(alike) == sized(tiles):
-                        checked, twin = emitted(alike, code, target), small
+                # (with few heads it may have another form)
+                with suppress(*REFUSALS, DefinitionError), at_other_sizes():
+                    simulated = code.code == "gluon"
+                    if _is_smaller(small(samples[0]), asked.make(samples[0]), simulated=simulated):
+                        alike = joined([kernel.htile for kernel in lowered(small)])
+                        if sized(alike) == sized(tiles):
+                            checked, twin = emitted(alike, code, target), small
             least, validated = _checked(checked, twin, tilings, farthest, fewest_rows(code))
         except TileError as error:
             refusal = refusal or error
