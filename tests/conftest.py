@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import gc
+import inspect
 import os
 import random
 import sys
@@ -134,6 +135,19 @@ def _leave_to_the_night(items: list[pytest.Item]) -> None:
         for place, item in enumerate(sweep):
             if place not in by_day:
                 item.add_marker(pytest.mark.nightly)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(
+    collector: pytest.Module | pytest.Class, name: str, obj: object
+) -> list[pytest.Item] | None:
+    """Workers do not collect functions that are nightly as a whole, if they leave those out: two tests in three are."""
+    config = collector.config
+    if config.option.markexpr == "not nightly" and hasattr(config, "workerinput") and name.startswith("test"):
+        marks = getattr(obj, "pytestmark", ()) if inspect.isfunction(obj) else ()
+        if any(mark.name == "nightly" for mark in marks):
+            return []
+    return None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -150,6 +150,7 @@ def test_axe(after, front_end_packages, scheme):
         assert violations(page.page, ".changes") == [], name
 
 
+@pytest.mark.nightly
 def test_a_comparison_scrolls_to_its_last_line(kernel, live):
     page = live(kernel, {"step": 9, "phase": "repaired", "compare": {"left": "", "right": ""}})
     box = page.root.locator("section[aria-label=program] .cmp")

@@ -127,6 +127,7 @@ def test_a_reason_of_the_template_is_short_in_the_lists(live):
     expect(drawn.root.locator(".tagtable td.early")).to_have_count(0)
 
 
+@pytest.mark.nightly
 def test_the_error_of_a_refused_step_stands_at_its_block(live):
     drawn = live(figure1(), {**REPAIRED, "panes": {"graph": "schedule"}})
     drawn.root.get_by_role("button", name="Text", exact=True).click()

@@ -95,6 +95,7 @@ def test_a_template_s_steps_fold_into_one(page: Page):
     expect(page.locator(".rail li.on")).to_contain_text("set_scope(acc_tile")
 
 
+@pytest.mark.nightly
 def test_a_run_of_one_primitive_and_a_step_with_phases_fold(page: Page):
     rail = page.locator(".rail [role=tree]").first
     rail.locator("li", has_text="set_scope × 10").locator(".fold").click()

@@ -50,6 +50,7 @@ def test_a_kernel_that_dies_ends_the_wait(page, lab):
         wait_until_run(page)
 
 
+@pytest.mark.nightly
 def test_the_page_of_a_failing_test_is_kept(browser, lab, tmp_path):
     watched = Watched(lab=lab)
     page = watched.new_page(browser)

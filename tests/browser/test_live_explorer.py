@@ -191,6 +191,7 @@ def test_text_that_is_no_python_is_not_green_either(live):
     expect(check).to_contain_text("✗ edit refused at line")
 
 
+@pytest.mark.nightly
 def test_a_refused_card_comes_into_view(live):
     schedule = nl.Schedule(nl.operators.softmax.figure1(rows=2, cols=4))
     for n in range(40):
@@ -321,6 +322,7 @@ def test_the_tag_table_is_one_tab_stop(live):
     assert not table.evaluate("e => e.contains(document.activeElement)")
 
 
+@pytest.mark.nightly
 def test_the_explorer_fits_a_box_that_scrolls(live):
     """As marimo's output area, in a shadow root."""
     drawn = live(figure1())

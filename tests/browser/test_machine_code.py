@@ -129,6 +129,7 @@ def test_an_exported_page_keeps_what_was_compiled(new_page, kernel, tmp_path):
     expect(page.get_by_role("tab", name="Machine", exact=True)).to_be_hidden()
 
 
+@pytest.mark.nightly
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing(new_page, kernel, tmp_path, front_end_packages, scheme):

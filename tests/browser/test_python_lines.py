@@ -92,6 +92,7 @@ def test_a_line_that_became_nothing_says_so(page: Page):
     expect(page.locator(".stages [role=status]")).to_have_count(0)
 
 
+@pytest.mark.nightly
 def test_a_line_is_explained_by_the_stages_that_it_became(page: Page):
     code(page, "p = torch.softmax(").click()
     page.keyboard.press("x")

@@ -53,6 +53,7 @@ def test_the_address_follows_and_leads_back(new_page: Callable[..., Page], expor
     expect(page.locator(ON)).to_contain_text("naive fusion")
 
 
+@pytest.mark.nightly
 def test_a_step_is_in_the_address_at_once_and_back_settles(new_page: Callable[..., Page], exported: Path):
     page = new_page(viewport={"width": 1440, "height": 900})
     page.goto(exported.as_uri())

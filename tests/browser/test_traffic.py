@@ -111,11 +111,13 @@ def test_a_saved_page_shows_it_without_python(kernel, new_page, tmp_path: Path):
     expect(page.locator(".traffic .lead")).to_contain_text("10.5 MB → ")
 
 
+@pytest.mark.nightly
 def test_a_record_without_it_says_so(kernel, live):
     page = live(kernel.trace, KERNEL)
     expect(page.root.locator(".traffic .lead")).to_contain_text("This record has no traffic")
 
 
+@pytest.mark.nightly
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe(kernel, live, front_end_packages, scheme):

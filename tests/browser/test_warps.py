@@ -100,6 +100,7 @@ def test_a_saved_page_has_them(new_page, kernel, tmp_path):
     expect(page.locator(".warps .wbar.w-product").first).to_be_visible()
 
 
+@pytest.mark.nightly
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing(new_page, kernel, tmp_path, front_end_packages, scheme):

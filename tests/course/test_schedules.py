@@ -83,6 +83,7 @@ def value(index: Expr, at: Mapping[str, int]) -> int:
     return reach[0]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("sizes", [(4, 2), (2, 4), (8, 8), (4, 1)])
 def test_what_a_program_holds_is_what_a_run_of_it_keeps(sizes: tuple[int, int]):
     sch = fused(tiny(), *sizes)
@@ -283,6 +284,7 @@ def test_a_wrong_guess_is_told_why(change: dict[str, str], why: str):
     assert why in verdict.text
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("sizes", [(128, 32), [128, 16], (130, 16)])
 def test_tiles_that_fit(sizes: tuple[int, int]):
     verdict = exercises.sizes(sizes)
@@ -323,6 +325,7 @@ def inlined(sch: nl.Schedule) -> None:
     products(sch, 32, rounded=False)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("steps", [products, inlined, lambda s: fused(s, 32, 32)])
 def test_a_chain_of_products(steps: Steps):
     verdict = exercises.chain(steps)

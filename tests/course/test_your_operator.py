@@ -40,6 +40,7 @@ def with_and(b: Any, h: Any, q: Any, kv: Any) -> Any:
     return q >= kv and q - kv < 64
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("mask", [affine, other_way_round, remainders])
 def test_right_masks(mask: Any):
     verdict = exercises.fewer_tiles(mask)
@@ -47,6 +48,7 @@ def test_right_masks(mask: Any):
     assert "21 of 64" in verdict.text
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("mask", "why"),
     [
@@ -169,12 +171,14 @@ def away_from_the_mean(x: Any) -> Any:
     return te.compute((ROWS,), lambda i: mean[i] + rest[i] / total[i], name="position")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("define", [definition(), of_the_negative, definition(divide_first=True)])
 def test_right_definitions(define: Any):
     verdict = exercises.valley(define)
     assert verdict, verdict
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("define", "why"),
     [

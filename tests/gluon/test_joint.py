@@ -171,6 +171,7 @@ def test_heads_of_a_group(monkeypatch: pytest.MonkeyPatch, queries: int, keys: i
     assert simulated(op, causal, code=code) < 3e-3
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("masked", "code", "inside"), [(True, "in order", True), (True, "any order", False), (False, "in order", False)]
 )
@@ -314,6 +315,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_has_no_such_kernel_is_refused(name: str):
     make, reason = REFUSED[name]

@@ -210,6 +210,7 @@ def test_a_hopper_gpu_gets_it_by_default(monkeypatch):
     assert made.triton.notes == ()
 
 
+@pytest.mark.nightly
 def test_another_gpu_gets_triton():
     make = family(causal)
     given = {"target": as_target("sm_80"), "small": make, "shown": False}

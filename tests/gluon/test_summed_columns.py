@@ -36,6 +36,7 @@ WIDTHS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", WIDTHS)
 def test_columns_of_zeros_are_not_multiplied(name: str):
     make, parts = WIDTHS[name]

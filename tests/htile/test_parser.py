@@ -93,6 +93,7 @@ def test_a_program_is_read_back_after_every_pass(name: str):
         same(program, to_text(program))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("number", range(schema.OLDEST, SCHEMA + 1))
 def test_the_programs_of_a_saved_record_are_read(number: int):
     """A record's lines have no labels, and those of the first schemas no axes: the usual ones are put in."""

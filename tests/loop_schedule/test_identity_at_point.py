@@ -174,6 +174,7 @@ INFINITE = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", INFINITE)
 @pytest.mark.parametrize("update", ["rolling_update", "split_k_update"])
 def test_an_extremum_that_is_infinite_stays_so(name: str, update: str):
@@ -230,6 +231,7 @@ def test_a_row_that_a_mask_may_empty_is_not_guarded_at_the_end(name: str, update
         getattr(sch, update)("o", "r.j0")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", NEVER_EMPTY)
 @pytest.mark.parametrize("update", ["rolling_update", "split_k_update"])
 def test_a_row_that_keeps_an_element_shows_what_it_is(name: str, update: str):

@@ -129,6 +129,7 @@ def test_few_very_long_rows_are_split_once_over_the_gpu():
     assert launches(nl.compile(op)) == [((4, 32), 32), ((32, 32), None)]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("count", "columns", "splits"), [(35, 119624, 15), (60, 200000, 7), (33, 40000, 5)])
 def test_few_long_rows_of_a_softmax_are_split_among_several_programs_of_a_multiprocessor(count, columns, splits):
     kernel = nl.compile(rows.softmax(count, columns, dtype="float16"), target="h200", validate="none")
@@ -137,6 +138,7 @@ def test_few_long_rows_of_a_softmax_are_split_among_several_programs_of_a_multip
     assert launches(beside) == [((19,), 32)], "a norm of a vector is not split"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("rows", "columns", "held"), [(2048, 32768, False), (2048, 20000, True), (100, 32768, True)])
 def test_gradients_of_many_long_norms_are_not_held_in_one_tile(rows: int, columns: int, held: bool):
     """A program would hold a row of the input, one of the result's gradient, and the scale, and spill registers."""
@@ -281,6 +283,7 @@ def _decoding(batch: int, heads: int, kv_heads: int, keys: int, width: int) -> n
     return attention.gqa(batch, heads, q_len=1, kv_len=keys, head_dim=width, kv_heads=kv_heads, causal=False)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("sizes", "grid", "keys"),
     [
@@ -355,6 +358,7 @@ def test_rows_of_all_lengths(make, rows: int, cols: int, dtype: str, launch: tup
     assert launches(kernel) == [((launch[0],), launch[1])]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("cols", "dtype", "launch"),
     [

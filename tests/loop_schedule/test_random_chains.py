@@ -128,7 +128,7 @@ def sensible(seen: Counter[str], fused: float = 0.2) -> bool:
 
 
 def test_random_chains():
-    seen = outcomes(40, derandomize=True)
+    seen = outcomes(20, derandomize=True)
     assert sensible(seen), seen
 
 

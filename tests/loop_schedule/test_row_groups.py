@@ -154,6 +154,7 @@ def test_longer_rows_with_one_sum_have_one_pass():
     assert any("programs have 5 tiles of 1 row each" in remark for remark in kernel.remarks), kernel.remarks
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("function", "dtype", "width"),
     [

@@ -193,6 +193,7 @@ def test_chains(update: str, name: str):
     assert_phases_hold(small.updated(small.schedule(definition()), update, *chain))
 
 
+@pytest.mark.one_in(3)
 @BOTH
 @pytest.mark.parametrize("maps", ["inline", "keep"])
 @pytest.mark.parametrize("name", ["e and r read again later", "two sums share a map", "normalised before use"])

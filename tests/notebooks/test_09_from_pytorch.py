@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from notebook_checks import EveryNotebook
 
 
+@pytest.mark.nightly
 class TestFromPyTorch(EveryNotebook):
     name = "09_from_pytorch"
 

@@ -100,6 +100,7 @@ def test_sums_over_all_scores_are_sums_of_rows_in_the_nests_that_compute_them(na
     assert nl.compile(passes, block_q=16, block_kv=16).relative_error() < 1e-5
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("name", "most", "count"),
     [("slopes", 1, 2), ("slopes", 47, 2), ("slopes", 48, 1), ("a cap", 1, 3), ("a cap", 30, 2), ("of keys", 1, 2)],
@@ -138,6 +139,7 @@ def test_many_scores_are_added_up_in_programs_that_fit():
     assert [k.grid for k in kernel.triton.kernels][2] == (16, 32)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("wrt", [["q", "k", "v", "bias"], ["q", "bias"]], ids=str)
 def test_diagonals_are_summed_where_neighbours_are_neighbours_in_memory(wrt: list[str]):
     """The nest of q stores a query's keys side by side; the sum of a diagonal goes along queries, so that neighbouring

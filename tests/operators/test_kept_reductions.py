@@ -40,6 +40,7 @@ def test_the_row_is_read_once(name: str):
     assert all(kept[name].reducer is None for name in passes.kept if name.endswith(("_max", "_sum")))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", CHAINS)
 def test_numbers_stay(name: str):
     args = inputs(name, 5, 37)

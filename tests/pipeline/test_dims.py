@@ -23,7 +23,7 @@ EVERY = {
     "full, two lengths": (
         lambda: attention.full(1, 2, q_len=few_m, kv_len=few_n, head_dim=32), [(1, 70), (129, 3), (65, 65)]
     ),
-    "decoding": (lambda: attention.causal(1, 2, q_len=1, kv_len=n, head_dim=32), [(1,), (64,), (700,)]),
+    "columns": (lambda: rows.softmax(3, n), [(1,), (1024,), (2500,)]),
     "groups in decoding": (
         lambda: attention.gqa(1, 4, q_len=1, kv_len=few_n, head_dim=32, kv_heads=2), [(2,), (130,), (1025,)]
     ),
@@ -32,7 +32,7 @@ EVERY = {
     "samples": (lambda: attention.causal(batch, 2, 40, 32), [(1,), (3,), (9,)]),
     "samples and lengths": (lambda: attention.causal(batch, 1, few_n, 32), [(1, 65), (3, 20)]),
     "rows": (lambda: rows.softmax(m, 50), [(1,), (7,), (130,)]),
-    "columns": (lambda: rows.softmax(3, n), [(1,), (1024,), (2500,)]),
+    "decoding": (lambda: attention.causal(1, 2, q_len=1, kv_len=n, head_dim=32), [(1,), (64,), (700,)]),
     "rows and columns": (lambda: rows.log_sum_exp(m, n), [(1, 1), (5, 1025), (33, 100)]),
     "classes": (lambda: rows.cross_entropy(5, n), [(2,), (1500,)]),
     "a mean of columns": (lambda: norms.layer_norm(5, n), [(1025,), (1500,), (2048,)]),

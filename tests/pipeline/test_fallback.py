@@ -45,6 +45,7 @@ def assert_same(kernel: Kernel, inputs: dict[str, np.ndarray], tolerance: float 
         np.testing.assert_allclose(values, expected, rtol=rough, atol=rough * scale, err_msg=spec.name)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", GATHERED)
 def test_reads_that_are_no_tile_mean_the_same_in_htile(name: str):
     kernel = compiled(name)
@@ -103,6 +104,7 @@ def test_whole_numbers_have_a_loop_of_their_own():
     assert kernel.relative_error() == 0
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", ["qk_norm", "sums_that_wait_for_each_other", "group_norm"])
 def test_the_steps_replay_and_the_record_shows_the_cut(name: str):
     kernel = compiled(name)

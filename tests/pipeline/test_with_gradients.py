@@ -29,6 +29,7 @@ def check(function, reference, inputs, limit=1e-5):
         assert (ours - theirs).norm() < limit * theirs.norm()
 
 
+@pytest.mark.nightly
 def test_layer_norm():
     op = norms.layer_norm(rows=5, cols=33)
     x, gamma, beta = drawn((5, 33), (33,), (33,))

@@ -13,6 +13,7 @@ from neptune_lab.pytorch import arguments, flex_attention
 from neptune_lab.pytorch.flex_attention import attention as attend
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_grouped_heads_a_mask_and_a_scale(dtype):
     q, k, v = tensors((2, 4, 8, 16), (2, 2, 24, 16), dtype)

@@ -73,6 +73,7 @@ def test_the_first_lengths_have_kernels_of_their_own(made_for_all: list[str], mo
     assert (kernels(), made_for_all) == (2, [])
 
 
+@pytest.mark.nightly
 def test_numbers_that_change_before_the_backward_pass_leave_the_kernel_of_the_forward_pass(
     made_for_all: list[str], monkeypatch: pytest.MonkeyPatch
 ):

@@ -99,6 +99,7 @@ def test_widths_differ():
     check([q, k, tensors((1, 2, 20, 5))[0]], lambda: (None, causal))
 
 
+@pytest.mark.nightly
 def test_the_pair_bias_of_alphafold():
     """Each row of a pair representation attends along itself, with a bias of pairs; a gate follows."""
     q, k, v = (t.requires_grad_() for t in tensors((5, 2, 13, 8)))
@@ -275,6 +276,7 @@ def test_changes_in_place_of_what_is_kept_are_refused():
             torch.autograd.grad(out.sum(), (k, v))
 
 
+@pytest.mark.nightly
 def test_gradients_are_the_same_in_each_run():
     q, k, v = (t.requires_grad_() for t in tensors((1, 2, 40, 8)))
     runs = [torch.autograd.grad(nl.attention(q, k, v, mask_mod=causal).sum(), (q, k, v)) for _ in range(2)]
@@ -338,6 +340,7 @@ def test_scaled_dot_product_attention_and_its_mask():
         assert (ours - expected).norm() < 1e-4 * expected.norm()
 
 
+@pytest.mark.nightly
 def test_masks_of_the_least_float():
     """As models write them; also a row that is masked completely, whose gradients are finite."""
     q, k, v = (t.requires_grad_() for t in tensors((1, 2, 20, 8)))

@@ -63,6 +63,7 @@ def test_arguments_and_intermediates_whose_values_change(compile_whole):
         assert error(whole(*inputs, bias, first) - 1, wanted) < 1e-5
 
 
+@pytest.mark.nightly
 def test_attributes_of_a_module_and_its_numbers(compile_whole):
     class Layer(torch.nn.Module):
         def __init__(self):
@@ -168,6 +169,7 @@ def test_a_captured_tensor_that_the_graph_changes(compile_whole):
     assert torch.equal(bias, 2 * before + 1)
 
 
+@pytest.mark.nightly
 def test_functions_and_layers_share_a_kernel(compile_whole):
     flex_attention.forget()
     inputs, table = drawn(SHAPE), random(16)
@@ -295,6 +297,7 @@ def test_block_masks(compile_whole, made):
         assert error(found, expected(inputs, None, window(width))) < 1e-5
 
 
+@pytest.mark.nightly
 def test_the_lists_of_a_block_mask_decide(compile_whole):
     from torch.nn.attention.flex_attention import BlockMask
 

@@ -76,6 +76,7 @@ def test_a_mask(name: str):
     assert kernels_with_lists()[-1]
 
 
+@pytest.mark.nightly
 def test_keys_that_samples_share():
     q, k, v = tensors((2, 4, Q, 16), (1, 4, KV, 16))
     table = given(2, 5, 6)
@@ -112,6 +113,7 @@ def test_values_that_change_in_place():
     assert len(kernels_with_lists()) == made
 
 
+@pytest.mark.nightly
 def test_block_lists_made_by_hand():
     """FlexAttention's lists are tables of a mask, which has a list as any other."""
     q, k, v = tensors((1, 4, Q, 16), (1, 4, KV, 16))

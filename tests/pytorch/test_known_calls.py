@@ -203,6 +203,7 @@ def test_the_second_call_that_records_gradients_is_known(only_known):
         assert not nl.attention(q, k, v, score_mod=mod, mask_mod=causal).requires_grad
 
 
+@pytest.mark.nightly
 def test_new_lengths_are_known(only_known):
     nl.attention(*drawn(20), mask_mod=causal, dynamic=True)
     only_known()

@@ -43,6 +43,7 @@ def test_rows_that_a_tensor_hides_whole():
     check(drawn(), lambda: (lambda x, b, h, q, kv: x + mask[q, kv], None))
 
 
+@pytest.mark.nightly
 def test_rows_of_a_traced_function_that_a_tensor_hides_whole():
     x, v, mask = torch.randn(3, 6), torch.randn(6, 4), torch.zeros(3, 6)
     mask[1], mask[2, 3:] = LEAST, LEAST

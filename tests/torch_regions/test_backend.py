@@ -101,6 +101,7 @@ CASES = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("case", CASES)
 def test_numbers_strides_and_inputs_are_those_of_eager(case: str):
     function, holds = CASES[case]
@@ -274,6 +275,7 @@ def test_one_kernel_for_a_size_that_changes(name: str):
     assert SYMBOLIC not in reasons(found)
 
 
+@pytest.mark.nightly
 def test_rows_that_change_in_training():
     """Forward and backward graphs have one kernel each for all numbers of rows."""
     compiled = torch.compile(rms_norm, backend=backend)

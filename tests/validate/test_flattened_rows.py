@@ -72,6 +72,7 @@ def test_small_digits_are_the_digits_of_small_rows(seed: int):
         np.testing.assert_allclose(found["s"], want.reshape(-1), rtol=1e-9)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 def test_a_loss_of_long_flattened_rows_is_run_at_small_sizes(reduction: str):
     x, t = torch.empty(8, 1024, 32000, dtype=torch.bfloat16), torch.zeros(8, 1024, dtype=torch.long)

@@ -38,7 +38,7 @@ def steps(draw):
     return Step.of(primitive, **arguments)
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(st.lists(steps(), max_size=5))
 def test_steps_come_back_from_their_text(made):
     assert [p.step for p in parse(to_text(made))] == made

@@ -74,6 +74,7 @@ def test_a_schedule_without_a_kernel_ends_with_its_last_step():
     assert [f["name"] for f in traffic.data(session)["forms"]] == ["definition"]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("gpu", GPUS)
 def test_each_gpu_has_its_memories(softmax_kernel, gpu):
     found = traffic.data(Session(softmax_kernel.schedule, softmax_kernel))
