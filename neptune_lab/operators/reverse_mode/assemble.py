@@ -97,14 +97,8 @@ def assemble(
     """
     inputs = tuple(program.buffer(b) for b in program.inputs)
     defined = stages_of(program)
-    stages = defined
-    softmaxes = found = find_softmaxes(stages, program.inputs)
-    for softmax in softmaxes:
-        stages = in_weights(stages, softmax)
-    # The cotangent of a log-sum-exp needs the weights, also where no result reads them.
-    used = {stage.name for stage in needed(stages, program.outputs)}
-    softmaxes = tuple(s for s in softmaxes if used & {s.lse, s.weights})
-    stages = needed(stages, (*program.outputs, *(name for s in softmaxes for name in (s.lse, s.weights))))
+    found = find_softmaxes(defined, program.inputs)
+    stages, softmaxes = _in_weights(defined, found, program.outputs)
     seeds = _seeds(program, _active(stages, wrt))
     reverse = Reverse(stages, inputs, _widest(stages, seeds), softmaxes, _active(stages, wrt), ties)
     constant = without_gradient(stages, program.outputs, _in_question(stages, softmaxes), reverse.arithmetic)
@@ -115,33 +109,56 @@ def assemble(
             f"no result of {name} depends on a float input in a way that has a derivative",
             help="call its kernel, which has no gradients to give",
         )
+    results = list(cotangents.values())
     both = in_order((*stages, *reverse.made))
-    wanted = needed(both, list(cotangents.values()))
     of_forward = {stage.name for stage in stages}
-    read = {r for stage in wanted if stage.name not in of_forward for r in stage.reads} & of_forward
+    read = {r for s in needed(both, results) if s.name not in of_forward for r in s.reads} & of_forward
     whole = program_of(program.name, inputs, stages, program.outputs)
     kept = _kept(whole, stages, read, keep)
-    wanted = needed(both, list(cotangents.values()), frozenset(kept))
-    by_name = {stage.name: stage for stage in stages}
-    given = [Buffer(k, by_name[k].shape, by_name[k].dtype) for k in kept]
-    given += [Buffer(seed, by_name[out].shape, by_name[out].dtype) for out, seed in seeds.items()]
-    results = list(cotangents.values())
-    used = set().union(*(stage.reads for stage in wanted))
-    own = [b for b in (*inputs, *given) if b.name in used or b.name not in kept]
+    wanted = needed(both, results, frozenset(kept))
+    own = _inputs_of_backward(inputs, stages, kept, seeds, wanted)
     wanted = along_digits(wanted, results)
-    first = program_of(f"{name}_backward", own, wanted, results)
-    wanted, partial = with_partial_sums(first, wanted, results)
-    first = program_of(f"{name}_backward", own, wanted, results)
-    division = divided(first, wanted, results, grouped, partial)
+    wanted, partial = with_partial_sums(program_of(f"{name}_backward", own, wanted, results), wanted, results)
+    division = divided(program_of(f"{name}_backward", own, wanted, results), wanted, results, grouped, partial)
     backward = program_of(f"{name}_backward", own, [stage for part in division.parts for stage in part], results)
-    names = tuple(tuple(stage.name for stage in part) for part in division.parts)
+    parts = tuple(tuple(stage.name for stage in part) for part in division.parts)
     origins = {stage.name: Origin("again", stage.name) for stage in stages} | reverse.origins
     origins |= {part: origins[whole] for part, whole in partial.items()}
     for copy, copied in division.copies.items():
-        origins[copy] = replace(origins[copied], copy_of=copied if any(copied in part for part in names) else "")
+        origins[copy] = replace(origins[copied], copy_of=copied if any(copied in part for part in parts) else "")
     derivation = Differentiation(whole, stages, frozenset(read), kept, origins, _stands_for(found, stages, defined))
     forward = _forward(name, program, inputs, defined, stages, kept)
-    return Passes(forward, backward, kept, names, derivation, tuple(cotangents))
+    return Passes(forward, backward, kept, parts, derivation, tuple(cotangents))
+
+
+def _in_weights(
+    defined: Sequence[Stage], found: Sequence[Softmax], outputs: Sequence[str]
+) -> tuple[tuple[Stage, ...], tuple[Softmax, ...]]:
+    """The stages with each softmax in terms of its log-sum-exp and weights (`in_weights`), and the softmaxes that the
+    outputs depend on."""
+    stages = defined
+    for softmax in found:
+        stages = in_weights(stages, softmax)
+    used = {stage.name for stage in needed(stages, outputs)}
+    softmaxes = tuple(s for s in found if used & {s.lse, s.weights})
+    # The cotangent of a log-sum-exp needs the weights, also where no result reads them.
+    return needed(stages, (*outputs, *(name for s in softmaxes for name in (s.lse, s.weights)))), softmaxes
+
+
+def _inputs_of_backward(
+    inputs: Sequence[Buffer],
+    stages: Sequence[Stage],
+    kept: Sequence[str],
+    seeds: Mapping[str, str],
+    wanted: Sequence[Stage],
+) -> list[Buffer]:
+    """The inputs of the backward pass: of the forward pass's, the kept values and the cotangents of outputs all but the
+    kept ones that no stage reads."""
+    by_name = {stage.name: stage for stage in stages}
+    given = [Buffer(k, by_name[k].shape, by_name[k].dtype) for k in kept]
+    given += [Buffer(seed, by_name[out].shape, by_name[out].dtype) for out, seed in seeds.items()]
+    used = set().union(*(stage.reads for stage in wanted))
+    return [b for b in (*inputs, *given) if b.name in used or b.name not in kept]
 
 
 def _stands_for(softmaxes: Sequence[Softmax], stages: Sequence[Stage], defined: Sequence[Stage]) -> dict[str, str]:

@@ -10,7 +10,7 @@ heads where it sums over queries (`groups`).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from neptune_lab.loop_ir.dimensions import Dimension, Dimensions, dimensions
@@ -63,74 +63,118 @@ def divided(
     Returns:
         The parts, in which copies have names with a number.
     """
-    dims = dimensions(program)
-    by_block = {block.name: block for block in blocks(program)}
-    by_name = {stage.name: stage for stage in stages}
+    defined = _Definition.of(program, stages)
+    groups = defined.groups(results)
+    of_group = [needed(stages, names) for names in groups.values()]
+    early = {name for fold, group in zip(groups, of_group, strict=True) for name in _early(group, fold, defined)}
+    early -= {*results}
+    if len(groups) == 1 and not early and {*results} == {*_in_one_nest(results, frozenset(), stages, defined)}:
+        orders = left_factors(stages, results, next(iter(groups)), defined.dims, defined.blocks)
+        whole = with_groups_summed([reordered(stage, orders) for stage in stages], results, grouped)
+        return Division(_in_steps(whole, partial), {})
+    before = needed(stages, defined.shared(groups, of_group, early))
+    parts: list[Sequence[Stage]] = [before]
+    names = _Names({*defined.stages, *program.inputs})
+    for n, (fold, group) in enumerate(zip(groups, of_group, strict=True)):
+        mine = [stage for stage in group if stage not in before]
+        orders = left_factors(mine, results, fold, defined.dims, defined.blocks)
+        copies = names.of_copies(mine, results, n + 1) if n else {}
+        chosen = _in_one_nest(groups[fold], fold, mine, defined)
+        mine = in_order([renamed(reordered(stage, orders), copies) for stage in mine])
+        whole = with_groups_summed(mine, results, grouped)
+        nest = needed(whole, [copies.get(one, one) for one in chosen])
+        rest = read_rounded([stage for stage in whole if stage not in nest], nest, results)
+        sums = {copies.get(one, one) for one in partial}
+        parts += [*_in_steps(nest, sums), *_in_steps(rest, sums)]
+    return Division(tuple(tuple(part) for part in parts if part), names.copies)
 
-    def folded_last(name: str) -> frozenset[Dimension]:
-        """The dimensions of the last sum that makes a result, sums of its partial results aside."""
-        while by_name[name].reducer is None or _adds_sums(by_name[name], by_name):
-            made = [read for read in by_name[name].reads if read in by_name]
+
+@dataclass(slots=True)
+class _Names:
+    """Names of stages, and the stage that each copy is of."""
+
+    taken: set[str]
+    copies: dict[str, str] = field(default_factory=dict)
+
+    def of_copies(self, stages: Sequence[Stage], results: Collection[str], part: int) -> dict[str, str]:
+        """New names, with the number of the part, for all stages but results, by their own; whether or not a stage is a
+        copy, so that names are the same at all sizes."""
+        names: dict[str, str] = {}
+        for stage in stages:
+            if stage.name not in results:
+                names[stage.name] = unique(f"{stage.name}_{part}", self.taken, "_")
+                self.taken.add(names[stage.name])
+        self.copies |= {copy: name for name, copy in names.items()}
+        return names
+
+
+@dataclass(frozen=True, slots=True)
+class _Definition:
+    """What is asked about the stages of a definition.
+
+    Args:
+        stages: by name.
+        blocks: the block of each stage.
+        dims: which axes of different blocks are one dimension.
+        spatial: the dimensions of each stage, without those that it folds.
+    """
+
+    stages: Mapping[str, Stage]
+    blocks: Mapping[str, Block]
+    dims: Dimensions
+    spatial: Mapping[str, Collection[Dimension]]
+
+    @classmethod
+    def of(cls, program: Program, stages: Sequence[Stage]) -> _Definition:
+        dims, by_block = dimensions(program), {block.name: block for block in blocks(program)}
+        spatial = {stage.name: dims.all_of(by_block[stage.name], "spatial").keys() for stage in stages}
+        return cls({stage.name: stage for stage in stages}, by_block, dims, spatial)
+
+    def groups(self, results: Sequence[str]) -> dict[frozenset[Dimension], list[str]]:
+        """The results that one nest can compute, by the dimensions that its loop folds."""
+        groups: dict[frozenset[Dimension], list[str]] = {}
+        for name in results:
+            groups.setdefault(self._folded_last(name), []).append(name)
+        return _with_diagonals(_with_pairs(groups, self), self)
+
+    def _folded_last(self, name: str) -> frozenset[Dimension]:
+        """The dimensions of the last sum that makes a result, sums of its partial results and dimensions of one element
+        aside."""
+        while self.stages[name].reducer is None or _adds_sums(self.stages[name], self.stages):
+            made = [read for read in self.stages[name].reads if read in self.stages]
             if len(made) != 1:
                 return frozenset()
             (name,) = made
-        return _folded(by_name[name], by_block, dims)
+        own = self.dims.all_of(self.blocks[name], "reduce")
+        return frozenset(d for d, axis in own.items() if self.stages[name].extents[axis] > 1)
 
-    groups: dict[frozenset[Dimension], list[str]] = {}
-    for name in results:
-        groups.setdefault(folded_last(name), []).append(name)
-    spatial = {stage.name: dims.all_of(by_block[stage.name], "spatial").keys() for stage in stages}
-    groups = _with_diagonals(_with_pairs(groups, spatial, by_name, by_block), spatial, by_name)
-    of_group = [needed(stages, names) for names in groups.values()]
-    early = {name for fold, group in zip(groups, of_group, strict=True) for name in _early(group, fold, spatial)}
-    early -= {*results}
-    if (
-        len(groups) == 1
-        and not early
-        and {*results} == {*_in_one_nest(results, frozenset(), stages, by_block, dims, spatial)}
-    ):
-        orders = left_factors(stages, results, next(iter(groups)), dims, by_block)
-        whole = with_groups_summed([reordered(stage, orders) for stage in stages], results, grouped)
-        return Division(_in_steps(whole, partial), {})
-    folds = [fold for fold in groups if fold]
-    repeated = {
-        stage.name
-        for stage in stages
-        if sum(bool(fold & dims.all_of(by_block[stage.name]).keys()) for fold in folds) > 1
-        and _products(stage) <= MOST_REPEATED
-        and stage.name not in early
-    }
-    shared = early | {
-        stage.name for stage in stages if stage.name not in repeated and sum(stage in group for group in of_group) > 1
-    }
-    before = needed(stages, [stage.name for stage in stages if stage.name in shared])
-    parts = [before]
-    taken = {*by_name, *program.inputs}
-    copies: dict[str, str] = {}
-    for n, (fold, group) in enumerate(zip(groups, of_group, strict=True)):
-        own = [stage for stage in group if stage not in before]
-        orders = left_factors(own, results, fold, dims, by_block)
-        names: dict[str, str] = {}
-        for stage in own if n else ():
-            if stage.name not in results:  # (whether or not it is a copy, so that names are the same at all sizes)
-                names[stage.name] = unique(f"{stage.name}_{n + 1}", taken, "_")
-                taken.add(names[stage.name])
-        copies |= {copy: name for name, copy in names.items()}
-        chosen = _in_one_nest(groups[fold], fold, own, by_block, dims, spatial)
-        own = in_order([renamed(reordered(stage, orders), names) for stage in own])
-        whole = with_groups_summed(own, results, grouped)
-        nest = needed(whole, [names.get(one, one) for one in chosen])
-        rest = read_rounded([stage for stage in whole if stage not in nest], nest, results)
-        sums = {names.get(one, one) for one in partial}
-        parts += [*_in_steps(nest, sums), *_in_steps(rest, sums)]
-    return Division(tuple(part for part in parts if part), copies)
+    def shared(
+        self, folds: Collection[frozenset[Dimension]], of_group: Sequence[Sequence[Stage]], early: Collection[str]
+    ) -> list[str]:
+        """The stages that a part before all nests computes: the early ones, and those that several nests read and that
+        are not cheap enough for each to compute them again.
+
+        Args:
+            folds: the dimensions that each nest folds.
+            of_group: the stages that each nest needs.
+            early: names of stages, from `_early`.
+        """
+        repeated = {
+            name
+            for name, stage in self.stages.items()
+            if sum(bool(fold & self.dims.all_of(self.blocks[name]).keys()) for fold in folds if fold) > 1
+            and _products(stage) <= MOST_REPEATED
+            and name not in early
+        }
+        return [
+            name
+            for name, stage in self.stages.items()
+            if name in early or (name not in repeated and sum(stage in group for group in of_group) > 1)
+        ]
 
 
 def _with_pairs(
-    groups: Mapping[frozenset[Dimension], Sequence[str]],
-    spatial: Mapping[str, Collection[Dimension]],
-    stages: Mapping[str, Stage],
-    blocks: Mapping[str, Block],
+    groups: Mapping[frozenset[Dimension], Sequence[str]], defined: _Definition
 ) -> dict[frozenset[Dimension], list[str]]:
     """The groups, with each result along pairs in the group of the first nest that computes pairs.
 
@@ -143,10 +187,11 @@ def _with_pairs(
     samples too.)
     """
     made = {fold: list(names) for fold, names in groups.items()}
+    stages, blocks = defined.stages, defined.blocks
     products = {f for f, names in groups.items() if any(is_product(blocks[_sums(stages, n)[-1]]) for n in names)}
     for fold, names in groups.items():
         for name in names:
-            others = [other for other in groups if other in products - {fold} and other <= {*spatial[name]}]
+            others = [other for other in groups if other in products - {fold} and other <= {*defined.spatial[name]}]
             terms = stages[name].size * max((_products(stages[r]) for r in _sums(stages, name)), default=1)
             if len(others) > 1 and terms <= MOST_STORED:
                 made[fold].remove(name)
@@ -155,9 +200,7 @@ def _with_pairs(
 
 
 def _with_diagonals(
-    groups: Mapping[frozenset[Dimension], Sequence[str]],
-    spatial: Mapping[str, Collection[Dimension]],
-    stages: Mapping[str, Stage],
+    groups: Mapping[frozenset[Dimension], Sequence[str]], defined: _Definition
 ) -> dict[frozenset[Dimension], list[str]]:
     """The groups, with each sum along diagonals of pairs in the group of a nest that stores them row by row.
 
@@ -170,9 +213,9 @@ def _with_diagonals(
     made = {fold: list(names) for fold, names in groups.items()}
     for fold, names in groups.items():
         for name in names:
-            last = stages[_sums(stages, name)[-1]]
-            pairs = [read for read in loads(last.term) if read.buffer in stages and not is_plain(read)]
-            own = {d for read in pairs for d in spatial[read.buffer]}
+            last = defined.stages[_sums(defined.stages, name)[-1]]
+            pairs = [read for read in loads(last.term) if read.buffer in defined.stages and not is_plain(read)]
+            own = {d for read in pairs for d in defined.spatial[read.buffer]}
             others = [other for other in groups if other and other != fold and other <= own]
             if fold and fold <= own and others:
                 made[fold].remove(name)
@@ -195,9 +238,7 @@ def _in_one_nest(
     group: Sequence[str],
     fold: frozenset[Dimension],
     own: Sequence[Stage],
-    blocks: Mapping[str, Block],
-    dims: Dimensions,
-    spatial: Mapping[str, Collection[Dimension]],
+    defined: _Definition,
 ) -> list[str]:
     """The results of a group that one nest computes; what the others need besides is a part after it.
 
@@ -214,13 +255,12 @@ def _in_one_nest(
         group: names of results.
         fold: the dimensions that the nest's loop folds.
         own: the stages of the part that computes them.
-        blocks: the definition's blocks, by name.
-        dims: of the definition.
-        spatial: the dimensions of each stage.
+        defined: the definition.
 
     Returns:
         Some of them, and the partial sums of the others that the nest computes; all if each is left.
     """
+    blocks, spatial = defined.blocks, defined.spatial
     names = {stage.name for stage in own}
     by_name = {stage.name: stage for stage in own}
     found: list[str] = []
@@ -228,7 +268,7 @@ def _in_one_nest(
     for name in group:
         others = {d for other in group if other != name for d in spatial[other]} - {*spatial[name]}
         sums = [s for s in needed(own, [name]) if s.reducer is not None and not is_product(blocks[s.name])]
-        folded = {s.name: dims.all_of(blocks[s.name], "reduce").keys() for s in sums}
+        folded = {s.name: defined.dims.all_of(blocks[s.name], "reduce").keys() for s in sums}
         apart = {s.name for s in sums if others & folded[s.name] or not _reads_plainly(s, names)}
         each = bool(fold) and fold <= {*spatial[name]} and any(not fold <= {*spatial[other]} for other in group)
         if not apart and not each:
@@ -256,20 +296,12 @@ def _adds_sums(stage: Stage, stages: Mapping[str, Stage]) -> bool:
     return isinstance(stage.term, Load) and stage.term.buffer in stages and stages[stage.term.buffer].reducer == "sum"
 
 
-def _folded(stage: Stage, blocks: Mapping[str, Block], dims: Dimensions) -> frozenset[Dimension]:
-    """The dimensions that a sum folds, those of one element aside."""
-    own = dims.all_of(blocks[stage.name], "reduce")
-    return frozenset(d for d, axis in own.items() if stage.extents[axis] > 1)
-
-
 def _reads_plainly(stage: Stage, names: Collection[str]) -> bool:
     """Whether a stage reads those of these names at variables only."""
     return all(is_plain(read) for read in loads(stage.term) if read.buffer in names)
 
 
-def _early(
-    group: Sequence[Stage], fold: frozenset[Dimension], spatial: Mapping[str, Collection[Dimension]]
-) -> list[str]:
+def _early(group: Sequence[Stage], fold: frozenset[Dimension], defined: _Definition) -> list[str]:
     """The sums of a group that are computed before its nest, such as the delta of a row before the sum over rows.
 
     Formal statement: the nest goes along `fold`, and computes elements along further dimensions that such a sum lacks,
@@ -278,10 +310,10 @@ def _early(
     """
     found: list[str] = []
     for stage in group:
-        own = {*spatial[stage.name]}
+        own = {*defined.spatial[stage.name]}
         if stage.reducer is None or _products(stage) == 1 or not fold or not fold <= own:
             continue
-        wider = {other.name for other in group if own < {*spatial[other.name]}}
+        wider = {other.name for other in group if own < {*defined.spatial[other.name]}}
         if wider and not wider & {other.name for other in needed(group, [stage.name])}:
             found.append(stage.name)
     return found
