@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
@@ -111,19 +111,12 @@ def ranking(
         return None
     if (few := FewRows.found_in(operator, target)) is not None:
         return _of_few_rows(few, resolve, near, template)
-    calibrated, machine = calibration_of(target), Machine.of(target)
-
-    def estimated(choice: Choice, origin: str) -> Ranked:
-        try:
-            seconds = calibrated.seconds(nests, resolve(choice) if origin != SPACE else choice, machine)
-        except NeptuneError:
-            seconds = inf  # (of another operator: it has sizes for other nests)
-        return Ranked(choice, seconds, origin)
-
+    estimates = _Estimates(nests, resolve, calibration_of(target), Machine.of(target))
+    error, told = estimates.calibrated.error, estimates.calibrated.told
     if operator.params.get("pack_groups") and template is None:
         tiles = packed_groups.choice(operator, target), Choice()
-        found = (estimated(one, origin) for one, origin in zip(tiles, (PACKED, SHAPE), strict=True))
-        return Ranking(tuple(found), calibrated.told)
+        found = (estimates.of(one, origin) for one, origin in zip(tiles, (PACKED, SHAPE), strict=True))
+        return Ranking(tuple(found), told)
     rolls = template or operator.template or resolve.template
     if kind(nests) == "rows":
         near = None  # (rows of all lengths were measured for what the shape suggests: docs/using/benchmark.md)
@@ -134,26 +127,54 @@ def ranking(
     if recorded and not fills:
         near = None
     usual = [
-        *((estimated(near, RECORD),) if near is not None and template in (None, near.template) else ()),
-        *((estimated(Choice(rolls, GLUON_TILES, CodeOptions(code="gluon")), GLUON),) if suits and fills else ()),
-        estimated(Choice(template), SHAPE),
+        *((estimates.of(near, RECORD),) if near is not None and template in (None, near.template) else ()),
+        *((estimates.of(Choice(rolls, GLUON_TILES, CodeOptions(code="gluon")), GLUON),) if suits and fills else ()),
+        estimates.of(Choice(template), SHAPE),
     ]
-    first = usual[0]
-    for other in usual[1:]:
-        if other.seconds * calibrated.error < first.seconds:
-            first = other
     fastest = min(other.seconds for other in usual)
     others = [
         made
-        for choice in _space(operator, target, calibrated, template or _only(operator, resolve))
-        if (made := estimated(choice, SPACE)).seconds * calibrated.error < fastest
+        for choice in _space(operator, target, estimates.calibrated, template or _only(operator, resolve))
+        if (made := estimates.of(choice, SPACE)).seconds * error < fastest
     ]
-    rest = sorted((other for other in (*usual, *others) if other is not first), key=lambda other: other.seconds)
-    order = [*rest, first] if others else [first, *rest]
-    ordered = sorted(order, key=lambda other: other.seconds) if others else order
     small = any(one.origin == GLUON and _is_small(resolve, most, one.seconds, target) for one in usual)
     small = small and not _is_surely_persistent(operator, resolve, most, target)
-    return Ranking(tuple(ordered), calibrated.told, small)
+    return Ranking(_in_order(usual, others, error), told, small)
+
+
+@dataclass(frozen=True, slots=True)
+class _Estimates:
+    """How long kernels take by the calibrated model."""
+
+    nests: Nests
+    resolve: Resolver
+    calibrated: Calibration
+    machine: Machine
+
+    def of(self, choice: Choice, origin: str) -> Ranked:
+        """A choice with its estimate; infinity if it has sizes for the nests of another operator."""
+        try:
+            whole = self.resolve(choice) if origin != SPACE else choice
+            return Ranked(choice, self.calibrated.seconds(self.nests, whole, self.machine), origin)
+        except NeptuneError:
+            return Ranked(choice, inf, origin)
+
+
+def _in_order(usual: Sequence[Ranked], others: Sequence[Ranked], error: float) -> tuple[Ranked, ...]:
+    """The choices in the order in which they are tried: by their estimates if there are `others`; else first the one of
+    `usual` that no later one beats by more than the model is off, then the rest by their estimates.
+
+    Args:
+        usual: what is known or suggested, the most trusted first.
+        others: choices of the space that are faster than all of these by more than the model is off.
+        error: the factor by which the model is typically off.
+    """
+    first = usual[0]
+    for other in usual[1:]:
+        if other.seconds * error < first.seconds:
+            first = other
+    rest = sorted((one for one in (*usual, *others) if one is not first), key=lambda one: one.seconds)
+    return tuple(sorted((*rest, first), key=lambda one: one.seconds)) if others else (first, *rest)
 
 
 def _of_few_rows(few: FewRows, resolve: Resolver, near: Choice | None, template: str | None) -> Ranking:
