@@ -243,6 +243,8 @@ def test_list_and_env(call):
         (["compile", *CAUSAL, "--emit", "sass", "--target", "sm_35"], "expected an architecture"),
         (["compile", *CAUSAL, "--heads", "0"], "--heads"),
         (["compile", *CAUSAL, "--dtype", "int8"], "int8"),
+        (["compil"], "Did you mean 'compile'?; help: neptune-lab --help lists the commands"),
+        (["compile", *CAUSAL, "--sqe", "3"], "help: neptune-lab compile --help lists the arguments"),
         (["compile", "attention.causl"], "help: did you mean 'attention.causal'?"),
         (["frobnicate"], "frobnicate"),
         (["run"], "OPERATOR"),

@@ -242,6 +242,12 @@ CASES: dict[str, Refused] = {
         "loop=3, expected a string",
         "'s_max.j'",
     ),
+    "an operator that is none": Refused(
+        figure1,
+        lambda s: Schedule("attention.causal"),  # type: ignore[arg-type]
+        "takes an operator, and got 'attention.causal'",
+        "operators.attention.causal",
+    ),
     # The standard primitives.
     "a fold along the grid": Refused(
         figure1, lambda s: s.bind("s_max.j", "blockIdx.x"), "cannot run in parallel", "split_k_update"

@@ -135,7 +135,7 @@ def test_public_names_are_listed_once_and_load():
     assert list(neptune_lab._HOMES) == neptune_lab.__all__
     for name in neptune_lab.__all__:
         assert getattr(neptune_lab, name) is not None
-        assert name in dir(neptune_lab)
+    assert [name for name in dir(neptune_lab) if not name.startswith("_")] == sorted(neptune_lab.__all__)
 
 
 def test_unknown_public_name_is_refused():

@@ -26,9 +26,19 @@ from neptune_lab.strict.files import help_of
 from neptune_lab.strict.values import check_number
 from neptune_lab.tuning.command import bundle_command, records_command, report_command, tune_command
 
+_EXAMPLES = """\b
+Examples:
+  neptune-lab list                                     # what can be compiled
+  neptune-lab compile attention.causal --emit outline  # what its kernel does
+  neptune-lab explain softmax.figure1 --cols 8         # why fusion is right
+  neptune-lab run causal_pf --seq 256 --heads 2        # compared with float64
+  neptune-lab compile --help                           # a command's options
+"""
+
 app = typer.Typer(
     name="neptune-lab",
     help="Compile tensor operators to fused Triton kernels, and show each step.",
+    epilog=_EXAMPLES,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -190,7 +200,7 @@ def main() -> None:
     except NeptuneError as error:
         _fail(str(error).replace("\n  help: ", "; help: ").replace("\n", "; "))
     except usage_errors as error:  # type: ignore[misc]
-        _fail(f"{error.format_message().removesuffix('.')}; help: {_help_command(error)} lists the arguments")
+        _fail(f"{error.format_message().removesuffix('.')}; help: {_help_command(error)}")
     except BrokenPipeError:
         sys.stderr.close()  # the reader (head, less) has closed the pipe
         sys.exit(0)
@@ -214,10 +224,11 @@ def main() -> None:
 
 
 def _help_command(error: Any) -> str:
-    """The command that lists what may be written where `error` was."""
+    """Which command lists what may be written where `error` was."""
     context = getattr(error, "ctx", None)
-    names = [] if context is None else [context.info_name] if context.parent is not None else []
-    return " ".join(["neptune-lab", *names, "--help"])
+    if context is None or context.parent is None:
+        return "neptune-lab --help lists the commands"
+    return f"neptune-lab {context.info_name} --help lists the arguments"
 
 
 def _fail(message: str) -> None:

@@ -26,6 +26,7 @@ from neptune_lab.operators.operations import NARROW, convert, half_of, is_wide, 
 from neptune_lab.operators.stopped_gradients import SAME, noted, same
 from neptune_lab.operators.tensor_class import seen_class
 from neptune_lab.scalar_ops import OPERATIONS, rows
+from neptune_lab.strict.console import class_of
 from neptune_lab.strict.dtypes import HALVES
 
 
@@ -379,7 +380,7 @@ def apply(name: str, *args: Any) -> Scalar:
     for arg in args:
         if not isinstance(arg, Scalar | bool | int | float | np.bool_ | np.integer | np.floating):
             raise DefinitionError(
-                f"a mod combines its arguments with a {type(arg).__name__}: only numbers and tensors can be combined",
+                f"a mod combines its arguments with {class_of(arg)}: only numbers and tensors can be combined",
                 help="read one element of a captured tensor, as in `slopes[h]`",
             )
     own = narrow_of(args) if OPERATIONS[name].kind in _WRAPPING and name not in ("shl", "shr") else ""

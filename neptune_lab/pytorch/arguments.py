@@ -14,6 +14,7 @@ from neptune_lab.pytorch.extras import PLAIN, Extras
 from neptune_lab.pytorch.refusals import refuse_captured, refuse_layout
 from neptune_lab.pytorch.warned import warn_once
 from neptune_lab.runtime import interpreting, to_tensor
+from neptune_lab.strict.console import class_of
 from neptune_lab.strict.values import check_number, check_switch
 from neptune_lab.tensor_spec import Strides, layout_of
 
@@ -55,7 +56,7 @@ def device_of(q: Any, k: Any, v: Any, names: tuple[str, str, str] = ("q", "k", "
         given = zip(names, (q, k, v), strict=True)
         name, value = next((n, t) for n, t in given if not isinstance(t, torch.Tensor))
         raise LaunchError(
-            f"argument {name} is a {type(value).__name__}; expected a torch.Tensor",
+            f"argument {name} is {class_of(value)}; expected a torch.Tensor",
             help="convert it: torch.as_tensor(values)",
         )
     device = q.device

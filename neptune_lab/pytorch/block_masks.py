@@ -23,6 +23,7 @@ import torch
 
 from neptune_lab.errors import LaunchError
 from neptune_lab.pytorch.mods import read
+from neptune_lab.strict.console import class_of
 
 # Positions at which a mask_mod is evaluated at once: 2**24, with int64 intermediate results 128 MiB each.
 _POSITIONS = 1 << 24
@@ -90,7 +91,7 @@ def mask_of(block_mask: Any, q: torch.Tensor, k: torch.Tensor) -> Callable[..., 
 
     if not isinstance(block_mask, BlockMask):
         raise LaunchError(
-            f"argument block_mask is a {type(block_mask).__name__}; expected a BlockMask",
+            f"argument block_mask is {class_of(block_mask)}; expected a BlockMask",
             help="make one with torch.nn.attention.flex_attention.create_block_mask, or give mask_mod=...",
         )
     sizes = _Sizes(q.shape[0], q.shape[1], q.shape[2], k.shape[2])

@@ -9,7 +9,7 @@ import torch
 
 from neptune_lab.errors import LaunchError
 from neptune_lab.pytorch.warned import warn_once
-from neptune_lab.strict.console import shown
+from neptune_lab.strict.console import class_of, shown
 from neptune_lab.strict.values import check_switch
 
 
@@ -94,7 +94,7 @@ def extras_of(return_lse: Any, return_aux: Any, kernel_options: Any, dynamic: An
     check_switch("return_lse", return_lse, LaunchError)
     if return_aux is not None and not isinstance(return_aux, AuxRequest):
         raise LaunchError(
-            f"argument return_aux is a {type(return_aux).__name__}; expected an AuxRequest",
+            f"argument return_aux is {class_of(return_aux)}; expected an AuxRequest",
             help="return_aux=torch.nn.attention.flex_attention.AuxRequest(lse=True)",
         )
     if return_lse and return_aux is not None:
@@ -118,7 +118,7 @@ def _own_options(kernel_options: Any) -> tuple[tuple[str, Any], ...]:
 
     if not isinstance(kernel_options, Mapping | None):
         raise LaunchError(
-            f"argument kernel_options is a {type(kernel_options).__name__}; expected a dict",
+            f"argument kernel_options is {class_of(kernel_options)}; expected a dict",
             help='kernel_options={"block_q": 64, "block_kv": 64}',
         )
     own, theirs = [], []

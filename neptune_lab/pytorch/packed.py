@@ -18,6 +18,7 @@ from neptune_lab.errors import LaunchError
 from neptune_lab.operators.relative import Relative
 from neptune_lab.pytorch.arguments import check_shape, device_of
 from neptune_lab.pytorch.refusals import refuse_layout
+from neptune_lab.strict.console import class_of
 
 
 class Places(NamedTuple):
@@ -86,7 +87,7 @@ def _check(name: str, offsets: Any, total: int, of: str, device: torch.device) -
     """Raise LaunchError for offsets that do not fit; their values are looked at on the CPU only."""
     if not isinstance(offsets, torch.Tensor):
         raise LaunchError(
-            f"argument {name} is a {type(offsets).__name__}; expected a torch.Tensor of int32",
+            f"argument {name} is {class_of(offsets)}; expected a torch.Tensor of int32",
             help=f"torch.tensor({name}, dtype=torch.int32, device={of}.device)",
         )
     refuse_layout(f"argument {name}", offsets)

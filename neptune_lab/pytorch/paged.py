@@ -26,6 +26,7 @@ from neptune_lab.pytorch.refusals import (
     refuse_transforms,
 )
 from neptune_lab.pytorch.traced_paged import traced_paged
+from neptune_lab.strict.console import class_of
 
 # Kernels by everything that they depend on; the oldest are dropped first.
 _kernels: OrderedDict[Any, Compiled] = OrderedDict()
@@ -207,7 +208,7 @@ def _check_tables(q: Any, k_cache: Any, page_table: Any, lengths: Any, device: t
         expected = "(batch, pages of the longest sequence)" if axes == 2 else "(batch,)"
         if not isinstance(tensor, torch.Tensor):
             raise LaunchError(
-                f"argument {name} is a {type(tensor).__name__}; expected a torch.Tensor of int32, {expected}",
+                f"argument {name} is {class_of(tensor)}; expected a torch.Tensor of int32, {expected}",
                 help=f"torch.tensor({name}, dtype=torch.int32, device=q.device)",
             )
         refuse_layout(f"argument {name}", tensor)

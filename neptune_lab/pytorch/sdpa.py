@@ -14,7 +14,7 @@ from neptune_lab.pytorch.empty import recorded
 from neptune_lab.pytorch.flex_attention import attention
 from neptune_lab.pytorch.masks import CausalBias, broadcasts, causal_from, element, offset_of, scored, unexpanded
 from neptune_lab.pytorch.refusals import refuse_layout
-from neptune_lab.strict.console import shown
+from neptune_lab.strict.console import class_of, shown
 from neptune_lab.strict.values import check_switch
 
 
@@ -117,7 +117,7 @@ def _check(query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, is_
     _refuse_two_masks(is_causal)
     if not isinstance(attn_mask, torch.Tensor):
         raise LaunchError(
-            f"argument attn_mask is a {type(attn_mask).__name__}; expected a torch.Tensor",
+            f"argument attn_mask is {class_of(attn_mask)}; expected a torch.Tensor",
             help="convert it: torch.as_tensor(values)",
         )
     refuse_layout("argument attn_mask", attn_mask)

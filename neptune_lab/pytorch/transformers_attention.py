@@ -14,6 +14,7 @@ import torch
 from neptune_lab.errors import LaunchError
 from neptune_lab.pytorch.flex_attention import attention
 from neptune_lab.pytorch.masks import broadcasts, causal, element, scored, unexpanded
+from neptune_lab.strict.console import class_of
 
 NAME = "neptune_lab"
 
@@ -124,7 +125,7 @@ def _refuse(dropout: float, others: dict[str, Any]) -> None:
         )
     if others.get("cache") is not None:
         raise LaunchError(
-            f"attn_implementation='{NAME}' does not take a {type(others['cache']).__name__}",
+            f"attn_implementation='{NAME}' does not take {class_of(others['cache'])}",
             help="model.generate, with a dynamic or a static cache; for continuous batching, 'sdpa'",
         )
 

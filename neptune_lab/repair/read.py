@@ -21,6 +21,7 @@ from neptune_lab.repair.expression_text import exact, names_in, parse, refuse
 from neptune_lab.repair.functions import operation_of
 from neptune_lab.repair.reducers import REDUCERS
 from neptune_lab.repair.render import text
+from neptune_lab.strict.console import class_of
 
 WORDS = ("positive", "nonnegative", "negative", "nonpositive", "nonzero", "finite", "integer")
 """Words that an assumption may use."""
@@ -139,7 +140,7 @@ def _checked(g: object) -> Expr:
     if isinstance(g, (int, float)) and not isinstance(g, bool):
         g = Integer(g) if isinstance(g, int) else exact(g, str(g))
     if not isinstance(g, Expr):
-        refuse(f"g is a {type(g).__name__}", str(g), "give a SymPy expression or text")
+        refuse(f"g is {class_of(g)}", str(g), "give a SymPy expression or text")
     if any(not isinstance(symbol, Symbol) for symbol in g.free_symbols):
         refuse("g holds something that is not a scalar symbol", str(g), "replace each tensor access by a symbol")
     for symbol in _symbols(g):
@@ -238,7 +239,7 @@ def _opaque(g: Expr, producers: frozenset[Dummy]) -> tuple[tuple[Dummy, Expr], .
             calls.setdefault(node, Dummy(text(node), real=True))
             return
         if not isinstance(node, _ARITHMETIC):
-            refuse(f"g holds a {type(node).__name__}", text(node), "give arithmetic and known functions of scalars")
+            refuse(f"g holds {class_of(node)}", text(node), "give arithmetic and known functions of scalars")
         for arg in node.args:
             look(arg)
 

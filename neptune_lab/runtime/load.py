@@ -30,6 +30,7 @@ from neptune_lab.runtime.sized import check_sizes
 from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.runtime.strided import copy_with, fits_strides
 from neptune_lab.runtime.subclasses import refuse_subclass
+from neptune_lab.strict.console import class_of
 
 if TYPE_CHECKING:
     import torch
@@ -363,7 +364,7 @@ def check_shapes(spec: KernelSpec, tensors: tuple[Any, ...]) -> None:
         name = argument.name
         if not isinstance(tensor, torch.Tensor):
             raise LaunchError(
-                f"argument {name} is a {type(tensor).__name__}; expected a torch.Tensor",
+                f"argument {name} is {class_of(tensor)}; expected a torch.Tensor",
                 help=f"torch.as_tensor({name}, dtype=torch.{argument.dtype})",
             )
         if tensor.is_nested:

@@ -40,6 +40,19 @@ def shown(value: Any) -> str:
         try:
             text = repr(value)
         except (RecursionError, ValueError):
-            text = f"a {type(value).__name__}"
+            text = class_of(value)
     text = printable(text).replace("\n", " ")
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}… (cut)"
+
+
+def class_of(value: Any) -> str:
+    """The class of a value, with its article, as an error names it.
+
+    >>> class_of(1), class_of("a"), class_of(None)
+    ('an int', 'a str', 'None')
+    """
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    spoken_with_a_vowel = name[:1] in "aeioAEIO" or name == "ndarray"
+    return f"{'an' if spoken_with_a_vowel else 'a'} {name}"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from neptune_lab.strict.console import printable, shown
+from neptune_lab.strict.console import class_of, printable, shown
 from neptune_lab.strict.files import MIB, read_text
 from neptune_lab.strict.values import Refusal, is_integer
 
@@ -86,7 +86,7 @@ def parse(text: str | bytes, error: Refusal, *, where: str = "", most: int = MOS
     """
     start = f"{where}: " if where else ""
     if not isinstance(text, str | bytes):
-        raise error(f"{start}not JSON: expected a text, got a {type(text).__name__}")
+        raise error(f"{start}not JSON: expected a text, got {class_of(text)}")
     if len(text) > most:
         raise error(f"{start}more than {most:,} characters, the most that is read")
     try:

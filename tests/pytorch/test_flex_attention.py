@@ -177,7 +177,7 @@ def test_an_object_whose_changes_cannot_be_seen(compilations):
 @pytest.mark.parametrize(
     ("change", "options", "match"),
     [
-        (lambda q, k, v: (q.cpu().numpy(), k, v), {}, "argument q is a ndarray; expected a torch.Tensor"),
+        (lambda q, k, v: (q.cpu().numpy(), k, v), {}, "argument q is an ndarray; expected a torch.Tensor"),
         (lambda q, k, v: (q, k.to("meta"), v), {}, "argument k is on meta; expected .*, where q is"),
         (lambda q, k, v: (q.to("meta"), k.to("meta"), v.to("meta")), {}, "argument q is on meta; expected a CUDA"),
         (lambda q, k, v: (q[0], k, v), {}, r"argument q has shape \(2, 32, 16\); expected \(batch, heads, length"),

@@ -181,7 +181,7 @@ def test_shared_keys_are_not_copied():
         (lambda q, k, v: (q[0, 0, 0], k, v), {}, r"argument query has shape \(16,\); expected"),
         (lambda q, k, v: (q, k[..., :8], v), {}, r"k has head_dim 8; expected 16"),
         (lambda q, k, v: (q, k, v[:, :, :8]), {}, r"v has 4 heads and length 8; expected 4 and 24"),
-        (lambda q, k, v: (q, None, v), {}, r"argument key is a NoneType"),
+        (lambda q, k, v: (q, None, v), {}, r"argument key is None"),
     ],
 )
 def test_refusals(change, options, match):

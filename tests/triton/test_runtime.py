@@ -44,7 +44,7 @@ def test_launch_and_repr(kernel):
         (0, lambda x: x[:, :1], r"argument q has shape \(1, 1, 32, 16\); expected \(1, 2, 32, 16\)"),
         (1, lambda x: x.float(), r"k has dtype torch.float32; expected torch.float16\n.*k\.to\(torch\.float16\)"),
         (2, lambda x: x.mT.contiguous().mT, r"v has strides .*; expected a contiguous tensor\n.*v\.contiguous\(\)"),
-        (0, lambda x: x.cpu().numpy(), r"argument q is a ndarray; expected a torch.Tensor"),
+        (0, lambda x: x.cpu().numpy(), r"argument q is an ndarray; expected a torch.Tensor"),
         (1, lambda x: x.to("meta"), r"argument k is on meta, where tensors have no values"),
     ],
 )  # fmt: skip

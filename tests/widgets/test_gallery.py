@@ -30,6 +30,7 @@ def test_pages_and_their_index(tmp_path: Path):
         assert f"<title>{entry.kernel.operator.title} - neptune_lab</title>" in page
         assert "http" not in re.sub(r"http://www.w3.org/\S+", "", index), "the index loads nothing"
     assert "x[256, 1024]" in index
+    assert re.findall(r"<th colspan[^>]*>(.*?)<small>", index) == ["Operators"]
     # Figure 1 is in several tiles, so that its page has a wrong program and its repair.
     figure1 = entries[0].kernel.trace.steps
     assert [p.key for s in figure1 for p in s.phases if p.wrong] == ["naive", "repair"]

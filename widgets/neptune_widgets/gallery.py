@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import groupby
 from pathlib import Path
 
 from neptune_lab.files import write_text
@@ -33,8 +34,17 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, "DejaVu Sans", sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .35rem .8rem .35rem 0; border-bottom: 1px solid var(--line); }
+tbody th { padding-top: 1.6rem; font-size: 1.1em; }
+tbody th small { font-weight: normal; opacity: .8; padding-left: .5em; }
+td:nth-child(3) code { overflow-wrap: anywhere; }
 .n { text-align: right; font-variant-numeric: tabular-nums; }
 code { font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: .93em; }
+/* A narrow window: what a row has stands below its name. */
+@media (max-width: 640px) {
+  thead, .n { display: none; }
+  tr { display: block; border-bottom: 1px solid var(--line); padding: .4rem 0; }
+  td, tbody th { display: block; border: 0; padding: .1rem 0; }
+}
 """
 
 
@@ -114,13 +124,23 @@ def write(
     return entries
 
 
-def index(entries: Iterable[Entry], *, with_live: bool = False) -> str:
+# What a reader opens first, and what then.
+_FIRST = ("softmax.figure1", "attention.causal")
+
+
+def index(entries: Sequence[Entry], *, with_live: bool = False) -> str:
     """The index as a page; with `with_live` it links the live page."""
+    first = 'Begin with <a href="{}.html">Figure 1</a>, then open <a href="{}.html">causal attention</a>. '.format(
+        *_FIRST
+    )
     solver = (
         '<p>The <a href="live.html">live solver</a> has Python inside: write a term of your own, and read how its '
         "repair is derived, or which step refuses it.</p>\n"
     )
-    rows = "\n".join(_row(entry) for entry in entries)
+    rows = "\n".join(
+        f"<tbody>\n{_HEAD.format(*group)}\n" + "\n".join(map(_row, of)) + "\n</tbody>"
+        for group, of in groupby(entries, lambda entry: _group(entry.name))
+    )
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -132,24 +152,39 @@ def index(entries: Iterable[Entry], *, with_live: bool = False) -> str:
 <body>
 <h1>Gallery</h1>
 <p>Every operator and preset, compiled: each page is an explorer with the whole record, from the definition to the
-kernel. A page needs no network and no Python; what it cannot do is compile an edited schedule.</p>
+kernel. {first if {e.name for e in entries} >= {*_FIRST} else ""}A page needs no network and no Python; what it cannot
+do is compile an edited schedule.</p>
 {solver if with_live else ""}<table>
 <thead><tr><th>operator</th><th>what it is</th><th>inputs</th><th class="n">kernels</th></tr></thead>
-<tbody>
 {rows}
-</tbody>
 </table>
 </body>
 </html>
 """
 
 
+_HEAD = '<tr><th colspan="4" scope="rowgroup">{}<small>{}</small></th></tr>'
+
+
+def _group(name: str) -> tuple[str, str]:
+    """The heading that an operator or preset is listed under, and a remark beside it."""
+    if name in gemm_chain.PRESETS:
+        return "Chains of matrix products", "sizes of MCFuser, Table II"
+    if name not in PRESETS:
+        return "Operators", "at sizes of an example"
+    if PRESETS[name].takes_seq:
+        return "Attention of models", f"sizes of {PRESETS[name].paper}; pf: prefill, dc: decoding, with one query"
+    return "Self-attention modules", f"sizes of {PRESETS[name].paper}"
+
+
 def _row(entry: Entry) -> str:
     op = entry.kernel.operator
+    model = f" · {PRESETS[entry.name].model}" if entry.name in PRESETS else ""
     inputs = ", ".join(f"{t.name}[{', '.join(map(str, t.shape))}]" for t in op.inputs)
     return (
-        f'<tr><td><a href="{escape(entry.file)}"><code>{escape(entry.name)}</code></a></td><td>{escape(op.title)}</td>'
-        f'<td><code>{escape(inputs)}</code></td><td class="n">{len(entry.kernel.htile.kernels)}</td></tr>'
+        f'<tr><td><a href="{escape(entry.file)}"><code>{escape(entry.name)}</code></a></td>'
+        f"<td>{escape(op.title + model)}</td><td><code>{escape(inputs)}</code></td>"
+        f'<td class="n">{len(entry.kernel.htile.kernels)}</td></tr>'
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import NeptuneError, ScheduleError
+from neptune_lab.strict.console import class_of
 
 if TYPE_CHECKING:
     from neptune_lab.loop_schedule import Primitive, Step
@@ -209,7 +210,7 @@ def _plain(call: ast.Call, key: str, value: Any) -> None:
             for item in value.values():
                 _plain(call, key, item)
         case _:
-            raise _error(call, f"{key} is a {type(value).__name__}, which no step takes")
+            raise _error(call, f"{key} is {class_of(value)}, which no step takes")
 
 
 def _nearest(name: str, known: Iterable[str] | Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias, TypeVar
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_schedule.arguments import check_hint, closed_fields, is_count
-from neptune_lab.strict.console import shown
+from neptune_lab.strict.console import class_of, shown
 from neptune_lab.strict.values import check_choice, check_switch
 from neptune_lab.target import DEFAULT, MATRIX_UNITS, Target
 
@@ -178,7 +178,7 @@ def config_of(template: str, kind: type[Config], config: TileConfig | None) -> C
         return config
     if not issubclass(kind, type(config)):
         raise ScheduleError(
-            f"template {template!r} takes a {kind.__name__}, got a {type(config).__name__}",
+            f"template {template!r} takes a {kind.__name__}, got {class_of(config)}",
             help='give template="split_k_update", which takes a SplitKConfig, or leave splits out',
         )
     return kind(**{field.name: getattr(config, field.name) for field in fields(config)})

@@ -25,6 +25,7 @@ from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.validate.compare import Difference, Wanted, expectations, may_remove
 from neptune_lab.pipeline.validate.data import data_sets
 from neptune_lab.pipeline.validate.forms import input_dtypes, is_plain, run_triton, tile_programs, wrong_result
+from neptune_lab.strict.console import class_of
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -86,8 +87,8 @@ def bisect(
         return _bisect_kernel(program, reference, inputs)
     if type(program) is not type(reference):
         raise ScheduleError(
-            f"bisect compares a kernel with a function, or two programs of one kind; it was given a "
-            f"{type(program).__name__} and a {type(reference).__name__}",
+            f"bisect compares a kernel with a function, or two programs of one kind; it was given "
+            f"{class_of(program)} and {class_of(reference)}",
             help="such as bisect(kernel), or bisect(program, reference) with two HTile programs",
         )
     return _bisect_programs(program, reference, inputs)
@@ -96,7 +97,7 @@ def bisect(
 def _bisect_kernel(kernel: Kernel, reference: Any, inputs: Arrays | None) -> Departure | None:
     if reference is not None and (isinstance(reference, ir.Program | Program) or not callable(reference)):
         raise ScheduleError(
-            f"the reference of a kernel is a function of its inputs, not a {type(reference).__name__}",
+            f"the reference of a kernel is a function of its inputs, not {class_of(reference)}",
             help="such as bisect(kernel, lambda q, k, v: ...), which takes and returns arrays",
         )
     definition = kernel.schedule.definition
