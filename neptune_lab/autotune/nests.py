@@ -196,6 +196,7 @@ def nest_chains(operator: Operator, *, pad_rows: bool = False) -> tuple[NestChai
 
 
 def _nest_chain(program: Program, dims: Dimensions, blocks: Mapping[str, Block], nest: NestPlan) -> NestChain:
+    """The nest as a chain of computations over named loops, as the cost model reads it."""
     members = [
         b
         for b in blocks.values()

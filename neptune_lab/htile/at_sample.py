@@ -46,6 +46,7 @@ class AtSample:
         return known[1]
 
     def _node(self, node: Any) -> Any:
+        """A node with numbers in place of sizes; the same object if it has none."""
         match node:
             case ir.Name(name=name) if name in self.sample:
                 return ir.Int(self.sample[name])

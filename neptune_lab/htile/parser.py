@@ -111,6 +111,7 @@ class _Program:
         return reader.program()
 
     def _kernel(self, reader: Reader, labels: Labels) -> Kernel:
+        """A kernel: its grid, its launch hints, its label, and the statements in the lines below."""
         first = reader.expect("kernel")
         name = reader.name("the kernel")
         reader.expect("grid")

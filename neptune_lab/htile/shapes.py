@@ -221,6 +221,7 @@ def _known(dtype: str) -> str:
 
 
 def _check_elementwise(op: str, operands: list[str], dtype: str) -> None:
+    """Raises TileError unless an operation's operands and result have the dtypes that it takes."""
     # Formal statement: op : d x ... x d -> d for one numeric d; comparisons d x d -> bool; where bool x d x d -> d.
     kind = operation(op).kind
     signature = f"{op}({', '.join(operands)}) -> {dtype}"

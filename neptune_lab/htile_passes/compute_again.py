@@ -71,6 +71,8 @@ def compute_again(program: ir.Program) -> ir.Program:
 
 
 def _kernel(kernel: ir.Kernel, program: ir.Program, fresh: Callable[[ir.Tensor, tuple[int, ...]], str]) -> ir.Kernel:
+    """The kernel with what its reduction reads computed again after it, if all that it would hold across the reduction
+    does not fit the registers, and the narrower inputs do; else the kernel itself."""
     body = [stmt for stmt in kernel.body if isinstance(stmt, ir.Store)]
     reducing = [n for n, s in enumerate(body) for e in expressions(s) if isinstance(e, ir.Reduce)]
     others = any(isinstance(e, ir.Dot | ir.Gather) for s in body for e in expressions(s))

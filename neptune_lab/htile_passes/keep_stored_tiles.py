@@ -170,6 +170,14 @@ def _as_loaded(chip: ir.Access, tensor: ir.Tensor, env: Env) -> ir.TileExpr:
 def _keep(
     kernel: ir.Kernel, names: dict[str, str], stored: dict[str, ir.Access], tensors: Mapping[str, ir.Tensor]
 ) -> ir.Kernel:
+    """The kernel with each tile of `names` on chip: loaded before its first read if it is read first, else kept as it
+    is stored; a tile that no loop moves is stored once, after its last value.
+
+    Args:
+        names: by tensor, the name of its tile on chip.
+        stored: by tensor, the access that is stored and read.
+        tensors: all tensors, by name.
+    """
     dot_operands = _dot_operands(kernel)
 
     def visit(expr: ir.TileExpr, env: Env) -> ir.TileExpr:

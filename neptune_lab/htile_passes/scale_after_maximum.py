@@ -40,6 +40,7 @@ def scale_after_maximum(program: Program) -> Program:
 
 
 def _kernel(kernel: Kernel, program: Program) -> Kernel:
+    """The kernel with positive factors of what a maximum reads applied to the maximum instead."""
     largest = Magnitudes(program)
     stores_of: dict[str, list[Store]] = {}
     for store in stores(kernel.body):

@@ -154,6 +154,7 @@ class Consumer:
         self._await_next(left)
 
     def _steady_state(self, body: Body, left: IndexExpr) -> None:
+        """One iteration: the products of this tile run while the values of the one before it are computed."""
         ctx, this = self.ctx, body.part
         self._fresh(this)
         if self.ping_pong:

@@ -217,6 +217,12 @@ def _warps(
     *,
     staged: bool,
 ) -> _Warps:
+    """Emits the functions of the producer, of the consumers, and of a relay if the code of two consumers is one.
+
+    Args:
+        depth: how many tiles of resident operands are in shared memory.
+        staged: whether outputs are stored through shared memory.
+    """
     helpers: dict[str, dict[str, None]] = {}
     columns = shape_of(structure.first.leading[0].store.target, program)[1]
     shared = plan_shared_memory(program, structure, UniqueNames(taken), options, depth)

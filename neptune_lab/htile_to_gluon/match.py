@@ -123,6 +123,11 @@ def _tile_of(program: ir.Program, part: LoopPart, *, downward: bool) -> LoopPart
 def _parts(
     program: ir.Program, kernel: ir.Kernel, bounds: DataBounds
 ) -> tuple[tuple[ir.Store, ...], tuple[LoopPart, ...], tuple[ir.Store, ...]]:
+    """The statements before the loops, the loops of a nest that masks cut into parts, and the statements after them.
+
+    Raises:
+        UnsupportedKernel: the kernel has another form.
+    """
     loops = [stmt for stmt in kernel.body if isinstance(stmt, ir.For)]
     if not loops:
         raise UnsupportedKernel("it has no loop")
@@ -185,6 +190,17 @@ def _tile(rest: list[ir.Stmt], signature: list[str]) -> tuple[ir.For | None, tup
 def _part(
     program: ir.Program, loop: ir.For | None, body: tuple[ir.Store, ...], constant: set[str], envs: Sequence[Env]
 ) -> LoopPart:
+    """One part of the loop: products with a left operand that it does not change, values of them, products of these
+    that accumulate, and what comes after.
+
+    Args:
+        loop: None: the body of a single iteration.
+        constant: tensors that do not change in the loop.
+        envs: ranges of the grid's variables.
+
+    Raises:
+        UnsupportedKernel: the body has another form.
+    """
     leading: list[Product] = []
     trailing: list[Product] = []
     middle: list[ir.Store] = []
@@ -346,6 +362,8 @@ def _operands(product: Product) -> Iterator[ir.TileExpr]:
 
 
 def _check_tile(program: ir.Program, rows: int, expr: ir.TileExpr, name: str, dtypes: tuple[str, ...]) -> None:
+    """Raises UnsupportedKernel unless an expression is one that consumers compute: rows split among warp groups, in one
+    of these dtypes."""
     shape = shape_of(expr, program)
     if dtype_of(expr, program) not in dtypes and not isinstance(expr, ir.Literal):
         raise UnsupportedKernel(f"{name} computes in {dtype_of(expr, program)}; expected one of {', '.join(dtypes)}")

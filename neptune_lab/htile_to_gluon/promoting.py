@@ -99,6 +99,7 @@ class PromotingConsumer(Consumer):
             self._store(stmt)
 
     def _store(self, stmt: Store) -> None:
+        """A statement; sums of weights and their total are kept for each thread, and added up at the end."""
         ctx, target = self.ctx, stmt.target.tensor
         if target not in self.sums and target not in self.totals:
             super()._store(stmt)
@@ -208,6 +209,7 @@ class PromotingConsumer(Consumer):
         super()._start_leading(this, more)
 
     def _left(self, product: Product) -> None:
+        """Converts a left operand to 8 bits: as it is, in halves of its keys, or with the rest that rounding leaves."""
         if self.structure.in_halves is None and not product.exact:
             super()._left(product)
             return

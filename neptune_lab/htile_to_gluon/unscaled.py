@@ -202,6 +202,7 @@ def _softmax(program: ir.Program, structure: Structure) -> _Softmax | None:
 
 
 def _in_part(program: ir.Program, structure: Structure, part: LoopPart) -> _Softmax | None:
+    """The roles of the values of one part, if it is a softmax of scores times a constant; else None."""
     values = {stmt.target.tensor: stmt.value for stmt in part.middle}
     weights = [_of_weights(product.a) for product in part.trailing]
     if len(part.leading) != 1 or len(weights) != 1 or weights[0] is None or len(values) != len(part.middle):

@@ -38,6 +38,11 @@ def _widen(emitted: ExpressionText) -> ExpressionText:
 
 
 def _apply(ctx: Context, expr: Elementwise, operands: list[ExpressionText], dtype: str) -> ExpressionText:
+    """The text of an operation on operands that are emitted already.
+
+    Args:
+        dtype: that the operands are computed in.
+    """
     op = expr.op
     if op in ("floordiv", "floormod"):
         return _floored(op, expr, operands, ctx)

@@ -243,6 +243,7 @@ def _reduce(ctx: Context, expr: ir.Reduce) -> ExpressionText:
 
 
 def _dot(ctx: Context, expr: ir.Dot) -> ExpressionText:
+    """A product of tiles: by the matrix unit, in float32 by elements if an extent is 1, with what one dtype needs."""
     rank = len(ctx.shape(expr.a))
     dtype = ctx.dtype(expr.a)
     left = fill_padding(ctx, expr.a, emit(ctx, expr.a), rank - 1, 0, dtype)

@@ -40,6 +40,14 @@ def write_launcher(
     scratch: bool,
     dependent: bool,
 ) -> None:
+    """Writes the plain function that allocates results and launches the kernels.
+
+    Args:
+        entry: its name.
+        launches: each launched kernel, with those that are in the same launch, and its source.
+        scratch: whether a kernel makes descriptors on the GPU, which takes an allocator.
+        dependent: whether each kernel may start while the one before it ends.
+    """
     names = UniqueNames({entry, *(source.name for _, source in launches)})
     arguments = {name: names.fresh(name) for name in program.inputs}
     out.plain(f"def {entry}({', '.join(arguments.values())}):", *signature(program))

@@ -167,6 +167,7 @@ def _rolling_loop(path: Path, loops: tuple[Loop, ...], rolling: str) -> _Roll | 
 def _computed(
     trace: TagTrace, writes: tuple[Judged, ...], at: At, frames: tuple[Frame, ...]
 ) -> tuple[PlayedTensor, ...]:
+    """The tensors that the writes of a trace fill, with their elements at each frame and the kind of their values."""
     program = trace.program
     tagged = {b.name for b in program.buffers if b.tagged}
     shapes = {b.name: b.shape for b in program.buffers}

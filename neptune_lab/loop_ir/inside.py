@@ -99,6 +99,8 @@ def reads_of(block: Block) -> tuple[Guarded, ...]:
 
 @lru_cache(maxsize=4096)
 def _check_block_bounds(block: Block, loops: Extents, buffers: tuple[Buffer, ...]) -> None:
+    """Raises ScheduleError unless a block's iterations are bound to loops around it and run inside their extents, and
+    all that it reads and writes is inside the buffers."""
     names = {it.name for it in block.iters}
     around = {var for var, _ in loops}
     if len(names) != len(block.iters):
@@ -178,6 +180,7 @@ def _check_access(
     domain: IterationDomain,
     loops: Extents,
 ) -> None:
+    """Raises ScheduleError unless an access is inside its buffer at every iteration at which `conditions` hold."""
     shape = buffers[access.buffer].shape
     if len(shape) != len(access.indices):
         raise ScheduleError(

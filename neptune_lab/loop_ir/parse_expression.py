@@ -57,6 +57,7 @@ class ExpressionReader:
         return Load(item.name.name, tuple(self.scalar(part) for part in item.parts))
 
     def _call(self, call: Call) -> Expr:
+        """The expression of a call: a literal, a previous value, a choice, a cast or an operation of the table."""
         function = call.function
         if call.named:
             self._refuse(call, "no named arguments")

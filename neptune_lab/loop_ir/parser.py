@@ -105,6 +105,7 @@ class _Body:
         raise refusal(reader.token, "for, or block with the store in its body")
 
     def _loop(self, reader: Reader, row: Nested, extents: dict[str, int]) -> Loop:
+        """A loop, or several that one line writes as a grid."""
         reader.expect("for")
         names = reader.names("a loop variable")
         reader.expect("in")

@@ -130,6 +130,7 @@ def _store_text(block: Block, loops: tuple[tuple[str, int], ...], tagged: frozen
 def _store_lines(
     store: Store, env: dict[str, Expr], extents: dict[str, int], tagged: frozenset[str], pad: str
 ) -> list[str]:
+    """The lines of a store: one, or several if it is too long."""
     indices = tuple(simplify(substitute(i, env), extents) for i in store.indices)
     value = _short(substitute(store.value, env), extents)
     target = _access(store.buffer, indices, tagged)

@@ -74,11 +74,13 @@ def _divided(a: ValueRange, b: ValueRange) -> ValueRange:
 
 
 def even_power(a: ValueRange, exponent: float) -> ValueRange:
+    """The range of `a` to an even power above 0."""
     ends = [bounded_power(abs(a.low), exponent), bounded_power(abs(a.high), exponent)]
     return ValueRange(0.0 if a.low <= 0 <= a.high else min(ends), max(ends))
 
 
 def power(base: ValueRange, exponent: float | None) -> ValueRange:
+    """The range of a power; `exponent` is None if it is not known."""
     if exponent is None:
         return ValueRange(0.0) if base.low >= 0 else ANY
     if exponent > 0 and exponent % 2 == 0:
@@ -91,6 +93,7 @@ def power(base: ValueRange, exponent: float | None) -> ValueRange:
 
 
 def bounded_power(base: float, exponent: float) -> float:
+    """A power, infinity if it overflows."""
     try:
         return base**exponent
     except OverflowError:

@@ -276,6 +276,11 @@ def _check_covered(
     writer: Block,
     shared: tuple[Loop, ...],
 ) -> None:
+    """Raises ScheduleError unless all that a block reads was written, where both blocks share the loops `shared`.
+
+    Args:
+        conditions: what holds where the value of the read is used.
+    """
     wanted = _side(reader, read.indices, places.extents(reader))
     written, around = _written(places, writer), frozenset(x.var for x in shared)
     missing = uncovered(wanted, written, around)

@@ -169,6 +169,11 @@ def check_range(loop: ScalarLoop) -> str:
 
 
 def _run(loop: ScalarLoop) -> str:
+    """Compares the rolling and the split form with the definition, in float32, and says how.
+
+    Raises:
+        RepairError: they differ by more than the definition itself differs at values a rounding away.
+    """
     run = _Run(loop)
     rng = np.random.default_rng(_SEED)
     for leaf in leaves_of(loop):

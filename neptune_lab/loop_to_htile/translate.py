@@ -95,6 +95,11 @@ def _kernel_name(program: Program, nest: Stmt, n: int, taken: list[str]) -> str:
 
 
 def _kernel(program: Program, nest: Stmt, name: str) -> Kernel:
+    """The kernel of a nest: its bound loops are the grid, the rest is the body.
+
+    Raises:
+        TileError: a grid axis below a used one is free, or a hint stands at a loop that is no launch.
+    """
     grid: dict[str, tuple[str, int]] = {}
     notes: dict[str, str | int] = {}
     body: tuple[Stmt, ...] = (nest,)
@@ -188,6 +193,15 @@ def tileable_nest(stmt: Stmt) -> tuple[Block, tuple[Loop, ...]] | None:
 
 
 def _store(program: Program, block: Block, inner: dict[str, int], outer: dict[str, int]) -> Store:
+    """The tile statement of a block: its iterations inside the program become dimensions of the tile or are folded.
+
+    Args:
+        inner: extents of the loops that become dimensions, by variable.
+        outer: extents of the grid's axes and of loops that stay.
+
+    Raises:
+        TileError: the block folds along what it stores, runs along what it does not index, or its tile is too large.
+    """
     nest = TileableNest(block.name, inner, {**outer, **inner})
     env = {it.name: it.binding for it in block.iters}
     folded: list[str] = []

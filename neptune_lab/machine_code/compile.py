@@ -146,6 +146,11 @@ def _key(spec: KernelSpec, architecture: Architecture) -> str:
 
 
 def _compile(spec: KernelSpec, architecture: Architecture) -> MachineCode:
+    """Compiles a kernel in a process of its own, which sees no GPU.
+
+    Raises:
+        MachineCodeError: Triton or a tool of its compiler refuses it, or the process ends.
+    """
     if not _child:
         folder = cache_directory() / "machine_code"
         _child.append(

@@ -33,6 +33,11 @@ def lengths_of(batch: int, heads: int, seq: int | None, head_dim: int, options: 
 
 
 def checked_sizes(sizes: dict[str, Any]) -> Params:
+    """The sizes as integers.
+
+    Raises:
+        DefinitionError: one is not a positive integer.
+    """
     positive(**sizes)
     return {name: int(size) for name, size in sizes.items()}
 

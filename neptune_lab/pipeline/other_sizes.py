@@ -70,6 +70,7 @@ class OtherSizes:
         return found
 
     def _found(self, shapes: tuple[Shape, ...]) -> Kernel:
+        """The kernel for tensors of these shapes: one for all sizes that is there, a new one, or one of their own."""
         for kernel in self._for_all:
             if _takes(kernel, shapes):
                 return kernel

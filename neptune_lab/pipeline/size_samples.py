@@ -57,6 +57,11 @@ class Tiling:
 
 
 def tiling_of(nests: tuple[NestConfig, ...], role: str) -> Tiling:
+    """How the tiles of the nests cut a size.
+
+    Args:
+        role: of the size, as for `compile_for_sizes`.
+    """
     if not role:
         return Tiling(1, 1, 1)
     rows = {nest.block_q for nest in nests if nest.block_q > 1}
@@ -68,6 +73,7 @@ def tiling_of(nests: tuple[NestConfig, ...], role: str) -> Tiling:
 
 
 def lengths_of(tilings: Mapping[str, Tiling]) -> dict[str, tuple[int, ...]]:
+    """The lengths of each size at which a kernel is checked, by name."""
     return {name: tiling.lengths(1, 0) for name, tiling in tilings.items()}
 
 

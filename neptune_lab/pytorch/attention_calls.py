@@ -40,6 +40,7 @@ class AttentionCall:
 
     @cached_property
     def key(self) -> str:
+        """A digest of all that the kernel depends on but its tensors."""
         mods = [None if mod is None else mod.key for mod in (self.score_mod, self.mask_mod)]
         counts = self.scales, self.captured, self.packed
         return digest_of(("attention", mods, self.enable_gqa, self.scale, tuple(self.extras), counts))
@@ -64,6 +65,7 @@ class AttentionCall:
         return (*mods, self.enable_gqa, self.scale, self.extras)
 
     def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """`out`, in the order of q's dimensions in memory, and what `extras` asks for."""
         from neptune_lab.pytorch.flex_attention import _attend
 
         (q, k, v), scales, captured, places = self._parts(tensors)
@@ -78,6 +80,11 @@ class AttentionCall:
         return [with_strides(out, strides_like(out.shape, q)), *rest]
 
     def fake(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Empty tensors like those that `run` returns.
+
+        Raises:
+            LaunchError: the call is refused, whatever the values are.
+        """
         (q, k, v), _, captured, _ = self._parts(tensors)
         refuse_recording({f"tensor {n} of a call": tensor for n, tensor in enumerate(tensors)})
         for tensor in captured:

@@ -171,6 +171,12 @@ def _compiled(
     device: torch.device,
     place: Any = None,
 ) -> Compiled:
+    """The kernel of a problem: from memory, from the disk, or compiled now, and kept in both.
+
+    Args:
+        key: of the disk, by the mods' state; None: it cannot be told.
+        place: as in `attention.general`.
+    """
     from neptune_lab.records import workload_key
 
     made = definition_of(problem, score_mod, mask_mod, reading, place)

@@ -294,6 +294,7 @@ _MOST_CODES = 4096
 
 
 def code_of(code: CodeType) -> _Code:
+    """What is known about a function's code, examined once."""
     examined = _codes.get(id(code))
     if examined is None:
         if len(_codes) >= _MOST_CODES:

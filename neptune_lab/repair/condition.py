@@ -84,6 +84,11 @@ def free_conditions(g: Expr, producers: Sequence[Symbol]) -> Expr:
 
 
 def _free_choice(node: Piecewise, producers: Sequence[Symbol]) -> Expr:
+    """A choice with the producers' share taken out of its branches.
+
+    Raises:
+        RepairError: the branches do not share it.
+    """
     pairs = cast("list[tuple[Expr, Any]]", [tuple(pair.args) for pair in cast("tuple[Any, ...]", node.args)])
     pairs = [(free_conditions(value, producers), _free_truth(condition, producers)) for value, condition in pairs]
     values = [value for value, _ in pairs]

@@ -62,6 +62,13 @@ def parse(source: str, what: str = "g") -> Expr:
 
 
 def _build(node: ast.expr, source: str, what: str, depth: int) -> Expr:
+    """The expression of a node of Python's syntax tree.
+
+    Args:
+        source: the whole text, for messages.
+        what: what the text is, for messages.
+        depth: of the node in the tree.
+    """
     if depth > _DEEPEST_TEXT:
         refuse(f"{what} nests deeper than {_DEEPEST_TEXT} levels", source)
 
@@ -124,6 +131,11 @@ def _power(base: Expr, exponent: Expr) -> Expr:
 
 
 def exact(value: float, source: str, what: str = "g") -> Expr:
+    """The rational number that a float is written as.
+
+    Raises:
+        RepairError: it is not finite.
+    """
     if value != value or value in (float("inf"), float("-inf")):
         refuse(f"{what} holds {value}, which is not a finite number", source)
     return Rational(repr(value))

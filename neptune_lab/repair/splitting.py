@@ -26,16 +26,20 @@ class Roles:
 
     @classmethod
     def of(cls, producers: Iterable[Symbol], inputs: Iterable[Symbol]) -> Roles:
+        """The roles of these symbols."""
         return cls(frozenset(producers), frozenset(inputs))
 
     def has_r(self, expr: sp.Basic) -> bool:
+        """Whether an expression reads a producer."""
         return not self.producers.isdisjoint(cast("set[Symbol]", expr.free_symbols))
 
     def has_c(self, expr: sp.Basic) -> bool:
+        """Whether an expression reads an input."""
         return not self.inputs.isdisjoint(cast("set[Symbol]", expr.free_symbols))
 
 
 def args_of(expr: Expr) -> list[Expr]:
+    """The operands of an expression."""
     return [cast(Expr, arg) for arg in expr.args]
 
 

@@ -124,6 +124,15 @@ def prove_supplied(
 def _solved(
     question: RepairProblem, h: str, shown: Mapping[str, str], falling: set[str], *, unproved: bool
 ) -> RepairTerm:
+    """A user's h as a repair term.
+
+    Args:
+        falling: producers whose values only fall.
+        unproved: whether to accept it without a proof.
+
+    Raises:
+        WrongRepair: it is not proved, with a counterexample if there is one.
+    """
     names = _names(question, shown)
     expr = read_h(h, names)
     problem = separate(question)

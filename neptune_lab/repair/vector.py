@@ -80,6 +80,11 @@ def solve_vector(
 
 @lru_cache(maxsize=512)
 def _solve(question: RepairProblem) -> VectorRepair:
+    """The vector repair of a sum, with `r` and `r_now` in the problem's own symbols.
+
+    Raises:
+        RepairError: the reducer is no sum, or the terms close under no small family.
+    """
     if question.reducer != "sum":
         raise RepairError(
             f"a vector repair carries sums, and the reducer is {question.reducer}",

@@ -147,6 +147,11 @@ class _Rewrite:
                 raise Unknown
 
     def _lines(self, arguments: list[str]) -> list[str]:
+        """The text of the function that launches at once, and leaves to the launcher what differs from the usual.
+
+        Raises:
+            Unknown: the launcher has a form that this one is not written for.
+        """
         sizes, before, allocations, launches, returned = self._statements()
         outputs = [node.id for node in returned]
         if not set(outputs) <= allocations.keys():

@@ -99,6 +99,7 @@ def operator_library() -> Any:
 
 
 def _register(kernel: LoadedKernel, name: str, launch: Callable[..., Any], autograd: Autograd | None) -> OpOverload:
+    """Registers a kernel as an operator of torch, with a fake implementation, and with `autograd` a backward pass."""
     import torch
 
     spec = kernel.spec

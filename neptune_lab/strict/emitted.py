@@ -104,6 +104,8 @@ def check_emitted(text: str, error: Refusal) -> None:
 
 
 def _problems(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
+    """What a module has that an emitted module cannot have, with the place: other imports and statements, and names
+    that it does not define."""
     modules: set[str] = set()
     known = set(_BUILTINS)
     for statement in tree.body:

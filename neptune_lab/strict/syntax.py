@@ -251,6 +251,7 @@ class Reader:
         return Group(tuple(items), token), levels + 1
 
     def _named(self, word: Word, around: int) -> tuple[Syntax, int]:
+        """A word with what follows it: an item, a call, or nothing; and how deep it nests."""
         if self.accept("["):
             parts, levels = [], 0
             while not self.at("]"):

@@ -93,6 +93,7 @@ def _built(
     read_orders: tuple[tuple[int, ...], ...],
     output_orders: tuple[tuple[int, ...], ...],
 ) -> Extract:
+    """The operations of a region as a graph of their own, with inputs and outputs in the given orders of dimensions."""
     graph = torch.fx.Graph()
     env: dict[Node, Node] = {}
     orders = dict(zip(read, read_orders, strict=True))

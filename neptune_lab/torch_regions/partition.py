@@ -111,6 +111,7 @@ def all_apart(graph: torch.fx.Graph, reason: str) -> Partition:
 
 
 def _region(group: Sequence[Node], name: str, hidden: Collection[Node], symbols: Symbols | None) -> Region | Apart:
+    """A group of operations as a region with a kernel, or why its operations stay apart."""
     names, holds = tuple(n.name for n in group), chains(group)
     extract = extracted(group, hidden)
     before = traffic_apart(group)

@@ -103,6 +103,7 @@ def number_at(value: Any, values: Mapping[str, int]) -> Any:
 
 
 def _at(graph: torch.fx.Graph, values: Mapping[str, int]) -> torch.fx.Graph:
+    """A copy of a graph with numbers in place of its symbols."""
     made = torch.fx.Graph()
     env: dict[Node, Any] = {}
     tensors = [t for node in graph.nodes for t in tensors_of(node)]

@@ -158,6 +158,15 @@ def _exported(
     decomposition: Callable[[Any], Callable[..., Any] | None],
     settled: set[_Operations] | None = None,
 ) -> torch.export.ExportedProgram:
+    """The graph of a function, in operations that have lowerings or are taken apart into such.
+
+    Args:
+        decomposition: how an operation is taken apart; None: it stays.
+        settled: the graphs, as sets of operations, that no further pass changes; this one is added if none does.
+
+    Raises:
+        DefinitionError: the function cannot be traced; the message has torch's reason.
+    """
     module = _Called(function).eval() if not isinstance(function, torch.nn.Module) else _Called(function)
     if isinstance(function, torch.nn.Module):
         module.training = function.training
@@ -276,6 +285,11 @@ def first_line(text: str) -> str:
 
 
 def _graph(exported: torch.export.ExportedProgram, tensors: Sequence[str]) -> Graph:
+    """The exported program as a `Graph`.
+
+    Raises:
+        DefinitionError: it holds something else than tensors, or changes an input.
+    """
     signature = exported.graph_signature
     constants = {**exported.state_dict, **exported.constants}
     held: dict[str, torch.Tensor] = {}

@@ -173,6 +173,11 @@ def _placeholders(graph: Graph) -> dict[str, torch.fx.Node]:
 
 
 def _lower_node(stages: Stages, node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> None:
+    """Adds the stages of one operation of the graph, and its result to `values`.
+
+    Raises:
+        DefinitionError: there is no lowering for it, or not with these arguments.
+    """
     line = line_of_node(node)
     if node.target is operator.getitem:
         source, index = node.args

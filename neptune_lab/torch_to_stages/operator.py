@@ -151,6 +151,11 @@ def _operator(
     draw: Callable[[np.random.Generator], Any] | None,
     caller: SourceLine | None,
 ) -> Operator:
+    """The operator of a traced graph; indices have 64 bits if 32 do not hold what it computes with them.
+
+    Raises:
+        DefinitionError: no result depends on an input, or an operation or a dtype is not supported.
+    """
     plain = title if title.isidentifier() else "function"
     made = lowered(graph)
     program = made.stages.program(plain, made.results)

@@ -54,6 +54,11 @@ def from_json(text: str) -> Trace:
 
 
 def _from_data(data: Any) -> Trace:
+    """The record of JSON data, upgraded if it is older.
+
+    Raises:
+        TraceError: it is no record, or its lines do not fit.
+    """
     if not isinstance(data, dict):
         raise TraceError(
             "not a record: expected an object with a field 'schema'",

@@ -53,6 +53,7 @@ def _dangling(lines: tuple[Line, ...], above: set[str], stages: set[str], where:
 
 
 def _kernel_problems(trace: Trace) -> Iterator[str]:
+    """What is wrong with the links of a record's tile programs and of its Triton source, a sentence each."""
     kernel = trace.kernel
     assert kernel is not None
     stages = {line.origin for line in trace.operator.definition}

@@ -141,6 +141,7 @@ class Simplifier:
                 return expr
 
     def _identity(self, expr: ir.Elementwise) -> ir.TileExpr:
+        """An operation of which an operand is a literal or both are equal, by an identity that holds for floats."""
         dtype = expr.dtype
         match expr.op, expr.args:
             case "where", (_, a, b) if a == b:

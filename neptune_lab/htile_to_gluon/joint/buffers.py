@@ -38,6 +38,7 @@ class Held:
 
 
 def held_tile(program: ir.Program, access: ir.Access, names: UniqueNames) -> Held:
+    """Shared memory for a tile that a program keeps, with new names for the buffer and its barrier."""
     made = (names.fresh(f"{access.tensor}_{what}") for what in ("held", "ready", "own"))
     shape = shape_of(access, program)
     apart = leaves_rows(program.tensor(access.tensor), shape[0])
@@ -45,6 +46,7 @@ def held_tile(program: ir.Program, access: ir.Access, names: UniqueNames) -> Hel
 
 
 def ring_of(program: ir.Program, product: Product, names: UniqueNames) -> RingBuffer:
+    """The ring buffer of the right operand of a product, with new names."""
     shape, dtype = shape_of(product.b, program), dtype_of(product.b, program)
     apart = leaves_rows(program.tensor(product.b.tensor), shape[0])
     return RingBuffer(

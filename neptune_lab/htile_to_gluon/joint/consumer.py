@@ -81,6 +81,8 @@ class JointConsumer:
     # -- a step ---------------------------------------------------------------------------------------------
 
     def _step(self, this: LoopPart) -> None:
+        """One tile of queries: both products, the values between them, then what they add to the sums.  While a product
+        runs, values of the one before it are computed."""
         ctx, plan = self.ctx, self.plan
         first, second = this.leading
         early, late = plan.trailing(this)

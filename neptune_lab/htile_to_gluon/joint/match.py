@@ -179,6 +179,16 @@ class _Nests:
 def _joint(
     program: ir.Program, kernel: ir.Kernel, other: ir.Kernel, diagonals: Diagonals | None, pairs: Pairs | None
 ) -> Joint:
+    """The two nests as one kernel.
+
+    Args:
+        kernel: the nest over queries, which sums up gradients of keys and values.
+        other: the nest over keys, whose sum is the gradient of the queries.
+        diagonals, pairs: the further sum that the kernel stores, if there is one.
+
+    Raises:
+        UnsupportedKernel: they have another form, or compute different tiles.
+    """
     flat, around = _without_loop_around(kernel)
     program, flat, of_mine = exchanged(program, flat)
     program, nest, of_theirs = exchanged(program, other)
@@ -339,6 +349,7 @@ def _outer(access: ir.Access) -> tuple[ir.IndexExpr, ...]:
 
 
 def _check_form(program: ir.Program, kernel: ir.Kernel, mine: Structure, theirs: Structure) -> None:
+    """Raises UnsupportedKernel unless the nests have the products, sums, tiles and dtypes that the joint kernel has."""
     counts = [(len(s.first.leading), len(s.first.trailing)) for s in (mine, theirs)]
     if counts != [(2, 2), (2, 1)] or mine.eights or theirs.eights or mine.promoted or theirs.promoted:
         raise UnsupportedKernel(f"{kernel.name} has other products than two of scores and two sums")

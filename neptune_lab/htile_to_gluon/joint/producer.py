@@ -72,6 +72,7 @@ def each_tile(ctx: GluonContext, plan: Plan, body: Callable[[LoopPart], None]) -
 
 
 def _copies(ctx: GluonContext, plan: Plan, this: LoopPart) -> None:
+    """The copies of one tile: queries and their cotangents, further squares, and the vectors that come with them."""
     copy, following = ctx.helper("_copy_in"), ctx.helper("_next")
     tiles = [(ring, product.b, product.store, 2) for ring, product in zip(plan.rings, this.leading, strict=True)]
     reader = this.leading[0].store

@@ -40,6 +40,7 @@ THREAD_BINDING = 1  # IterVar kind of a thread axis
 
 
 def first_line(error: BaseException) -> str:
+    """What an error of TVM says, without its trace: the line of its message, else its last line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     for line in lines:
         if line.startswith("Error message:"):

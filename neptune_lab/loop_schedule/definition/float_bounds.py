@@ -93,6 +93,7 @@ class Bounds:
         return max(abs(found.low), abs(found.high))
 
     def _of(self, expr: Expr) -> ValueRange:
+        """The range of an expression, by its form."""
         match expr:
             case Const(value):
                 return ValueRange(float(value), float(value))

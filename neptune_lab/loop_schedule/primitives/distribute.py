@@ -136,6 +136,11 @@ def _is_rounded(program: Program, expr: Expr) -> bool:
 
 
 def _distributed(program: Program, found: Contraction, n: int, terms: _Sum) -> Outcome:
+    """The program with the product of a sum written as the sum of two products.
+
+    Args:
+        n: which factor is the sum.
+    """
     block = found.block
     made: list[Block] = []
     buffers: list[Buffer] = []

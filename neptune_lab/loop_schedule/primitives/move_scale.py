@@ -181,6 +181,11 @@ def _shrinks(bounds: Bounds, scaled: _Scaled) -> bool:
 
 
 def _moved(program: Program, found: Contraction, n: int, scaled: _Scaled) -> Outcome:
+    """The program with a scale of a product's factor applied to the product's sum.
+
+    Args:
+        n: which factor is scaled.
+    """
     block = found.block
     name = new_name(program, f"{block.name}_unscaled")
     sources = [(name, block.name)]

@@ -175,6 +175,7 @@ def _forward(op: Operator, program: Program) -> Operator:
 
 
 def _backward(op: Operator, forward: Operator, passes: Passes, wrt: tuple[str, ...]) -> Operator:
+    """The operator of a backward pass; its random inputs have the values that the forward pass keeps."""
     program = passes.backward
     inputs = _specs(program, program.inputs)
 

@@ -79,6 +79,7 @@ class Tile(np.ndarray):
 
 
 def tile(value: Any) -> Tile:
+    """A value as a tile, whose first dimension is that of the sets of inputs."""
     array = np.asarray(value)
     return (array if array.ndim else array.reshape(1)).view(Tile)
 
@@ -97,6 +98,7 @@ def aligned(values: Iterable[Any], rank: int = 0) -> list[Any]:
 
 
 def of_rank(value: np.ndarray, rank: int) -> np.ndarray:
+    """A tile with further dimensions of one element behind that of the sets."""
     array = value.view(np.ndarray)
     shape = array.shape
     return array if len(shape) == rank else array.reshape(shape[:1] + (1,) * (rank - len(shape)) + shape[1:])
@@ -126,6 +128,11 @@ def _wide(offsets: Any) -> Any:
 
 
 def load(pointer: Any, mask: Any = None, other: Any = None, **_: Any) -> Tile:
+    """`tl.load`; elements that the mask hides are `other`, else NaN.
+
+    Raises:
+        IndexError: it reads outside of the tensor.
+    """
     memory = pointer.memory
     if mask is None:
         offsets = np.asarray(tile(pointer.offsets))
@@ -156,6 +163,11 @@ def _every(memory: Memory, rank: int) -> np.ndarray:
 
 
 def store(pointer: Any, value: Any, mask: Any = None, **_: Any) -> None:
+    """`tl.store`.
+
+    Raises:
+        IndexError: it writes outside of the tensor.
+    """
     memory = pointer.memory
     given = (tile(pointer.offsets), tile(memory.dtype.convert(value)), tile(True if mask is None else mask))
     offsets, values, keep = aligned(given)

@@ -102,6 +102,7 @@ class _Machine:
         return array.astype(dtype)
 
     def stage(self, block: Block) -> None:
+        """Computes a stage for all sets of inputs at once."""
         kept = [it for it in block.iters if it.kind == "spatial"]
         folded = [it for it in block.iters if it.kind == "reduce"]
         axes = [it.name for it in (*kept, *folded)]

@@ -95,6 +95,8 @@ def _shapes_of_steps(scheduled: Schedule, sizes: Sizes) -> Iterator[str]:
 
 
 def _connected(*programs: Program) -> Sizes:
+    """The dimensions of all programs: axes and iterations of one dimension are in one class, found through reads and
+    writes at plain variables.  A class is fixed if an index computes with it, or its axes have different extents."""
     classes, extents = UnionFind(), {}
     fixed: set[Any] = set()
     divided: list[tuple[Any, Any, int]] = []

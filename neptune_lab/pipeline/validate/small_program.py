@@ -85,6 +85,7 @@ def at_small_sizes(program: Program, sizes: Sizes) -> Program:
 
 
 def new_index(index: Expr, block: Block, sizes: Sizes) -> Expr:
+    """An index of the small program: the divisor of a digit of an iteration follows from the new extents."""
     match index:
         case Op("floordiv" | "floormod" as digit, (Var(name), Const(int(by)))):
             it = sizes.of(("iter", block.name, name))
