@@ -45,8 +45,9 @@ class GpuWorker:
         self.size = compilers + 1
         self._runner = runner
         self._compile_seconds, self._measure_seconds = compile_seconds, measure_seconds
-        self._measuring, self._lock = ChildProcess(env, _PRELOAD), threading.Lock()
-        self._compilers = ProcessPool(compilers, env, _PRELOAD)
+        preload = _PRELOAD if runner == RUNNER else (runner,)
+        self._measuring, self._lock = ChildProcess(env, preload), threading.Lock()
+        self._compilers = ProcessPool(compilers, env, preload)
         self._prepared: tuple[str, int] | None = None
         self._killed = threading.Event()
 

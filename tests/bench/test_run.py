@@ -222,6 +222,7 @@ def test_a_change_that_leaves_the_kernel_as_it_is_is_not_measured():
     assert repeats(made) == {same.name}
 
 
+@pytest.mark.nightly
 def test_every_variant_names_options_that_exist(monkeypatch):
     """A change may not apply to an operator; but it may not be one that `compile` has never heard of."""
     from neptune_lab.bench import ablation

@@ -141,6 +141,7 @@ def test_a_saved_page_compares_without_python(kernel, new_page, tmp_path: Path):
     expect(page.locator(".changes .numbers")).to_contain_text("1.7 times more")
 
 
+@pytest.mark.nightly
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe(after, front_end_packages, scheme):

@@ -1,6 +1,6 @@
 """Notebooks of the course in a real JupyterLab: run whole, and an exercise answered wrongly, then rightly.
 
-tests/notebooks runs all of them in a kernel; the tour stands for them here, and at night two more.
+tests/notebooks runs all of them in a kernel; here, at night, the tour and two more.
 """
 
 from __future__ import annotations
@@ -49,14 +49,8 @@ def answered(page: Page, cell: Locator, source: str) -> Locator:
     return cell.locator(".neptune-verdict")
 
 
-@pytest.mark.parametrize(
-    ("name", "widgets"),
-    [
-        ("00_tour", ".nx"),
-        pytest.param("02_algebra", ".ns", marks=pytest.mark.nightly),
-        pytest.param("05_schedules", ".nx", marks=pytest.mark.nightly),
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("name", "widgets"), [("00_tour", ".nx"), ("02_algebra", ".ns"), ("05_schedules", ".nx")])
 def test_a_notebook_runs_whole_and_its_widgets_are_drawn(page, lab, name, widgets):
     path = run_whole(page, lab, name)
     cells = [c for c in json.loads(path.read_text(encoding="utf-8"))["cells"] if c["cell_type"] == "code"]

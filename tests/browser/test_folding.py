@@ -151,6 +151,7 @@ TOPS = (
 )
 
 
+@pytest.mark.nightly
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (900, "dark")])
 def test_loops_of_a_comparison_fold_on_both_sides(live: Callable[..., LivePage], kernel: nl.Kernel, width, scheme):

@@ -73,6 +73,7 @@ def test_no_plain_key_reaches_the_page_around(live):
         page.evaluate("window.heard = []")
 
 
+@pytest.mark.nightly
 def test_an_arrow_on_the_scrubber_moves_it_and_nothing_else(live):
     drawn = live(figure1(), at("repaired"))
     scrubber = drawn.root.locator("input[aria-label=iteration]")
@@ -429,6 +430,7 @@ def test_the_header_and_the_rail_cut_nothing(new_page, attention_page, width):
         assert element.evaluate("e => e.scrollWidth <= e.clientWidth + 1"), element.inner_text()
 
 
+@pytest.mark.nightly
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("width", [1440, 1120])
 def test_the_header_of_a_live_page_cuts_nothing(live, kernel, width):

@@ -40,6 +40,7 @@ def right(out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) 
     return torch.allclose(out.double(), wanted, atol=2e-3)
 
 
+@pytest.mark.nightly
 def test_six_threads_launch_one_kernel():
     kernel = nl.compile(attention.causal(heads=2, seq=32, head_dim=16, dtype="float32"))
 

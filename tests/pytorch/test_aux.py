@@ -126,6 +126,7 @@ def test_the_operator_is_checked_natively_and_stays_one_loop(schedule):
     assert kernel.relative_error() < 1e-5
 
 
+@pytest.mark.nightly
 def test_in_a_graph():
     torch._dynamo.reset()
     q, k, v = tensors((1, 1, 16, 16))

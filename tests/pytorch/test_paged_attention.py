@@ -98,6 +98,7 @@ def test_tables_and_lengths_are_read_at_each_call(all_compilations):
     assert len(all_compilations) == 2  # int64 is another problem
 
 
+@pytest.mark.nightly
 def test_a_table_that_grows_with_its_sequences_compiles_few_kernels(all_compilations):
     """A decoding loop adds a column per page: the columns are filled up to a power of two."""
     torch.manual_seed(0)

@@ -225,6 +225,7 @@ def test_packed_sequences():
     assert error_of(found, expected) < TOLERANCE
 
 
+@pytest.mark.nightly
 def test_inside_torch_compile():
     tensors, scales = case(8, (BF16, INT8, INT8), SHAPES["plain"], ["none", "heads", "heads"])
 

@@ -205,6 +205,7 @@ def test_the_signature_is_torchs():
     assert torch.equal(positions, names)
 
 
+@pytest.mark.nightly
 def test_under_torch_compile():
     q, k, v = draw(*FOUR)
     mask = seen(20, 24)

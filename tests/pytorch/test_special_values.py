@@ -68,6 +68,7 @@ def test_powers_of_scores(exponent):
     same(nl.attention(q, k, v, score_mod=mod), flex(q, k, v, mod), 1e-3 if exponent < 0 else 2e-5)
 
 
+@pytest.mark.nightly
 def test_powers_of_positions():
     q, k, v = tensors((1, 1, 16, 16))
     for mod in (
