@@ -103,36 +103,12 @@ def launched(
     records = q.requires_grad or k.requires_grad or v.requires_grad
     if (records or (tensors and any(t.requires_grad for t in tensors))) and _recording():
         recorded = group.recorded.get(key)
-        if recorded is None:
-            return None
-        if recorded.as_they_are and _tracing() is None:
-            direct = recorded.direct
-            if direct is None:
-                direct = recorded.direct = recorded.kernel.direct_on(q.device)
-            if direct is not None:
-                return direct(q, k, v)
-        return recorded.kernel(q, k, v, *captured_inputs(recorded.captured, tensors, q.device))
+        return None if recorded is None else _launch_recorded(recorded, q, k, v, tensors)
     known = group.known.get(key)
     if known is None:
-        if not group.for_lengths or not len(of_q) == len(of_k) == len(of_v) == 4:
+        known = _known_for_lengths(group, key, (options, of_score, of_mask), q, k, v, tensors)
+        if known is None:
             return None
-        every = (_DENSE,) if strides is None else layouts_of((of_q, of_k, of_v), strides)
-        for layouts in every:
-            found = group.for_lengths.get(_family(of_q, of_k, of_v, layouts))
-            if found is not None and found.serves(of_q[2], of_k[2], tensors):
-                break
-        else:
-            return None
-        known = found.known
-        if not (tensors or known.captured or group.known) and strides is None:
-            if found.alike is None:
-                found.alike = alike((q, k, v))
-            if found.alike is not None:
-                _add(_streams, (options, of_score, of_mask), Stream(group, known, found.alike, found))
-        if found.alike is None or group.known:
-            if key == found.last:  # (new lengths would only fill the table)
-                _add(group.known, key, known)
-            found.last = key
     elif not (tensors or known.captured):
         if key == group.last:  # (a look at each tensor takes time, for nothing if each call is of another shape)
             tells = alike((q, k, v), exact=True)
@@ -140,6 +116,53 @@ def launched(
                 _add(_streams, (options, of_score, of_mask), Stream(group, known, tells, None, of_k[2]))
         group.last = key
     return _launch(known, q, k, v, tensors, of_k[2])
+
+
+def _known_for_lengths(
+    group: Group, key: Any, mods: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tensors: list[torch.Tensor]
+) -> Known | None:
+    """The kernel for all lengths of a group that serves a call; None if there is none.  The call is noted, so that the
+    next one like it is found sooner.
+
+    Args:
+        key: of the call in its group: shapes, strides if a tensor is not contiguous, and shapes of `tensors`.
+        mods: the options and the states of the mods.
+        tensors: that the mods read.
+    """
+    of_q, of_k, of_v, strides = key[:4]
+    if not group.for_lengths or not len(of_q) == len(of_k) == len(of_v) == 4:
+        return None
+    every = (_DENSE,) if strides is None else layouts_of((of_q, of_k, of_v), strides)
+    for layouts in every:
+        found = group.for_lengths.get(_family(of_q, of_k, of_v, layouts))
+        if found is not None and found.serves(of_q[2], of_k[2], tensors):
+            break
+    else:
+        return None
+    known = found.known
+    if not (tensors or known.captured or group.known) and strides is None:
+        if found.alike is None:
+            found.alike = alike((q, k, v))
+        if found.alike is not None:
+            _add(_streams, mods, Stream(group, known, found.alike, found))
+    if found.alike is None or group.known:
+        if key == found.last:  # (new lengths would only fill the table)
+            _add(group.known, key, known)
+        found.last = key
+    return known
+
+
+def _launch_recorded(
+    recorded: Recorded, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tensors: list[torch.Tensor]
+) -> Any:
+    """The output of a kernel with gradients, which records them."""
+    if recorded.as_they_are and _tracing() is None:
+        direct = recorded.direct
+        if direct is None:
+            direct = recorded.direct = recorded.kernel.direct_on(q.device)
+        if direct is not None:
+            return direct(q, k, v)
+    return recorded.kernel(q, k, v, *captured_inputs(recorded.captured, tensors, q.device))
 
 
 def _launch(

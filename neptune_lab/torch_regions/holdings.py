@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -118,25 +118,23 @@ def _reduces(node: Node) -> bool:
 
 def _after(node: Node, inside: set[Node]) -> list[Node]:
     """All nodes of the group that depend on a node, the nearest first."""
-    found: dict[Node, None] = {}
-    waiting = [node]
-    while waiting:
-        for user in waiting.pop(0).users:
-            if user in inside and user not in found:
-                found[user] = None
-                waiting.append(user)
-    return list(found)
+    return _reached(node, inside, lambda one: one.users)
 
 
 def _before(node: Node, inside: set[Node]) -> list[Node]:
     """All nodes of the group that a node depends on, the nearest first."""
+    return _reached(node, inside, lambda one: one.all_input_nodes)
+
+
+def _reached(node: Node, inside: set[Node], neighbours: Callable[[Node], Iterable[Node]]) -> list[Node]:
+    """All nodes of the group that are neighbours of a node, or of such ones, the nearest first."""
     found: dict[Node, None] = {}
     waiting = [node]
     while waiting:
-        for source in waiting.pop(0).all_input_nodes:
-            if source in inside and source not in found:
-                found[source] = None
-                waiting.append(source)
+        for other in neighbours(waiting.pop(0)):
+            if other in inside and other not in found:
+                found[other] = None
+                waiting.append(other)
     return list(found)
 
 
