@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
@@ -20,17 +20,17 @@ from neptune_lab.pytorch.arguments import (
     problem_of,
     refuse_options,
     warn_of_conversions,
-    with_columns,
 )
 from neptune_lab.pytorch.autocast import under_autocast
 from neptune_lab.pytorch.block_masks import mask_of, refuse_beside_block_mask
+from neptune_lab.pytorch.call_parts import read_call, with_first_as
 from neptune_lab.pytorch.compiled import Compiled, compiled_for
 from neptune_lab.pytorch.empty import is_empty, outputs_of_empty
 from neptune_lab.pytorch.examples import over_examples
 from neptune_lab.pytorch.extras import PLAIN, Extras, extras_of, named
 from neptune_lab.pytorch.known_calls import keep, keep_recorded, launched
 from neptune_lab.pytorch.lengths import known_family
-from neptune_lab.pytorch.mods import Reading, read
+from neptune_lab.pytorch.mods import Reading
 from neptune_lab.pytorch.packed import Places, packed_mods, places_of
 from neptune_lab.pytorch.quantized import NONE, has_quantized, quantized
 from neptune_lab.pytorch.recording import recording_for, records_gradients
@@ -259,7 +259,7 @@ def _attend(
         if common is None:
             return traced(q, k, v, score_mod, mask_mod, enable_gqa, scale, extras, places, scales)
         same = q.to(common), k.to(common), v.to(common)
-        return _first_as(traced(*same, score_mod, mask_mod, enable_gqa, scale, extras, places), q.dtype)
+        return with_first_as(traced(*same, score_mod, mask_mod, enable_gqa, scale, extras, places), q.dtype)
     if not isinstance(enable_gqa, bool) or not (scale is None or isinstance(scale, int | float)):
         refuse_options(enable_gqa, scale)
     device = device_of(q, k, v)
@@ -271,7 +271,7 @@ def _attend(
         if common is not None:
             warn_of_conversions(q, k, v, common)
             same = q.to(common), k.to(common), v.to(common)
-            return _first_as(_attend(*same, score_mod, mask_mod, enable_gqa, scale, extras, places), q.dtype)
+            return with_first_as(_attend(*same, score_mod, mask_mod, enable_gqa, scale, extras, places), q.dtype)
     if type(q) is not torch.Tensor:
         refuse_symbols(q, k, v)
     if not extras.formats and is_empty(q, k, v):
@@ -285,7 +285,9 @@ def _attend(
             if found is not None:
                 return found
     given = q, k, v
-    mods, reading, (q, k, v), problem = _read(q, k, v, device, score_mod, mask_mod, enable_gqa, scale, extras, places)
+    mods, reading, (q, k, v), problem = read_call(
+        q, k, v, device, score_mod, mask_mod, enable_gqa, scale, extras, places
+    )
     captured = reading.tensors
     refuse_transforms(*captured)
     if forward_ad._current_level >= 0:
@@ -321,45 +323,14 @@ def prepare(
     places: Places | None = None,
 ) -> None:
     """Compiles the kernel for tensors like these on `device`, whose values are not read."""
-    mods, reading, _, problem = _read(q, k, v, device, score_mod, mask_mod, enable_gqa, scale, extras, places)
+    mods, reading, _, problem = read_call(q, k, v, device, score_mod, mask_mod, enable_gqa, scale, extras, places)
     _kernel(problem, *mods, reading)
-
-
-def _read(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    device: torch.device,
-    score_mod: Callable[..., Any] | None,
-    mask_mod: Callable[..., Any] | None,
-    enable_gqa: bool,
-    scale: float | None,
-    extras: Extras,
-    places: Places | None,
-) -> tuple[tuple[Any, Any], Reading, Sequence[torch.Tensor], tuple[Any, ...]]:
-    """The mods, what they read, q, k and v as the kernel takes them, and the arguments of `problem_of`."""
-    if places is not None:
-        score_mod, mask_mod = packed_mods(score_mod, mask_mod, places)
-    reading = read(score_mod, mask_mod)
-    strides = None
-    if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
-        strides = q.stride(), k.stride(), v.stride()
-        if not strides[0][-1:] == strides[1][-1:] == strides[2][-1:] == (1,):
-            q, k, v = with_columns(q, k, v)
-            strides = q.stride(), k.stride(), v.stride()
-    problem = q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, device, enable_gqa, scale, extras, strides
-    return (score_mod, mask_mod), reading, (q, k, v), problem
 
 
 def _kernel(problem: tuple[Any, ...], score_mod: Any, mask_mod: Any, reading: Reading) -> Compiled:
     """The kernel of a problem, from memory if it is known."""
     compiled = _kernels.get((problem, reading.key)) if reading.exact else None
     return _compiled(problem, score_mod, mask_mod, reading) if compiled is None else compiled
-
-
-def _first_as(found: Any, dtype: torch.dtype) -> Any:
-    """The kernel's outputs with `out` in another dtype."""
-    return (found[0].to(dtype), *found[1:]) if isinstance(found, tuple | list) else found.to(dtype)
 
 
 def _whole(

@@ -127,7 +127,7 @@ def test_options_of_flex_attention_are_ignored_with_a_word(all_compilations, mon
         ({"kernel_options": {"block_q": 0}}, ScheduleError, "block_q"),
         ({"return_lse": 1}, LaunchError, "return_lse=1: expected True or False"),
         ({"return_aux": True}, LaunchError, r"return_aux is a bool; expected an AuxRequest\n.*AuxRequest\(lse=True\)"),
-        ({"block_mask": object()}, LaunchError, r"block_mask is a object; expected a BlockMask\n.*create_block_mask"),
+        ({"block_mask": object()}, LaunchError, r"block_mask is an object; expected a BlockMask\n.*create_block_mask"),
         ({"query": torch.ones(1)}, LaunchError, "q and query, two names of one tensor"),
         ({"is_causal": True}, LaunchError, r"is_causal\n.*scaled_dot_product_attention.*q >= kv"),
         ({"mask": None}, LaunchError, r"no argument 'mask'\n.*mask_mod"),
