@@ -20,7 +20,6 @@ from collections.abc import Sequence
 
 from neptune_lab.htile.nodes import Access, Arith, Elementwise, IndexExpr, Int, Literal, Store, TileExpr
 from neptune_lab.htile.shapes import shape_of_access
-from neptune_lab.htile.walk import reads
 from neptune_lab.htile_to_gluon.barriers import Barriers, RelayedBarriers, full
 from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.expressions import emit, read_ahead, whole_tile
@@ -30,7 +29,7 @@ from neptune_lab.htile_to_gluon.rows import CONSUMER, part, part_of_store
 from neptune_lab.htile_to_gluon.shared_body import Body, Mask, bodies
 from neptune_lab.htile_to_gluon.shared_memory import RingBuffer, SharedMemory, by_ring, left_access
 from neptune_lab.htile_to_gluon.staged_outputs import StagedOutputs
-from neptune_lab.htile_to_gluon.structure import LoopPart, Product
+from neptune_lab.htile_to_gluon.structure import LoopPart, Product, carried_tiles
 from neptune_lab.htile_to_gluon.summed_columns import WHOLE, Part, summed_parts
 from neptune_lab.htile_to_gluon.tile_schedule import (
     canonicalize,
@@ -61,7 +60,7 @@ class Consumer:
         self.barriers = (RelayedBarriers if ctx.structure.whole else Barriers)(ctx, self.me)
         self.ping_pong = ctx.gluon.ping_pong and self.structure.warp_groups == 2
         self.outputs = StagedOutputs(ctx, shared, self.me, matrices=staged)
-        self.carried = _carried(self.structure.parts, self.structure.after)
+        self.carried = carried_tiles(self.structure.parts, self.structure.after)
         self.carried |= {stmt.target.tensor for stmt in self.structure.before}
         for tensor in ctx.program.tensors:
             if tensor.name in self.carried:
@@ -369,25 +368,6 @@ def _right(ring: RingBuffer, product: Product, summed: Part = WHOLE) -> str:
     if product.transposed:
         return summed.of(ring.tile, 1) + ".permute((1, 0))"
     return summed.of(ring.tile, 0)
-
-
-def _carried(parts: tuple[LoopPart, ...], after: tuple[Store, ...]) -> frozenset[str]:
-    """On-chip tiles whose values one tile of the loop leaves to the next, or to the statements after the loop."""
-    carried = {access.tensor for stmt in after for access in reads(stmt)}
-    for this in parts:
-        stored: set[str] = {product.target for product in this.leading}
-        carried |= {product.accumulator for product in this.trailing}
-        for stmt in this.middle:
-            carried |= {access.tensor for access in reads(stmt)} - stored
-            stored.add(stmt.target.tensor)
-        for product in this.trailing:
-            carried |= {access.tensor for access in reads(product.store)} - stored
-            if product.promotion is not None:
-                carried |= {access.tensor for access in reads(product.promotion)} - stored - {product.target}
-        for stmt in this.after:
-            carried |= {access.tensor for access in reads(stmt)} - stored
-            stored.add(stmt.target.tensor)
-    return frozenset(carried)
 
 
 def _keeps_zero(acc: TileExpr | None, target: str) -> bool:

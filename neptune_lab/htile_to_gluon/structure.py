@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from neptune_lab.errors import EmitError
 from neptune_lab.htile.nodes import Access, For, Store, TileExpr
+from neptune_lab.htile.walk import reads
 from neptune_lab.htile_to_gluon.rows import ROWS
 
 
@@ -146,3 +147,22 @@ class Structure:
     def warps(self) -> int:
         """Warps of a consumer."""
         return 4 * self.warp_groups // self.consumers
+
+
+def carried_tiles(parts: tuple[LoopPart, ...], after: tuple[Store, ...]) -> frozenset[str]:
+    """On-chip tiles whose values one tile of the loop leaves to the next, or to the statements after the loop."""
+    carried = {access.tensor for stmt in after for access in reads(stmt)}
+    for this in parts:
+        stored: set[str] = {product.target for product in this.leading}
+        carried |= {product.accumulator for product in this.trailing}
+        for stmt in this.middle:
+            carried |= {access.tensor for access in reads(stmt)} - stored
+            stored.add(stmt.target.tensor)
+        for product in this.trailing:
+            carried |= {access.tensor for access in reads(product.store)} - stored
+            if product.promotion is not None:
+                carried |= {access.tensor for access in reads(product.promotion)} - stored - {product.target}
+        for stmt in this.after:
+            carried |= {access.tensor for access in reads(stmt)} - stored
+            stored.add(stmt.target.tensor)
+    return frozenset(carried)

@@ -9,7 +9,9 @@ from typing import Any
 
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.sizes import Sample, at
-from neptune_lab.htile_to_gluon.joint.match import KEYS, SQUARE, Joint, joint_of, joint_with
+from neptune_lab.htile_to_gluon.joint.form import KEYS
+from neptune_lab.htile_to_gluon.joint.match import Joint, joint_of, joint_with
+from neptune_lab.htile_to_gluon.joint.terms import SQUARE
 from neptune_lab.htile_to_gluon.structure import UnsupportedKernel
 
 # The most row blocks of a size that is tried.

@@ -27,9 +27,9 @@ from dataclasses import dataclass, field, replace
 from itertools import permutations
 
 from neptune_lab.htile import nodes as ir
-from neptune_lab.htile.shapes import dtype_of, shape_of
 from neptune_lab.htile.walk import evaluate, same_index, subexpressions
 from neptune_lab.htile_to_gluon.joint.diagonals import Diagonals, diagonals_of, without
+from neptune_lab.htile_to_gluon.joint.form import KEYS, check_form
 from neptune_lab.htile_to_gluon.joint.masks import definition, hides
 from neptune_lab.htile_to_gluon.joint.pairs import Pairs, check_pairs, pairs_of, without_stores
 from neptune_lab.htile_to_gluon.joint.squares import Exchanged, exchanged
@@ -37,10 +37,6 @@ from neptune_lab.htile_to_gluon.joint.terms import SQUARE, Terms
 from neptune_lab.htile_to_gluon.match import match_structure
 from neptune_lab.htile_to_gluon.structure import LoopPart, Product, Structure, UnsupportedKernel
 from neptune_lab.htile_to_triton.context import sizes_of
-from neptune_lab.strict.dtypes import HALVES
-
-KEYS = 128  # rows of a program: two consumers of 64
-WIDTHS = (64, 128)  # of the heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +189,7 @@ def _joint(
     program, flat, of_mine = exchanged(program, flat)
     program, nest, of_theirs = exchanged(program, other)
     mine, theirs = match_structure(program, flat), match_structure(program, nest)
-    _check_form(program, kernel, mine, theirs)
+    check_form(program, kernel, mine, theirs)
     (output,) = theirs.after
     heads, outer = _outer(mine.first.leading[0].b), _outer(output.target)
     if len({program.tensor(n).shape[:-2] for n in (output.target.tensor, mine.first.leading[0].b.tensor)}) != 1:
@@ -346,36 +342,6 @@ def _without_loop_around(kernel: ir.Kernel) -> tuple[ir.Kernel, ir.For | None]:
 def _outer(access: ir.Access) -> tuple[ir.IndexExpr, ...]:
     """The indices of an access without those of its rows and columns."""
     return tuple(index for index in access.index if not isinstance(index, ir.Slice | ir.NewAxis))
-
-
-def _check_form(program: ir.Program, kernel: ir.Kernel, mine: Structure, theirs: Structure) -> None:
-    """Raises UnsupportedKernel unless the nests have the products, sums, tiles and dtypes that the joint kernel has."""
-    counts = [(len(s.first.leading), len(s.first.trailing)) for s in (mine, theirs)]
-    if counts != [(2, 2), (2, 1)] or mine.eights or theirs.eights or mine.promoted or theirs.promoted:
-        raise UnsupportedKernel(f"{kernel.name} has other products than two of scores and two sums")
-    if mine.rows != KEYS:
-        raise UnsupportedKernel(f"{kernel.name} has {mine.rows} rows per program; expected {KEYS}", help="block_q=128")
-    if any(part.after for s in (mine, theirs) for part in s.parts):
-        raise UnsupportedKernel(f"{kernel.name} computes after its sums")
-    if len(theirs.after) != 1 or theirs.after[0].mask is not None:
-        raise UnsupportedKernel("the nest over keys stores more than one output")
-    zero = {s.target.tensor for s in mine.before if isinstance(s.value, ir.Literal) and s.value.value == 0}
-    if any(p.target not in zero or not isinstance(p.acc, ir.Access) for s in (mine,) for p in s.first.trailing):
-        raise UnsupportedKernel(f"{kernel.name} has sums that do not begin at 0, or are scaled")
-    begins = {s.target.tensor for s in theirs.before if isinstance(s.value, ir.Literal) and s.value.value == 0}
-    if any(p.target not in begins or not isinstance(p.acc, ir.Access) for p in theirs.first.trailing):
-        raise UnsupportedKernel("the sum of the nest over keys does not begin at 0, or is scaled")
-    widths = {shape_of(p.store.target, program)[1] for p in (*mine.first.trailing, *theirs.first.trailing)}
-    columns = {shape_of(p.store.target, program)[1] for p in mine.first.leading}
-    if len(widths) != 1 or not widths <= {*WIDTHS} or columns != ({64} if widths == {128} else {128}):
-        raise UnsupportedKernel(
-            f"{kernel.name} has heads of {sorted(widths)} columns and tiles of {sorted(columns)} queries; expected "
-            "heads of 128 and 64 queries, or heads of 64 and 128 queries"
-        )
-    if {dtype_of(p.b, program) for p in (*mine.first.leading, *mine.first.trailing)} - {*HALVES}:
-        raise UnsupportedKernel(f"{kernel.name} multiplies other dtypes than float16 and bfloat16")
-    if len({p.b.tensor for p in (*mine.first.leading, *mine.first.trailing)}) != 2:
-        raise UnsupportedKernel(f"{kernel.name} loads other tiles than queries and their cotangents")
 
 
 def _visitors(keys: list[Terms], head: int) -> list[list[int]]:

@@ -11,7 +11,8 @@ from neptune_lab.htile.substitute import substitute_index
 from neptune_lab.htile.walk import evaluate, names_of_index, reads, simplify, tile_dims
 from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.joint.buffers import Held, held_tile, ring_of, through
-from neptune_lab.htile_to_gluon.joint.match import KEYS, Joint
+from neptune_lab.htile_to_gluon.joint.form import KEYS
+from neptune_lab.htile_to_gluon.joint.match import Joint
 from neptune_lab.htile_to_gluon.joint.pairs import Pairs
 from neptune_lab.htile_to_gluon.joint.parts import NUMBERS, TILE_COLUMNS, WARP_ROWS
 from neptune_lab.htile_to_gluon.joint.regroup import regrouped
