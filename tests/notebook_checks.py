@@ -17,6 +17,7 @@ import platform
 import re
 from collections.abc import Iterable
 from functools import cache
+from html import unescape
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -129,9 +130,17 @@ def without_noise(text: str) -> str:
     return re.sub(r"\n+", "\n", found).strip()
 
 
+# A line of `course.show_changes`.
+_COLOURED = re.compile(r'(?:<pre>)?<span style="display:inline-block[^"]*">(.*)</span>')
+
+
 def shown_by(notebook: Any, source: str) -> str:
-    """What the cells show whose source contains `source`."""
-    found = [texts(cell) for cell in notebook.cells if cell.cell_type == "code" and source in cell.source]
+    """What the cells show whose source contains `source`; lines of a diff as they are read, without their colours."""
+    found = [
+        _COLOURED.sub(lambda line: unescape(line[1]), texts(cell))
+        for cell in notebook.cells
+        if cell.cell_type == "code" and source in cell.source
+    ]
     assert found, f"no cell with {source!r}"
     return "\n".join(found)
 

@@ -9,16 +9,23 @@ from nbconvert.filters import markdown2html
 from neptune_widgets.course import show
 
 
-@pytest.mark.parametrize("draw", [lambda: show.show_code("a = 1"), lambda: show.show_changes("a = 1", "a = 2")])
-def test_a_listing_has_a_fixed_width_in_pages_of_nbconvert(draw, monkeypatch):
+@pytest.mark.parametrize(
+    ("draw", "listing"),
+    [
+        (lambda: show.show_code("a = 1"), r'<div class="highlight"><pre>.*</pre></div>'),
+        (
+            lambda: show.show_changes("a = 1\n\nb", "a = 2 < 3\n\nb", context=2),
+            r"<pre><span style=[^>]*>-a = 1</span>\n<span style=[^>]*>\+a = 2 &lt; 3</span>\n \n b</pre>",
+        ),
+    ],
+)
+def test_a_listing_has_a_fixed_width_in_pages_of_nbconvert(draw, listing, monkeypatch):
     """Its pages set `pre` in the font of what is around it."""
     shown: list[str] = []
     monkeypatch.setattr(show, "show_markdown", shown.append)
     draw()
     page = markdown2html(shown[0])
-    assert re.search(
-        r'<div style="font-family: monospace">\s*<div class="highlight"><pre>.*</pre></div>\s*</div>', page, re.S
-    )
+    assert re.search(rf'<div style="font-family: monospace">\s*{listing}\s*</div>', page, re.S), page
 
 
 def test_a_graph_as_png_ends_in_no_half_pixel():

@@ -98,7 +98,7 @@ export function header(ctx: Context, help: () => void): Bar {
 
   const el = h(
     "header",
-    {},
+    { role: "group", "aria-label": "operator" },
     name,
     shape,
     check,
@@ -150,7 +150,7 @@ const keyEl = ({ keys, text }: Key) => h("span", {}, ...keys.flatMap((k) => [h("
 
 export function footer(ctx: Context): { el: HTMLElement; update(): void } {
   const versions = h("span", { class: "versions" });
-  const el = h("footer", {}, ...KEYS.map(keyEl), h("span", { class: "sp" }), versions);
+  const el = h("footer", { role: "group", "aria-label": "keys and versions" }, ...KEYS.map(keyEl), h("span", { class: "sp" }), versions);
   return {
     el,
     update() {

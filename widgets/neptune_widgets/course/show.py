@@ -7,6 +7,7 @@ import difflib
 import json
 import re
 import shutil
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import graphviz
@@ -27,13 +28,31 @@ _EDGES = {  # what an edge says: sign, words, colour, line
     "repaired": (" ↻", " (repaired)", "#0a9a60", "bold"),
 }
 
+# The grounds of lines that are added and removed, over the whole width.
+_LINE = "display:inline-block;width:100%;background:rgba("
+_GROUND = {"+": "46,160,67,.2)", "-": "248,81,73,.17)"}
+
 
 def show_code(text: str, language: str = "python") -> None:
     """A listing in the notebook's own colours.
 
     Pages made by nbconvert draw Markdown in a proportional font; the element around the listing says otherwise.
+    JupyterLab has no colours for "diff", so its lines bring their own.
     """
-    show_markdown(f'<div style="font-family: monospace">\n\n```{language}\n{str(text).rstrip()}\n```\n\n</div>')
+    text = str(text).rstrip()
+    listing = _coloured(text) if language == "diff" else f"```{language}\n{text}\n```"
+    show_markdown(f'<div style="font-family: monospace">\n\n{listing}\n\n</div>')
+
+
+def _coloured(changes: str) -> str:
+    """Lines of a diff as HTML, added ones on green and removed ones on red, on light and dark pages."""
+    rows = [
+        f'<span style="{_LINE}{_GROUND[line[:1]]}">{escape(line, quote=False)}</span>'
+        if line[:1] in _GROUND
+        else escape(line, quote=False)
+        for line in changes.splitlines()
+    ]
+    return "<pre>" + "\n".join(rows) + "</pre>"
 
 
 def show_changes(before: str, after: str, context: int = 0) -> None:

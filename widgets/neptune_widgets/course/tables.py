@@ -13,15 +13,19 @@ def show_table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
     Args:
         head: names of the columns.
-        rows: a cell a column; numbers stand at the right.
+        rows: a cell a column; numbers are at the right, in groups of three digits if one of a column has seven.
     """
     body = [tuple(row) for row in rows]
-    numbers = [bool(body) and all(isinstance(row[n], int | float) for row in body) for n in range(len(head))]
-    lines = [head, ["---:" if number else ":---" for number in numbers], *body]
-    show_markdown("\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines))
+    columns = [[row[n] for row in body] for n in range(len(head))]
+    numbers = [bool(body) and all(isinstance(value, int | float) for value in column) for column in columns]
+    large = [number and max(column) >= 1_000_000 for number, column in zip(numbers, columns, strict=True)]
+    lines = [
+        map(_cell, head),
+        ("---:" if number else ":---" for number in numbers),
+        *((f"{value:,}" if digits else _cell(value) for value, digits in zip(row, large, strict=True)) for row in body),
+    ]
+    show_markdown("\n".join(f"| {' | '.join(line)} |" for line in lines))
 
 
 def _cell(value: Any) -> str:
-    if isinstance(value, int) and abs(value) >= 10_000:
-        return f"{value:,}"
     return str(value).replace("|", "\\|").replace("\n", " ")

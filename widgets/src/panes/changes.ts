@@ -179,7 +179,7 @@ function changesPane(ctx: Context): Pane {
     if (times.some(Boolean)) rows.push(["measured", timeText(times[0]!) || "–", timeText(times[1]!) || "–", times[0]?.us && times[1]?.us ? ratioText(times[0].us, times[1].us) : ""]);
     return [
       h("table", { class: "times" },
-        h("thead", {}, h("tr", {}, ...["", sideName(pair[0]), sideName(pair[1]), "change"].map((t) => h("th", { scope: "col" }, t)))),
+        h("thead", {}, h("tr", {}, ...["", sideName(pair[0]), sideName(pair[1]), "change"].map((t) => (t ? h("th", { scope: "col" }, t) : h("td"))))),
         h("tbody", {}, ...rows.map(([label, x, y, change]) => h("tr", { class: x === y ? "" : "diff" }, h("th", { scope: "row" }, label), h("td", {}, x), h("td", {}, y), h("td", { class: "w" }, change))))),
       ...(a && b ? [] : [h("p", { class: "note" }, traffic.note() || "Counting bytes and operations of the earlier version …")]),
     ];

@@ -46,7 +46,6 @@ interface Built {
 function graphPane(ctx: Context): Pane {
   const scroll = h("div", { class: "gbox", tabindex: 0, role: "group", "aria-label": "dataflow graph" });
   const legend = h("p", { class: "key" });
-  const el = h("div", { class: "graph" }, scroll, legend);
   const tool = (label: string, title: string, f: () => void) => h("button", { type: "button", class: "small", title, "aria-label": title, onclick: f }, label);
   const foldAll = tool("Fold", "fold all groups", () => choose(someOpen() ? new Set() : null));
   const tools = h(
@@ -63,6 +62,8 @@ function graphPane(ctx: Context): Pane {
       paint();
     }),
   );
+  // Below the drawing, beside the key: above it they would take a row of their own in all but the widest windows.
+  const el = h("div", { class: "graph" }, scroll, h("div", { class: "under" }, legend, tools));
   const layers = { frames: svg("g", {}), edges: svg("g", {}), nodes: svg("g", {}), signs: svg("g", { class: "signs", "aria-hidden": "true" }) };
   const drawing = svg("svg", { class: "dataflow", role: "group" }, layers.frames, layers.edges, layers.nodes, layers.signs);
   const built = { shapes: new Map<string, Built>(), links: new Map<string, Built>() };
@@ -319,7 +320,6 @@ function graphPane(ctx: Context): Pane {
   let drawnDoc: Doc | null = null;
   return {
     el,
-    tools,
     destroy: () => resized.disconnect(),
     update() {
       back();
@@ -357,7 +357,7 @@ function graphPane(ctx: Context): Pane {
         legend.replaceChildren(
           ...(Object.keys(KINDS) as EdgeKind[])
             .filter((k) => kinds.has(k))
-            .map((k) => h("span", {}, svg("svg", { width: 26, height: 8, "aria-hidden": "true", class: "dataflow" }, svg("g", { class: `edge ${k}` }, svg("path", { class: "line", d: "M1,4 L25,4" }))), ` ${KINDS[k].sign} ${KINDS[k].word}`)),
+            .map((k) => h("span", {}, svg("svg", { width: 20, height: 8, "aria-hidden": "true", class: "dataflow" }, svg("g", { class: `edge ${k}` }, svg("path", { class: "line", d: "M1,4 L19,4" }))), ` ${KINDS[k].sign} ${KINDS[k].word}`)),
           ...(open ? [h("span", {}, "▸ a group of blocks: press to unfold")] : []),
           ...(shown !== stop ? [h("span", {}, `of ${stopName(shown)}, the last loop program`)] : []),
         );
