@@ -227,6 +227,8 @@ _ROWS = (
 OPERATIONS: dict[str, ScalarOp] = {name: row for row in _ROWS for name in (row.name, row.htile or row.name)}
 """The row of each name of either IR.  Readers look here, and keep no list."""
 
+# The same comparison with its operands exchanged.
+EXCHANGED = {"eq": "eq", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 # The negation of each comparison, for numbers other than NaN.
 NEGATION = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
 

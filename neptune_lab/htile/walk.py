@@ -120,11 +120,17 @@ def stores(body: Iterable[ir.Stmt]) -> Iterator[ir.Store]:
 
 
 def is_exception(stmt: ir.Stmt, program: ir.Program) -> bool:
-    """Whether a statement is a loop that runs for exceptional values only: what is on chip bounds it
-    (`htile_passes.squares_without_scale`)."""
-    if not isinstance(stmt, ir.For) or stmt.within is None:
+    """Whether a statement is a loop that runs for exceptional values only: it runs once or not, which what is on chip
+    says (`htile_passes.squares_without_scale`), and is no part of another loop."""
+    if not isinstance(stmt, ir.For) or stmt.within is None or stmt.part:
         return False
-    return all(program.tensor(bound.tensor).space == "chip" for bound in stmt.within)
+    once = (stmt.start, stmt.stop) == (ir.Int(0), ir.Int(1))
+    return once and all(program.tensor(bound.tensor).space == "chip" for bound in stmt.within)
+
+
+def is_bounded_by_data(loop: ir.For, program: ir.Program) -> bool:
+    """Whether an earlier kernel found the bounds of a loop (`htile_passes.skip_tiles_by_data`)."""
+    return loop.within is not None and all(program.tensor(bound.tensor).space != "chip" for bound in loop.within)
 
 
 def loop_bounds(body: Iterable[ir.Stmt]) -> Iterator[ir.Access]:

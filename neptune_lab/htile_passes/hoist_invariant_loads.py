@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from neptune_lab.htile.nodes import (
@@ -49,7 +50,13 @@ def hoist_invariant_loads(program: Program) -> Program:
     on-chip tensor is as large as the tile, so it also holds the zeros that are loaded past the end of the tensor.  A
     matrix that is gathered at positions, such as the queries of a group of heads, is loaded first too.
     """
-    hoister = _Hoister(program)
+    return hoisted(program, {})
+
+
+def hoisted(program: Program, moving: Mapping[str, frozenset[str]]) -> Program:
+    """As `hoist_invariant_loads`, but for loads with a variable of the grid in their index that `moving` holds, by the
+    kernel's name: a loop that need not run is to load these."""
+    hoister = _Hoister(program, moving)
     kernels = tuple(hoister.kernel(kernel) for kernel in program.kernels)
     if not hoister.tensors:
         return program
@@ -65,14 +72,16 @@ class _Level:
 
 
 class _Hoister:
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    def __init__(self, program: Program, moving: Mapping[str, frozenset[str]]) -> None:
+        self.program, self.every_moving = program, moving
+        self.moving: frozenset[str] = frozenset()
         self.names = {tensor.name for tensor in program.tensors}
         self.tensors: list[Tensor] = []
         self.stored: frozenset[str] = frozenset()
 
     def kernel(self, kernel: Kernel) -> Kernel:
         self.stored = written_tensors(kernel)
+        self.moving = self.every_moving.get(kernel.name, frozenset())
         body = self.body(kernel.body, [])
         return with_body(kernel, body)
 
@@ -129,7 +138,7 @@ class _Hoister:
 
     def level(self, tensor: Tensor, used: frozenset[str], around: list[_Level]) -> _Level | None:
         """The outermost loop that a load with these variables in its index may precede; None if there is none."""
-        if tensor.space == "chip" or tensor.name in self.stored:
+        if tensor.space == "chip" or tensor.name in self.stored or used & self.moving:
             return None
         # Formal statement: the load may precede loop n if its index uses no variable of loops n, n + 1, ...
         free = next((n for n in range(len(around)) if not used & {level.loop.var for level in around[n:]}), None)

@@ -11,6 +11,7 @@ from neptune_lab.htile.bounds import Env, loop_interval
 from neptune_lab.htile.walk import conjuncts, names_of_index, region, stores, subexpressions, written_tensors
 from neptune_lab.htile_passes.rewrite import fresh_name
 from neptune_lab.power_of_two import power_of_two
+from neptune_lab.scalar_ops import EXCHANGED
 
 # With fewer tiles, the kernel that finds the bounds takes longer than the tiles that it saves.
 FEWEST_TILES = 4
@@ -56,10 +57,6 @@ class Masking:
     condition: ir.TileExpr
 
 
-# The same comparison with its operands exchanged.
-_EXCHANGED = {"eq": "eq", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
-
-
 def maskings(program: ir.Program, kernel: ir.Kernel, loop: ir.For, env: Env) -> Iterator[Masking]:
     """The comparisons of inputs that mask elements in a loop of enough tiles; `env` bounds the variables around it."""
     if any(isinstance(s, ir.For) for s in loop.body) or trips(loop, env) < FEWEST_TILES:
@@ -96,7 +93,7 @@ def moves_alone(found: Comparison, loop: ir.For) -> bool:
 
 
 def _compared(program: ir.Program, kernel: ir.Kernel, loop: ir.For, part: ir.TileExpr) -> Comparison | None:
-    if not isinstance(part, ir.Elementwise) or part.op not in _EXCHANGED:
+    if not isinstance(part, ir.Elementwise) or part.op not in EXCHANGED:
         return None
     a, b = (_vector(program, kernel, arg) for arg in part.args)
     if a is None or b is None or a.dtype != b.dtype:
@@ -105,7 +102,7 @@ def _compared(program: ir.Program, kernel: ir.Kernel, loop: ir.For, part: ir.Til
     if moves == [False, True]:
         comparison = Comparison(part.op, a, b)
     elif moves == [True, False]:
-        comparison = Comparison(_EXCHANGED[part.op], b, a)
+        comparison = Comparison(EXCHANGED[part.op], b, a)
     else:
         return None
     others = (i for v in (a, b) for i in v.access.index if not isinstance(i, ir.Slice))

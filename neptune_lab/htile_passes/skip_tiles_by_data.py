@@ -32,7 +32,7 @@ ELEMENTS_OF_FOUR_WARPS = 1 << 12
 MOST_TILES = 1 << 12
 
 
-@tile_pass(before="partition_masked_loops")
+@tile_pass(before="skip_tiles_by_positions")
 def skip_tiles_by_data(program: ir.Program) -> Rewrite:
     """Before => after, for a mask that compares the documents of rows and columns:
 

@@ -31,6 +31,7 @@ from neptune_lab.htile_passes.input_comparisons import (
 from neptune_lab.htile_passes.partition_masked_loops.noop_iterations import NoOpProof, NoOpProver
 from neptune_lab.htile_passes.rewrite import Rewrite, fresh_name, tile_pass
 from neptune_lab.htile_passes.skip_tiles_by_data import hiding_comparison
+from neptune_lab.htile_passes.skip_tiles_by_positions import are_limits_of_few_rows
 from neptune_lab.power_of_two import power_of_two
 from neptune_lab.scalar_ops import rows
 from neptune_lab.strict.dtypes import FLOATS
@@ -76,7 +77,8 @@ def skip_tiles_by_list(program: ir.Program) -> Rewrite:
     A loop visits at least one tile, its last.
 
     The pass changes a loop where that can pay: of `FEWEST_LISTED` tiles or more, if `FEWEST_READERS` programs or more
-    share each row of the list, and no bounds of its tiles follow from comparisons (`skip_tiles_by_data`).  A loop with
+    share each row of the list, and no bounds of its tiles follow from comparisons (`skip_tiles_by_data`), or in
+    decoding from limits of positions (`skip_tiles_by_positions`).  A loop with
     a list is one loop: tiles in which the mask is true everywhere have it too.
     """
     return _Lister(program, every=False, many=False).program_with_lists()
@@ -164,6 +166,7 @@ class _Lister:
             if not self.every and (
                 readers < FEWEST_READERS
                 or hiding_comparison(self.program, kernel, loop, env, prover, many=self.many) is not None
+                or are_limits_of_few_rows(self.program, kernel, loop, env, condition)
             ):
                 continue
             proof = prover(loop, lambda mask, false=condition: mask == false)

@@ -10,9 +10,9 @@ from typing import NoReturn, assert_never
 
 from neptune_lab.errors import EmitError, TileError
 from neptune_lab.htile.bounds import interval, loop_interval
-from neptune_lab.htile.nodes import Access, Cast, Dot, For, Int, Kernel, Name, Permute, Program, Stmt, Store, TileExpr
+from neptune_lab.htile.nodes import Access, Cast, Dot, For, Kernel, Name, Permute, Program, Stmt, Store, TileExpr
 from neptune_lab.htile.shapes import shape_of_access
-from neptune_lab.htile.walk import read_tensors, stores, subexpressions, written_tensors
+from neptune_lab.htile.walk import is_exception, read_tensors, stores, subexpressions, written_tensors
 from neptune_lab.htile_to_triton.asked_together import loaded_in_loops, runs_once
 from neptune_lab.htile_to_triton.context import ADD, COMPARE, Context
 from neptune_lab.htile_to_triton.conversions import converted
@@ -199,7 +199,8 @@ def _loop(ctx: Context, loop: For) -> None:
     name = ctx.name_for(("loop", loop.var), loop.var, scope)
     part = f"  # {loop.part}" if loop.part else ""
     place = name
-    if _is_condition(ctx, loop):
+    condition = is_exception(loop, ctx.program)  # (LLVM would compute a loop of one without a branch, and then select)
+    if condition:
         head = [f"if ({first} <= 0) & ({last} > 0):{part}"]
     elif loop.listed is None:
         head = [f"for {name} in {_range(ctx, loop, start, stop)}:{part}"]
@@ -214,7 +215,7 @@ def _loop(ctx: Context, loop: For) -> None:
         bind_loop(ctx, loop)
         ctx.variables[loop.var] = (name, scope.header)
         if scope.parent is ctx.root and ctx.late:
-            _load_rows(ctx, loop, "" if _is_condition(ctx, loop) else f"{counted} >= {least}")
+            _load_rows(ctx, loop, "" if condition else f"{counted} >= {least}")
         _body(ctx, loop.body)
 
 
@@ -232,13 +233,6 @@ def _load_rows(ctx: Context, loop: For, condition: str) -> None:
             ctx.node, ctx.origin = stmt.node_id, stmt.origin
             ctx.line(seq(f"{ctx.tiles[name]} = ", load(ctx, stmt.value, (0, 1), extra)))
             ctx.defined[name] = ctx.padding.shape(shape_of_access(stmt.target))
-
-
-def _is_condition(ctx: Context, loop: For) -> bool:
-    """Whether a loop that tiles on chip bound has one iteration at most: LLVM would compute it without a branch, and
-    then select."""
-    once = (loop.start, loop.stop) == (Int(0), Int(1)) and loop.within is not None
-    return once and all(ctx.program.tensor(bound.tensor).space == "chip" for bound in loop.within or ())
 
 
 def _bound(ctx: Context, bound: Access) -> str:

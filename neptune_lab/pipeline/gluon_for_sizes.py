@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from neptune_lab.choice import Choice, CodeOptions
 from neptune_lab.htile.nodes import For
+from neptune_lab.htile.walk import is_bounded_by_data
 from neptune_lab.loop_schedule.templates import TileConfig
 from neptune_lab.operators import Operator
 from neptune_lab.pipeline.fallback import REFUSALS
@@ -49,7 +50,7 @@ def _of_one_size(op: Operator, gpu: Target) -> Choice | None:
         # (Where tiles do not divide the keys, no weight is float16.)
         return replace(choice, code=_suited(replace(kernel.code, rounded_weights="single")))
     loops = (stmt for one in kernel.htile.kernels for stmt in one.body if isinstance(stmt, For))
-    if choice.template == "rolling_update" and any(loop.within is not None for loop in loops):
+    if choice.template == "rolling_update" and any(is_bounded_by_data(loop, kernel.htile) for loop in loops):
         return Choice(choice.template, SKIPPING, _suited(CodeOptions(code="gluon")))
     return None
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from neptune_lab.errors import TileError
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile import sizes as htile_sizes
-from neptune_lab.htile.walk import evaluate, names_of_index
+from neptune_lab.htile.walk import evaluate, is_bounded_by_data, names_of_index
 from neptune_lab.htile_passes.skip_tiles_by_data import MOST_TILES
 from neptune_lab.htile_passes.skip_tiles_by_list import MOST_LISTED
 from neptune_lab.pipeline.record import AppliedPass
@@ -37,7 +37,7 @@ def most_tiles(program: ir.Program) -> int:
     loops = [stmt for kernel in program.kernels for stmt in kernel.body if isinstance(stmt, ir.For)]
     if any(loop.listed is not None for loop in loops):
         return MOST_LISTED
-    return MOST_TILES if any(loop.within is not None for loop in loops) else 0
+    return MOST_TILES if any(is_bounded_by_data(loop, program) for loop in loops) else 0
 
 
 def launched_as(first: ir.Program, program: ir.Program) -> ir.Program:

@@ -21,7 +21,8 @@ _SCORES = [
 _MASKS = [
     "", "", "", "q >= kv", "q >= kv", "q + {off} >= kv", "(q >= kv) & (q - kv <= {a})", "(kv < {a}) | (q >= kv)",
     "kv < {a}", "doc[q] == doc2[kv]", "(q - kv) * (q - kv) <= {a}", "~(q < kv)", "kv % 2 == 0", "(kv != q) | (q == 0)",
-    "q >= {a}", "(kv >= q) & (h == 0)", "(q // 2) >= (kv // 2)",
+    "q >= {a}", "(kv >= q) & (h == 0)", "(q // 2) >= (kv // 2)", "kv < ends[b]", "q + ends[b] - kv < {a}",
+    "(kv <= q + ends[b]) & (kv > q + ends[b] - {a})",
 ]  # fmt: skip
 
 
@@ -84,6 +85,7 @@ def captured(case: dict[str, Any]) -> dict[str, np.ndarray]:
         "rel": rng.standard_normal(q + kv).astype("float32"),
         "doc": np.sort(rng.integers(0, 3, q)).astype("int32"),
         "doc2": np.sort(rng.integers(0, 3, kv)).astype("int32"),
+        "ends": rng.integers(-3, kv + 4, sizes["batch"]).astype("int32"),
     }
 
 
@@ -105,7 +107,7 @@ def operator(case: dict[str, Any], tensors: dict[str, np.ndarray]) -> Any:
 def reference(case: dict[str, Any], inputs: Any, dtype: str) -> dict[str, np.ndarray]:
     """Attention stage by stage in NumPy, with the mods' text read by NumPy."""
     sizes, kind = case["sizes"], np.dtype(dtype.rstrip("+-"))
-    names = ("bias", "slopes", "sink", "rel", "doc", "doc2")
+    names = ("bias", "slopes", "sink", "rel", "doc", "doc2", "ends")
     values = {n: np.asarray(inputs[n]) for n in names if n in inputs}
     values = {n: a.astype(kind) if a.dtype.kind == "f" else a.astype(np.int64) for n, a in values.items()}
     score_mod, mask_mod = mods(case, {**values, "m": np})

@@ -128,6 +128,19 @@ def test_block_lists_made_by_hand():
     assert kernels_with_lists()[-1]
 
 
+@pytest.mark.parametrize("dynamic", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_a_window_that_a_tensor_moves(dynamic: bool):
+    """As of a cache of static length: tiles outside are not visited, whatever the tensor holds."""
+    q, k, v = tensors((2, 4, 1, 16), (2, 2, 200, 16))
+    offset = torch.zeros(2, dtype=torch.int64, device=DEVICE)
+    mod = lambda b, h, q, kv: (kv <= q + offset[b]) & (kv > q + offset[b] - 24)  # noqa: E731
+    for values in ([0, 199], [70, -5], [1 << 40, 210]):
+        offset.copy_(torch.tensor(values))
+        check(q, k, v, mod, found=nl.attention(q, k, v, mask_mod=mod, enable_gqa=True, dynamic=dynamic))
+    if not dynamic:
+        assert "_first), " in list(compiled._by_definition.values())[-1][1].kernel.spec.text
+
+
 @pytest.mark.nightly
 def test_every_length():
     """By one kernel, whose lists have as many tiles as the length has."""

@@ -85,6 +85,23 @@ class NoOpProver:
                     return by_cases
         return proof
 
+    def constants(self, is_false: Callable[[ir.TileExpr], bool]) -> tuple[dict[str, ir.Literal], NoOpProof] | None:
+        """The constant that a kernel without loops stores to each tensor, if these masks are false on the whole tile.
+
+        Returns:
+            None unless all that it stores outside of the chip are constants, each stored once; else these by tensor,
+            and the proof.
+        """
+        chips = {tensor.name for tensor in self.program.tensors if tensor.space == "chip"}
+        stored = [store.target.tensor for store in self.stores if store.target.tensor not in chips]
+        if len(set(stored)) < len(stored) or any(store.mask is not None for store in self.stores):
+            return None
+        dtypes = {tensor.name: tensor.dtype for tensor in self.program.tensors}
+        run = _Execution(self.stores, frozenset(), infinities_of_tensors(self.program), dtypes, is_false, Case())
+        proof = run.run()
+        values = {name: value for name in stored if isinstance(value := run.values[name], ir.Literal)}
+        return (values, proof) if len(values) == len(stored) else None
+
     def _by_cases(
         self,
         loop: ir.For,
