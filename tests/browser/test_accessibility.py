@@ -1,4 +1,4 @@
-"""axe finds nothing of moderate weight or more in the exported page, light or dark, wide or narrow; and the keyboard alone is enough."""
+"""axe finds nothing of moderate weight or more in the exported page, of either theme and width; and keys are enough."""
 
 from __future__ import annotations
 
