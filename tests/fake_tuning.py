@@ -6,8 +6,9 @@ Fixtures import the compiler: pytest imports this file in the process that hands
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from listed import Listed
@@ -15,7 +16,6 @@ from waiting import LONG
 
 if TYPE_CHECKING:
     from neptune_lab.pipeline import Choice
-    from neptune_lab.runtime.gpu_worker import GpuWorker
     from neptune_lab.tuning.workers import LocalWorkers
 
 
@@ -42,23 +42,43 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setenv("NEPTUNE_LAB_CACHE", str(tmp_path))
 
 
-@pytest.fixture(scope="module")
-def fake_worker() -> Iterator[GpuWorker]:
-    from neptune_lab.runtime.gpu_worker import GpuWorker
+class Here:
+    """Stands for `ChildProcess`, with calls in this process: others take seconds to load TVM and torch."""
 
-    made = GpuWorker(None, 1, "fake_runner", compile_seconds=LONG, measure_seconds=LONG)
-    yield made
-    made.close()
+    def __init__(self, env: Mapping[str, str] | None = None, preload: Sequence[str] = ()) -> None:
+        pass
+
+    def call(self, function: str, *arguments: Any, timeout: float | None = None, restart: bool = True) -> Any:
+        from neptune_lab.errors import MeasureError
+
+        module, _, name = function.partition(":")
+        try:
+            return getattr(import_module(module), name)(*arguments)
+        except Exception as error:
+            raise MeasureError(f"{type(error).__name__}: {error}") from error
+
+    def kill(self) -> None:
+        pass
+
+    close = start = kill
 
 
 @pytest.fixture
-def fake_workers(fake_worker: GpuWorker, monkeypatch: pytest.MonkeyPatch) -> LocalWorkers:
-    """What `nl.tune` measures with: a process with a made-up clock, which stays open for other tests."""
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs in other processes runs here, but for measuring on GPUs."""
+    monkeypatch.setattr("neptune_lab.runtime.process.ChildProcess", Here)
+
+
+@pytest.fixture
+def fake_workers(monkeypatch: pytest.MonkeyPatch, in_this_process: None) -> LocalWorkers:
+    """What `nl.tune` measures with: kernels that are interpreted here, and a made-up clock."""
+    from neptune_lab.runtime.gpu_worker import GpuWorker
     from neptune_lab.tuning.workers import LocalWorkers
 
-    monkeypatch.setattr("neptune_lab.tuning.run.EMIT_SECONDS", LONG)
-    made = LocalWorkers([fake_worker])
-    monkeypatch.setattr(made, "close", lambda: None)
+    monkeypatch.setattr("neptune_lab.runtime.gpu_worker.ChildProcess", Here)
+    worker = GpuWorker(None, 1, "fake_runner")
+    worker.size = 1  # candidates come in their order
+    made = LocalWorkers([worker])
     monkeypatch.setattr(made, "drain", lambda: None)
     monkeypatch.setattr("neptune_lab.tuning.tune.local", lambda gpus: made)
     return made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import signal
 import threading
 import time
@@ -76,27 +75,6 @@ class SetClock:
         while results.empty() and self.time < until:
             time.sleep(0.001)
         return results.get_nowait()
-
-
-class Here:
-    """Stands for `ChildProcess`: TVM takes seconds to load in another one."""
-
-    def __init__(self, env=None, preload=()):
-        pass
-
-    def call(self, function, *args, timeout=None):
-        module, _, name = function.partition(":")
-        return getattr(importlib.import_module(module), name)(*args)
-
-    def kill(self):
-        pass
-
-    close = start = kill
-
-
-@pytest.fixture
-def in_this_process(monkeypatch):
-    monkeypatch.setattr("neptune_lab.runtime.process.ChildProcess", Here)
 
 
 @pytest.fixture
