@@ -351,3 +351,19 @@ def test_a_captured_tensor_may_be_left_out_and_a_wrong_one_is_refused() -> None:
         kernel(q, k, v, captured[:3])
     with pytest.raises(LaunchError, match=rf"got 2 arguments; expected 4: q, k, v, {name}"):
         kernel(q, k)
+
+
+@pytest.mark.parametrize(
+    ("lookup", "near"),
+    [
+        (lambda: attention.casual, "module 'neptune_lab.operators.attention' has no attribute 'casual'.*'causal'"),
+        (
+            lambda: figure1().rolling_udpate,
+            "a Schedule has no attribute 'rolling_udpate'; did you mean 'rolling_update'",
+        ),
+        (lambda: attention.__casual__, "no attribute '__casual__'$"),
+    ],
+)
+def test_a_misspelt_name_is_answered_with_the_nearest(lookup, near: str):
+    with pytest.raises(AttributeError, match=near):
+        lookup()

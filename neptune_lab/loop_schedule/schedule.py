@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from neptune_lab.loop_schedule.outcome_cache import cached_outcome, resized
 from neptune_lab.loop_schedule.primitives import get
 from neptune_lab.loop_schedule.primitives.cut import extract, part_of, stages_between
 from neptune_lab.loop_schedule.steps import Step, steps_of
-from neptune_lab.strict.console import shown
+from neptune_lab.strict.console import no_attribute, shown
 from neptune_lab.strict.values import check_integer, check_number
 
 if TYPE_CHECKING:
@@ -42,21 +42,21 @@ class Schedule(PrimitiveMethods):
 
     Args:
         operator: from `neptune_lab.operators`.
-
-    Raises:
-        ScheduleError: `operator` is none.
     """
 
     def __init__(self, operator: Operator) -> None:
         if not hasattr(type(operator), "program"):  # of the class: the property itself would load TVM
-            raise ScheduleError(
-                f"Schedule takes an operator, and got {shown(operator)}",
-                help="make an operator first, for example operators.attention.causal(seq=128)",
-            )
+            help = "make an operator first, for example operators.attention.causal(seq=128)"
+            raise ScheduleError(f"Schedule takes an operator, and got {shown(operator)}", help=help)
         self.operator = operator
         self._applied: list[Applied] = []
         self._undone: list[Step] = []
         self._checked: dict[Program, Agreement] = {}
+
+    if not TYPE_CHECKING:  # for checkers it would make every name one of a schedule's
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_attribute("a Schedule", name, dir(type(self)))
 
     # -- state ----------------------------------------------------------------------------------------------
 

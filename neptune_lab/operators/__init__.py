@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from difflib import get_close_matches
+from types import ModuleType
+from typing import NoReturn
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators import attention, gemm_chain, math, mla, norms, performer, rows, softmax
@@ -20,7 +22,7 @@ from neptune_lab.operators.base import Operator, TensorSpec
 from neptune_lab.operators.custom import custom
 from neptune_lab.operators.presets import PRESETS
 from neptune_lab.operators.reverse_mode import Training, backward, training
-from neptune_lab.strict.console import shown
+from neptune_lab.strict.console import no_attribute, shown
 
 # What the command line calls them; every value makes an Operator from keyword arguments.
 OPERATORS: dict[str, Callable[..., Operator]] = {
@@ -50,6 +52,20 @@ __all__ = [
     "OPERATORS", "PRESETS", "Operator", "TensorSpec", "Training", "attention", "backward", "custom", "find",
     "gemm_chain", "math", "mla", "norms", "performer", "rows", "softmax", "training",
 ]  # fmt: skip
+
+
+def _suggest(module: ModuleType) -> None:
+    """Lets the error of a function that `module` has not name the nearest one."""
+
+    def missing(name: str) -> NoReturn:
+        own = (key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__)
+        raise no_attribute(f"module {module.__name__!r}", name, own)
+
+    module.__getattr__ = missing  # type: ignore[method-assign]  # set here: written there, checkers would accept any name
+
+
+for _module in (attention, gemm_chain, mla, norms, performer, rows, softmax):
+    _suggest(_module)
 
 
 def find(name: str) -> Callable[..., Operator]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import linecache
+from collections.abc import Iterable
 from typing import Any
 
 MOST_SHOWN = 120
@@ -56,3 +58,14 @@ def class_of(value: Any) -> str:
     name = type(value).__name__
     spoken_with_a_vowel = name[:1] in "aeioAEIO" or name == "ndarray"
     return f"{'an' if spoken_with_a_vowel else 'a'} {name}"
+
+
+def no_attribute(owner: str, name: str, names: Iterable[str]) -> AttributeError:
+    """The error of a name that is not there, with the nearest one, which IPython does not add as Python's prompt does.
+
+    >>> print(no_attribute("module 'attention'", "casual", ["causal", "full"]))
+    module 'attention' has no attribute 'casual'; did you mean 'causal'?
+    """
+    known = [] if name.startswith("_") else [other for other in names if not other.startswith("_")]
+    near = difflib.get_close_matches(name, known, 1)
+    return AttributeError(f"{owner} has no attribute {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
