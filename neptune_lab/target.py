@@ -205,6 +205,11 @@ class Target:
         return UNITS.get(self.name if self.capability is None else self.capability[0])
 
     @property
+    def tensor_memory(self) -> bool:
+        """Whether sums of products are in a memory of their own (data-center Blackwell)."""
+        return self.matrix_unit == "tcgen05"
+
+    @property
     def lanes(self) -> int:
         """Threads of a warp (AMD: of a wave)."""
         return 64 if self.matrix_unit == "mfma" else 32

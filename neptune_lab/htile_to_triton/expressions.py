@@ -228,18 +228,45 @@ def reduced_in(dtype: str) -> str:
 
 
 def _reduce(ctx: Context, expr: ir.Reduce) -> ExpressionText:
+    if (number := _folded_at_once(ctx, expr)) is not None:
+        return number
     dtype = ctx.dtype(expr.arg)
     wide = reduced_in(dtype)
     emitted = emit(ctx, expr.arg)
     emitted = emitted if wide == dtype else cast(emitted, wide)
     emitted = fill_padding(ctx, expr.arg, emitted, expr.dim, identity(expr.op, wide), wide)
-    if expr.op == "prod":
-        result = ExpressionText(call("tl.reduce", emitted.doc, str(expr.dim), ctx.helper("_product")))
-    else:
-        result = ExpressionText(call(fold_function(ctx, expr.op, wide), emitted.doc, f"axis={expr.dim}"))
+    result = _fold(ctx, expr.op, wide, emitted.doc, expr.dim)
     if dtype == "bool":
         return ExpressionText(seq(result.doc, " != 0"), COMPARE)
     return result if dtype in ("float32", "float64", "int32", "int64") else cast(result, dtype)
+
+
+def _fold(ctx: Context, op: ir.Reducer, dtype: str, tile: Doc, dim: int) -> ExpressionText:
+    if op == "prod":
+        return ExpressionText(call("tl.reduce", tile, str(dim), ctx.helper("_product")))
+    return ExpressionText(call(fold_function(ctx, op, dtype), tile, f"axis={dim}"))
+
+
+def _folded_at_once(ctx: Context, expr: ir.Reduce) -> ExpressionText | None:
+    """A tile that `expr` folds to one number, one dimension after the other: all elements in a row, folded once.
+
+    Triton 3.7.1 fails on the former where products are in tensor memory: its choice of their layouts takes the last
+    fold for one along a dimension of a matrix.
+
+    Returns:
+        The number; None on other GPUs, of other tiles, or if a dimension is folded in another way or rounded between.
+    """
+    arg: ir.TileExpr = expr
+    while isinstance(arg, ir.Reduce) and arg.op == expr.op:
+        arg = arg.arg
+    shape, dtype = ctx.shape(arg), ctx.dtype(arg)
+    if not ctx.options.target.tensor_memory or ctx.shape(expr) or len(shape) < 2 or reduced_in(dtype) != dtype:
+        return None
+    emitted = emit(ctx, arg)
+    for dim in range(len(shape)):
+        emitted = fill_padding(ctx, arg, emitted, dim, identity(expr.op, dtype), dtype)
+    elements = math.prod(ctx.padding.shape(shape))
+    return _fold(ctx, expr.op, dtype, call("tl.reshape", emitted.doc, f"[{elements}]"), 0)
 
 
 def _dot(ctx: Context, expr: ir.Dot) -> ExpressionText:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch_to_stages import patterns
+from tvm import te
 
 import neptune_lab as nl
 from neptune_lab.loop_schedule.plan import plan
@@ -17,9 +18,10 @@ from neptune_lab.loop_schedule.templates import choose_template, common
 from neptune_lab.loop_schedule.templates.long_rows import long_rows
 from neptune_lab.loop_schedule.templates.nest_config import nest_configs
 from neptune_lab.loop_schedule.templates.nest_defaults import default_config
-from neptune_lab.loop_schedule.templates.nest_shape import has_uneven_work, is_vector_product
+from neptune_lab.loop_schedule.templates.nest_shape import has_uneven_work, is_vector_product, rows_of
 from neptune_lab.loop_schedule.templates.splits import balanced_splits
-from neptune_lab.operators import attention, backward, gemm_chain, norms, performer, rows, training
+from neptune_lab.operators import attention, backward, custom, gemm_chain, norms, performer, rows, training
+from neptune_lab.target import MATRIX_UNITS
 
 
 def launches(kernel: nl.Kernel) -> list[tuple[tuple[int, ...], int | None]]:
@@ -55,6 +57,20 @@ def test_a_nest_of_one_split_rolls():
     )
     assert len(kernel.triton.kernels) == 1
     assert "for j0 in" in kernel.source
+
+
+def test_tiles_without_a_product_fit_four_warps_of_other_gpus():
+    """A value folds two axes, so that a tile has more elements than rows and columns say."""
+    x = te.placeholder((6, 500, 64), "float32", name="x")
+    i, m = te.reduce_axis((0, 500), name="i"), te.reduce_axis((0, 64), name="m")
+    most = te.compute((6,), lambda h: te.max(x[h, i, m], axis=[i, m]), name="most")
+    op = custom("most", [x], [most])
+    (nest,) = plan(op.program)
+    for unit in MATRIX_UNITS:
+        (found,) = nest_configs(op.program, (nest,), nl.TileConfig(matrix_unit=unit))
+        held = rows_of(op.program, nest, found) * min(found.block_kv, 500) * 64
+        assert (held <= 8192) == (unit != "wgmma")
+    assert nl.compile(op, target="sm_80").relative_error() < 1e-6
 
 
 @pytest.mark.parametrize(("dtype", "sizes"), [("float32", (32, 32)), ("float16", (128, 64))])
@@ -456,7 +472,7 @@ def test_a_product_apart_sums_over_tiles_of_a_long_axis(length: int):
     """Whole, its operands would not fit shared memory."""
     x, w = torch.randn(2, 40, length).bfloat16(), torch.randn(2, length, 24).bfloat16()
     started = Schedule(nl.from_torch(lambda x, w: torch.bmm(x, w), x, w))
-    common.finish(started, {})
+    common.finish(started, {}, "wgmma")
     kernel = nl.compile(started, validate="none")
     assert f"in range({length // 128}):" in kernel.htile_text
     assert kernel.relative_error() < 1e-2
@@ -465,5 +481,5 @@ def test_a_product_apart_sums_over_tiles_of_a_long_axis(length: int):
 def test_a_short_axis_of_a_product_apart_stays_whole():
     x, w = torch.randn(2, 40, 256).bfloat16(), torch.randn(2, 256, 24).bfloat16()
     started = Schedule(nl.from_torch(lambda x, w: torch.bmm(x, w), x, w))
-    common.finish(started, {})
+    common.finish(started, {}, "wgmma")
     assert " in range(" not in nl.compile(started, validate="none").htile_text

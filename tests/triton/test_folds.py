@@ -47,3 +47,20 @@ def test_repaired_sums_and_single_readers_are_left_alone():
         nl.operators.rows.cross_entropy(rows=8, cols=64),
     ):
         assert "one reader" not in nl.compile(op).source
+
+
+def sums_of_all(rows: int = 40, columns: int = 20):
+    """The sum of each of two matrices, whose elements are 50 larger than those of the input."""
+    x = te.placeholder((2, rows, columns), "float32", name="x")
+    i, m = te.reduce_axis((0, rows), name="i"), te.reduce_axis((0, columns), name="m")
+    return custom("sums", [x], [te.compute((2,), lambda h: te.sum(x[h, i, m] + 50.0, axis=[i, m]), name="sums")])
+
+
+def test_where_products_are_in_tensor_memory_a_tile_is_folded_to_one_number_at_once():
+    """Lanes that fill the tile, 12 beside 20 columns and 24 beside 40 rows, are left out."""
+    kernel = nl.compile(sums_of_all(), target="b200", block_q=1, block_kv=64)
+    assert "tl.sum(tl.reshape(" in "".join(kernel.source.split())
+    assert kernel.relative_error() < 1e-6
+    for target in ("h200", "sm_80"):
+        source = nl.compile(sums_of_all(), target=target, validate="none", block_q=1, block_kv=64).source
+        assert "tl.reshape(" not in source

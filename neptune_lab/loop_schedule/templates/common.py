@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import wraps
+from math import prod
 from typing import Concatenate, ParamSpec
 
 from neptune_lab.errors import NeptuneError, ScheduleError
@@ -16,6 +17,7 @@ from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.plan import NestPlan
 from neptune_lab.loop_schedule.schedule import Schedule
+from neptune_lab.loop_schedule.templates.matrix_units import held
 from neptune_lab.loop_schedule.templates.nest_defaults import LONGEST_CONTRACTION, contraction_tile
 from neptune_lab.loop_schedule.templates.nest_shape import COLUMNS, ROWS, NestConfig, is_read_whole
 from neptune_lab.strict.console import shown
@@ -208,19 +210,26 @@ def start_outside(sch: Schedule, loop: str) -> None:
             sch.decompose_reduction(block.name, f"{block.name}.{var}")
 
 
-def finish(sch: Schedule, hints: Mapping[str, tuple[int | None, int | None]], *, fuse_maps: bool = True) -> None:
+def finish(
+    sch: Schedule,
+    hints: Mapping[str, tuple[int | None, int | None]],
+    matrix_unit: str,
+    *,
+    fuse_maps: bool = True,
+) -> None:
     """Schedules the blocks that no nest contains as kernels of their own, keeps internal buffers on chip, and annotates
     the launch hints.
 
     Args:
         sch: the schedule.
         hints: num_warps and num_stages of the kernel that contains each of these blocks; None: the emitter's default.
+        matrix_unit: of the GPU.
         fuse_maps: whether the map that alone reads a reduction moves into the reduction's kernel.
     """
     for first in [tree.blocks_under(stmt)[0].name for stmt in sch.program.body]:
         _, _, loops = tree.find_block(sch.program, first)
         if not any(loop.kind != "serial" for loop in loops):
-            _own_kernel(sch, first, ROWS, COLUMNS)
+            _own_kernel(sch, first, matrix_unit)
             if fuse_maps:
                 _fuse_map_of(sch, first)
     keep_on_chip(sch)
@@ -230,16 +239,19 @@ def finish(sch: Schedule, hints: Mapping[str, tuple[int | None, int | None]], *,
                 sch.annotate(sch.loops(block)[0], key, value)
 
 
-def _own_kernel(sch: Schedule, name: str, block_q: int, block_kv: int) -> None:
+def _own_kernel(sch: Schedule, name: str, matrix_unit: str) -> None:
     """Schedules a block that no nest contains as a kernel: tiles its last two parallel loops, binds the others to the
     grid."""
     _, block, loops = tree.find_block(sch.program, name)
     if len(tree.blocks_under(loops[0] if loops else block)) > 1:
         return
     folded = folded_loops(block)
-    free = [loop.var for loop in loops if loop.var not in folded and loop.extent > 1]
-    sizes = zip(reversed(free), (block_kv, block_q), strict=False)
-    tiles = {var: min(size, extent_of(sch, name, var)) for var, size in reversed(list(sizes))}
+    free = [loop for loop in loops if loop.var not in folded and loop.extent > 1][-2:]
+    extents = (1, 1, *(loop.extent for loop in free))[-2:]
+    sizes = min(ROWS, extents[0]), min(COLUMNS, extents[1])
+    if not is_product(block):
+        sizes = held(*sizes, prod(loop.extent for loop in loops if loop.var in folded), matrix_unit)
+    tiles = {loop.var: size for loop, size in zip(free, sizes[2 - len(free) :], strict=True) if size > 1}
     grid = [loop.var for loop in loops if loop.var not in folded and loop.var not in tiles]
     made = tile_loops(sch, name, tiles) if tiles else {}
     outer = [*grid, *made.values()]

@@ -27,6 +27,8 @@ from neptune_lab.loop_schedule.templates.nest_shape import (
     multiplies_eights,
     multiplies_float32,
     multiplies_twice,
+    others,
+    rows_of,
 )
 
 
@@ -82,12 +84,12 @@ _HALVES: Mapping[str, tuple[_Case, ...]] = MappingProxyType(
 )
 # Of products in 8 bits: registers for addresses are scarce.
 _EIGHTS: Mapping[str, UnitTiles] = MappingProxyType({"mfma": UnitTiles(64, 32, 4, 16, 1)})
-# Of products in float32.
-_FLOAT32: Mapping[str, UnitTiles] = MappingProxyType(
+# Of products in float32: of 64 elements, four warps would spill 8 bytes on sm_120; of 128, eight would on sm_80.
+_FLOAT32: Mapping[str, tuple[_Case, ...]] = MappingProxyType(
     {
-        "mma": UnitTiles(16, 32, 4, 16, 1),
-        "tcgen05": UnitTiles(16, 32, 4, 16, 1),
-        "wmma": UnitTiles(16, 16, 8, 2, 1),
+        "mma": (_Case(64, 1, UnitTiles(16, 32, 8, 2, 1)), _Case(256, 1, UnitTiles(16, 32, 4, 16, 1))),
+        "tcgen05": (_Case(256, 1, UnitTiles(16, 32, 4, 16, 1)),),
+        "wmma": (_Case(256, 1, UnitTiles(16, 16, 8, 2, 1)),),
     }
 )
 # Of products of single rows, and of few.  What RDNA 3 loads ahead is in registers, so that it has no pipeline.
@@ -119,6 +121,9 @@ _WIDE_SUMS: Mapping[str, UnitTiles] = MappingProxyType(
 # Elements of a tile without a product, if it is a part of a row or there are several; of more, a program of NVIDIA's
 # has too few registers.
 _ROW_ELEMENTS = 1 << 14
+# Elements of a tile without a product that a program of four warps holds, those that each value folds counted: 64 in a
+# thread of 32 lanes.
+_HELD = 1 << 13
 
 
 def suited(
@@ -140,6 +145,9 @@ def suited(
         warps, stages = _VECTORS.get(matrix_unit, (config.num_warps, config.num_stages))
         return replace(config, num_warps=warps, num_stages=stages)
     if not has_product(program, nest):
+        beside = others(program, nest) * max(1, folded(program, nest) // columns_of(program, nest))
+        if beside > 1:
+            return _held(program, nest, config, beside, matrix_unit)
         several = not config.one_tile or matrices_read(program, nest) > 1
         if matrix_unit == "wgmma" or config.block_q > 1 or config.block_kv <= _ROW_ELEMENTS or not several:
             return config
@@ -153,25 +161,58 @@ def suited(
     return replace(config, block_q=rows, block_kv=columns, num_warps=warps, num_stages=tiles.stages, one_tile=whole)
 
 
+def held(rows: int, columns: int, beside: int, matrix_unit: str) -> tuple[int, int]:
+    """The rows and columns of a tile without a product, such that four warps can hold it.
+
+    Args:
+        rows, columns: chosen by shape.
+        beside: elements that the tile has for each row and column, such as those that a value folds.
+        matrix_unit: one of `target.MATRIX_UNITS`; on Hopper, sizes stay as they were measured.
+
+    Returns:
+        Both; the same ones, if they fit.
+
+    >>> held(16, 256, 64, "mma"), held(16, 16, 1, "mma"), held(16, 256, 64, "wgmma")
+    ((1, 128), (16, 16), (16, 256))
+    """
+    while matrix_unit != "wgmma" and rows * columns * beside > _HELD and rows * columns > 1:
+        rows, columns = (-(-rows // 2), columns) if rows > 1 else (1, -(-columns // 2))
+    return rows, columns
+
+
+def _held(program: Program, nest: NestPlan, config: NestConfig, beside: int, matrix_unit: str) -> NestConfig:
+    """The config of a nest without a product, whose tiles have `beside` elements for each row and column."""
+    width, fixed = columns_of(program, nest), nest.row_size or 1
+    chosen = rows_of(program, nest, config) // fixed, min(config.block_kv, width)
+    rows, columns = held(*chosen, beside * fixed, matrix_unit)
+    if (rows, columns) == chosen:
+        return config
+    return replace(config, block_q=rows, block_kv=columns, one_tile=config.one_tile and columns == width)
+
+
 def _tiles(program: Program, nest: NestPlan, config: NestConfig, unit: str, split: bool) -> UnitTiles | None:
     """The tiles of a nest with a product; None: as chosen by shape."""
+    read, added = folded(program, nest), accumulated(program, nest)
     if multiplies_float32(program, nest):
-        return _FLOAT32.get(unit)
-    if nest.row_axis is None and unit in _SUMS and accumulated(program, nest) >= _SUMMED:
+        return _case(_FLOAT32.get(unit, ()), max(read, added), config.block_q)
+    if nest.row_axis is None and unit in _SUMS and added >= _SUMMED:
         return _SUMS[unit]
     if has_few_rows(nest):
         return _FEW_ROWS.get(unit)
     if unit in _EIGHTS and multiplies_eights(program, nest):
         return _EIGHTS[unit]
-    read, added = folded(program, nest), accumulated(program, nest)
     if unit in _TWICE and multiplies_twice(program, nest) and read > _TWICE[unit][0]:
         return _TWICE_SPLIT if split and unit == "wgmma" else _TWICE[unit][1]
     per_thread = config.block_q * added / (32 * (config.num_warps or 4))
     if unit in _WIDE_SUMS and added < _SUMMED and per_thread > _ADDED:
         return _WIDE_SUMS[unit]
-    cases = _HALVES.get(unit, ())
-    found = (case.tiles for case in cases if max(read, added) <= case.width and config.block_q >= case.rows)
+    return _case(_HALVES.get(unit, ()), max(read, added), config.block_q)
+
+
+def _case(cases: tuple[_Case, ...], width: int, rows: int) -> UnitTiles | None:
+    """The tiles of the first case that holds, or of the last one; None if there are none."""
+    found = (case.tiles for case in cases if width <= case.width and rows >= case.rows)
     return next(found, cases[-1].tiles if cases else None)
 
 
-__all__ = ["UnitTiles", "suited"]
+__all__ = ["UnitTiles", "held", "suited"]

@@ -136,7 +136,7 @@ def schedule_nests(sch: Schedule, config: TileConfig, *, split: bool) -> None:
         run_single_block_in_order(sch, loop)
     for contraction in state.contractions:
         start_contraction(sch, contraction)
-    finish(sch, state.hints)
+    finish(sch, state.hints, config.matrix_unit)
 
 
 def schedule_rolling(sch: Schedule, state: TemplateState, n: int) -> None:

@@ -170,7 +170,7 @@ def row_groups(sch: Schedule, config: SplitKConfig) -> Schedule:
     _combine(sch, groups, partial)
     retire_all(sch)
     start_outside(sch, loop)
-    finish(sch, {groups.along[0]: (warps, _one(config.num_stages))})
+    finish(sch, {groups.along[0]: (warps, _one(config.num_stages))}, config.matrix_unit)
     sch.remark(
         f"{count * groups.outside} programs have {each} tiles of {rows} row{'s' if rows > 1 else ''} each, for which "
         f"they compute {', '.join(groups.along)} and add up {', '.join(groups.sums)}."
