@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import fake_runner
 import pytest
 from devices import A100, H200
+from fake_tuning import Here
 from waiting import LONG, wait_until
 
 from neptune_lab.errors import MeasureError
@@ -152,12 +153,16 @@ def gpu_worker_of():
 
 @pytest.fixture(scope="module")
 def cluster():
+    """A scheduler and a worker in threads, with messages as between machines; `faults/` has processes, which die."""
     distributed = pytest.importorskip("dask.distributed")
-    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None) as made:
+    more = {"processes": False, "protocol": "tcp", "dashboard_address": None}
+    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, **more) as made:
         yield made
 
 
 def test_measuring_through_a_scheduler(cluster, small, with_warps, monkeypatch):
+    monkeypatch.setattr("neptune_lab.runtime.process.ChildProcess", Here)
+    monkeypatch.setattr("neptune_lab.runtime.gpu_worker.ChildProcess", Here)
     monkeypatch.setattr("neptune_lab.tuning.dask_workers.CONNECT_SECONDS", LONG)
     workers = DaskWorkers(cluster.scheduler_address, "fake_runner")
     try:
