@@ -154,7 +154,7 @@ def without_code(text: str) -> str:
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
 def test_every_link_of_the_front_pages_leads_somewhere(name: str):
     text = without_code((ROOT / name).read_text(encoding="utf-8"))
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+    for target in re.findall(r"(?<=\]\()[^)\s]+(?=\))|(?<=src=\")[^\"]+|(?<=srcset=\")[^\"]+", text):
         parts = urlsplit(target)
         if parts.scheme:
             continue
