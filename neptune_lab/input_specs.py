@@ -89,7 +89,7 @@ class _Reader:
         if (tensor := _DTYPE.match(self.text, start)) is not None:
             dtype = tensor["dtype"]
             if dtype not in DTYPES:
-                raise self._error(f"there is no dtype {shown(dtype)}", tensor.start("dtype"), _like(dtype))
+                raise self._error(f"there is no dtype {shown(dtype)}", tensor.start("dtype"), _similar_dtypes(dtype))
             self.at = tensor.end()
             return TensorSpec(name, self._sizes(name), dtype)
         number = _NUMBER.match(self.text, start)
@@ -140,7 +140,7 @@ class _Reader:
         return TextError(message, line=line, column=at - (before.rfind("\n") + 1) + 1, help=help)
 
 
-def _like(dtype: str) -> str:
+def _similar_dtypes(dtype: str) -> str:
     """What a wrong dtype may have meant."""
     short = {"half": "float16", "float": "float32", "double": "float64", "int": "int32", "long": "int64"}
     near = (

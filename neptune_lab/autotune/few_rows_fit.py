@@ -64,11 +64,11 @@ def fitted(problems: Sequence[Problem], start: Rates = FIRST) -> Rates:
         rates = Rates(*map(float, np.exp(logs)))
         return np.array([log(p.facts.seconds(c, rates) * 1e6) for p in problems for c, _ in p.kernels]) - times
 
-    found = np.exp(_least(residuals, np.log(astuple(start))))
+    found = np.exp(_robust_least_squares(residuals, np.log(astuple(start))))
     return Rates(*(float(f"{value:.4g}") for value in found))
 
 
-def _least(residuals: Callable[[np.ndarray], np.ndarray], start: np.ndarray) -> np.ndarray:
+def _robust_least_squares(residuals: Callable[[np.ndarray], np.ndarray], start: np.ndarray) -> np.ndarray:
     """The minimum of a sum of squares, in which large residuals count linearly."""
     at, damping, step = start, 1e-2, 1e-3
     now = residuals(at)

@@ -205,7 +205,7 @@ def _nest_chain(program: Program, dims: Dimensions, blocks: Mapping[str, Block],
     outputs = _second_passes(program, dims, blocks, nest, members)
     reader = _Reader(program, dims, blocks, {b.name for b in members})
     folded = {b.writes for b in members}
-    computations = (*map(reader.computation, members), *(_again(reader.computation(b), folded) for b in outputs))
+    computations = (*map(reader.computation, members), *(_second_pass(reader.computation(b), folded) for b in outputs))
     used = {loop for c in computations for loop in c.loops}
     extents = tuple((loop, extent) for loop, extent in reader.extents.items() if loop in used)
     first = blocks[nest.first]
@@ -228,7 +228,7 @@ def _nest_chain(program: Program, dims: Dimensions, blocks: Mapping[str, Block],
     )
 
 
-def _again(computation: Computation, computed: set[str]) -> Computation:
+def _second_pass(computation: Computation, computed: set[str]) -> Computation:
     """A second pass, which loads its operands again: a column is too long for registers."""
     operands = (o if o.name in computed else replace(o, name=f"{o.name}_again") for o in computation.operands)
     return replace(computation, operands=tuple(operands))

@@ -60,8 +60,8 @@ def suits(apart: Operator) -> bool:
         return False
     if any(len(captured.shape) > 1 or captured.dtype not in FLOATS for captured in apart.inputs[3:]):
         return False  # (tiles that documents hide are not skipped in rows of several heads; a bias is read for each)
-    rows = FEW_ROWS if sizes.q_len <= FEW_QUERIES else _whole(sizes.q_len, ROWS)
-    own, together = sizes.group * rows, _whole(sizes.group * sizes.q_len, ROWS)
+    rows = FEW_ROWS if sizes.q_len <= FEW_QUERIES else _round_up(sizes.q_len, ROWS)
+    own, together = sizes.group * rows, _round_up(sizes.group * sizes.q_len, ROWS)
     nests = plan(apart.program)
     wide = max(sizes.head_dim, sizes.v_head_dim) > WIDE
     left = LEFT_WIDE if wide and not _is_large(sizes.group * sizes.q_len, wide) else LEFT
@@ -103,10 +103,10 @@ def choice(packed: Operator, target: Target) -> Choice:
 
 def _is_large(rows: int, wide: bool) -> bool:
     """Whether programs get twice 64 rows."""
-    return _whole(rows, 2 * ROWS) <= (WORTH_IN_ROWS if wide else 1) * _whole(rows, ROWS)
+    return _round_up(rows, 2 * ROWS) <= (WORTH_IN_ROWS if wide else 1) * _round_up(rows, ROWS)
 
 
-def _whole(rows: int, block: int) -> int:
+def _round_up(rows: int, block: int) -> int:
     return -(-rows // block) * block
 
 

@@ -70,7 +70,7 @@ def from_file(text: str, inputs: str | None) -> FromFile:
     # Before the file runs, since this sets Triton's interpreter up.
     from neptune_lab.torch_to_stages.arguments import callable_of, example_arguments
 
-    function = callable_of(_found(_module(Path(path)), path, name), name, path)
+    function = callable_of(_function_of(_module(Path(path)), path, name), name, path)
     return FromFile(function, example_arguments(function, specs), name)
 
 
@@ -108,7 +108,7 @@ def _module(path: Path) -> ModuleType:
     return module
 
 
-def _found(module: ModuleType, path: str, name: str) -> object:
+def _function_of(module: ModuleType, path: str, name: str) -> object:
     if not hasattr(module, name):
         functions = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
         near = difflib.get_close_matches(name, functions, 1) or functions[:8]

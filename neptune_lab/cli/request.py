@@ -109,7 +109,7 @@ def with_operator(command: Callable[..., None]) -> Callable[..., None]:
 
     def run_command(**given: Any) -> None:
         shared = {name: given.pop(name) for name in SHARED}
-        made = _named(shared["operator"], shared["inputs"], {n: shared[n] for n in OPTIONS})
+        made = _operator_or_function(shared["operator"], shared["inputs"], {n: shared[n] for n in OPTIONS})
         options = {n: shared[n] for n in TILES if shared[n] is not None}
         options |= dict(map(_option, shared["option"] or ()))
         choice = _choice(shared["template"], options)
@@ -148,7 +148,7 @@ def _option(text: str) -> tuple[str, Any]:
     return name, tuple(parts) if len(parts) > 1 or name == "disable_passes" else parts[0]
 
 
-def _named(name: str, inputs: str | None, sizes: dict[str, Any]) -> Operator | FromFile:
+def _operator_or_function(name: str, inputs: str | None, sizes: dict[str, Any]) -> Operator | FromFile:
     """The operator, or the function of a file with its inputs; DefinitionError if options of the other are given."""
     if not names_a_file(name):
         if inputs is not None:

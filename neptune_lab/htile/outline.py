@@ -76,7 +76,7 @@ def _summary(program: ir.Program, run: list[ir.Store], env: Env, indent: str) ->
     for store in run:
         for access in dict.fromkeys(reads(store)):  # a statement loads a tile once, however often it reads it
             if program.tensor(access.tensor).space != "chip":
-                yield _row(indent, "loads", _moved(program, access, env))
+                yield _row(indent, "loads", _tile_text(program, access, env))
         for name in gathered_tensors(store):
             yield _row(indent, "gathers", name)
         kinds = [type(expr) for expr in subexpressions(store.value)]
@@ -88,14 +88,14 @@ def _summary(program: ir.Program, run: list[ir.Store], env: Env, indent: str) ->
         for condition in _masks(store):
             yield _row(indent, "masks", f"{name} by {condition}")
         if program.tensor(name).space != "chip":
-            yield _row(indent, "stores", _moved(program, store.target, env))
+            yield _row(indent, "stores", _tile_text(program, store.target, env))
 
 
 def _row(indent: str, label: str, text: str) -> str:
     return f"{indent}{label:<{_LABEL}}{text}"
 
 
-def _moved(program: ir.Program, access: ir.Access, env: Env) -> str:
+def _tile_text(program: ir.Program, access: ir.Access, env: Env) -> str:
     """The text of a tile that is loaded or stored, with `(bounded)` if it may reach past the end of its tensor."""
     past = any(
         isinstance(index, ir.Slice) and interval(index.start, env).hi + index.extent > size

@@ -42,26 +42,26 @@ def highest(expr: IndexExpr, env: Env, loops: Sequence[For]) -> int:
     own = {loop.var for loop in loops}
     values = {name: Int(it.lo) for name, it in env.items() if it.lo == it.hi and name not in own}
     form = affine(_with_values(expr, values))
-    return min([interval(expr, env).hi, *(n for loop in loops for n in _ends(form, loop, env, values))])
+    return min([interval(expr, env).hi, *(n for loop in loops for n in _bounds_at_loop_ends(form, loop, env, values))])
 
 
-def _ends(form: Affine, loop: For, env: Env, values: Mapping[str, Int]) -> Iterator[int]:
+def _bounds_at_loop_ends(form: Affine, loop: For, env: Env, values: Mapping[str, Int]) -> Iterator[int]:
     """Bounds of the form with each end of the loop in place of its variable."""
     var = Name(loop.var)
     step, rest = form.coefficient(var), form.without(var)
     if step <= 0 or loop.var in names_of_index(expression(rest)):
         return
-    for end in _least(loop.stop):
+    for end in _arms_of_minimum(loop.stop):
         last = affine(_with_values(end, values)) + -1
         yield interval(expression(last * step + rest), env).hi
 
 
-def _least(stop: IndexExpr) -> Iterator[IndexExpr]:
+def _arms_of_minimum(stop: IndexExpr) -> Iterator[IndexExpr]:
     """Expressions none of which is below `stop`: the arms of a minimum."""
     match stop:
         case Arith(op="min", a=a, b=b):
-            yield from _least(a)
-            yield from _least(b)
+            yield from _arms_of_minimum(a)
+            yield from _arms_of_minimum(b)
         case _:
             yield stop
 

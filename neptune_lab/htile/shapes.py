@@ -182,13 +182,13 @@ def dtype_of(expr: ir.TileExpr, program: ir.Program) -> str:
         case ir.Iota() | ir.Scalar():
             return "int32"
         case ir.Literal(dtype=dtype):
-            return _known(dtype)
+            return _checked_dtype(dtype)
         case ir.Elementwise(op=op, args=args, dtype=dtype):
-            _check_elementwise(op, [dtype_of(arg, program) for arg in args], _known(dtype))
+            _check_elementwise(op, [dtype_of(arg, program) for arg in args], _checked_dtype(dtype))
             return dtype
         case ir.Cast(arg=arg, dtype=dtype):
             dtype_of(arg, program)
-            return _known(dtype)
+            return _checked_dtype(dtype)
         case ir.Permute(arg=arg):
             return dtype_of(arg, program)
         case ir.Reduce(op=op, arg=arg):
@@ -214,7 +214,7 @@ def dtype_of(expr: ir.TileExpr, program: ir.Program) -> str:
             assert_never(expr)
 
 
-def _known(dtype: str) -> str:
+def _checked_dtype(dtype: str) -> str:
     if dtype not in DTYPES:
         raise TileError(f"unknown dtype {dtype!r}; known are {', '.join(sorted(DTYPES))}")
     return dtype

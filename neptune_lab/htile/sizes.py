@@ -55,7 +55,7 @@ def generalized(
     for program, sample in zip(programs, samples, strict=True):
         if at(made, sample) != program:
             raise TileError(
-                f"program {program.name} at {_said(sample)} is not its generalization at these sizes",
+                f"program {program.name} at {_sample_text(sample)} is not its generalization at these sizes",
                 help="compile it for one size",
             )
     return replace(made, kernels=tuple(replace(k, body=_from_zero(k.body)) for k in made.kernels))
@@ -135,7 +135,7 @@ def variables(program: ir.Program) -> set[str]:
     return grids | {name for kernel in program.kernels for name in inside(kernel.body)}
 
 
-def _said(sample: Sample) -> str:
+def _sample_text(sample: Sample) -> str:
     return ", ".join(f"{name} = {value}" for name, value in sample.items())
 
 
@@ -301,9 +301,9 @@ class _Generalizer:
     def refuse(self, found: tuple[Any, ...], where: str) -> Any:
         kinds = {type(item).__name__ for item in found}
         what = ", ".join(sorted(kinds)) if len(kinds) > 1 else ", ".join(_short(item) for item in found)
+        samples = "; ".join(map(_sample_text, self.samples))
         raise TileError(
-            f"{where}: the programs at {'; '.join(map(_said, self.samples))} have {what} here, which no expression of "
-            "these sizes gives",
+            f"{where}: the programs at {samples} have {what} here, which no expression of these sizes gives",
             help="compile it for one size",
         )
 

@@ -41,12 +41,12 @@ def tile_interval(expr: TileExpr, env: Env, lanes: Callable[[int], int] = lambda
             return _in_int32(Interval(start.lo, start.hi + lanes(part.extent) - 1))
         case Elementwise(op="add" | "sub" | "mul" as op, args=(first, second), dtype="int32"):
             a, b = tile_interval(first, env, lanes), tile_interval(second, env, lanes)
-            return None if a is None or b is None else _in_int32(_ends(op, a, b))
+            return None if a is None or b is None else _in_int32(_interval_of_operation(op, a, b))
         case _:
             return None
 
 
-def _ends(op: str, a: Interval, b: Interval) -> Interval:
+def _interval_of_operation(op: str, a: Interval, b: Interval) -> Interval:
     match op:
         case "add":
             return Interval(a.lo + b.lo, a.hi + b.hi)

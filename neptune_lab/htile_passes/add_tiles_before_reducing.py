@@ -40,7 +40,7 @@ def add_tiles_before_reducing(program: ir.Program) -> ir.Program:
         for own in found:
             name = fresh(f"{own.store.target.tensor}_tile")
             tiles.append(ir.Tensor(name, shape_of(own.reduced.arg, program), own.dtype(program), "chip"))
-        return (tiles, _apart(loop, list(zip(found, tiles, strict=True)))) if found else None
+        return (tiles, _with_sums_apart(loop, list(zip(found, tiles, strict=True)))) if found else None
 
     return rewrite_loops(program, apart)
 
@@ -80,7 +80,7 @@ def _sum(store: ir.Store, body: list[ir.Store], program: ir.Program) -> _Sum | N
     and if another statement before it stores the reduction, no other one reads or writes that."""
     match store.value:
         case ir.Elementwise(op="add", args=(a, b)) if _is_on_chip(store.target, program) and store.mask is None:
-            more = b if _is(a, store.target) else a if _is(b, store.target) else None
+            more = b if _is_tile(a, store.target) else a if _is_tile(b, store.target) else None
         case _:
             return None
     uses = [access for other in body for access in (other.target, *reads(other))]
@@ -104,7 +104,7 @@ def _sum(store: ir.Store, body: list[ir.Store], program: ir.Program) -> _Sum | N
     return _Sum(store, more, apart) if same else None
 
 
-def _is(expr: ir.TileExpr, target: ir.Access) -> bool:
+def _is_tile(expr: ir.TileExpr, target: ir.Access) -> bool:
     return isinstance(expr, ir.Access) and expr.tensor == target.tensor and same_region(expr, target)
 
 
@@ -112,11 +112,11 @@ def _is_on_chip(access: ir.Access, program: ir.Program) -> bool:
     return program.tensor(access.tensor).space == "chip"
 
 
-def _apart(loop: ir.For, found: list[tuple[_Sum, ir.Tensor]]) -> Iterator[ir.Stmt]:
+def _with_sums_apart(loop: ir.For, found: list[tuple[_Sum, ir.Tensor]]) -> Iterator[ir.Stmt]:
     """The loop between the statements that begin and that reduce the tiles."""
     for own, tile in found:
         zero = identity_literal("sum", tile.dtype)
-        yield ir.Store(f"{own.store.node_id}.{tile.name}/start", _whole(tile), zero, own.store.origin)
+        yield ir.Store(f"{own.store.node_id}.{tile.name}/start", _whole_tile(tile), zero, own.store.origin)
     # The tile is computed where the reduction was: what it reads may change before the sum.
     left_out = {id(own.store) for own, _ in found if own.apart is not None}
     sums = {id(own.store if own.apart is None else own.apart): (own, tile) for own, tile in found}
@@ -124,16 +124,16 @@ def _apart(loop: ir.For, found: list[tuple[_Sum, ir.Tensor]]) -> Iterator[ir.Stm
     for stmt in loop.body:
         if id(stmt) in sums:
             own, tile = sums[id(stmt)]
-            value = ir.Elementwise("add", (_whole(tile), own.reduced.arg), tile.dtype)
+            value = ir.Elementwise("add", (_whole_tile(tile), own.reduced.arg), tile.dtype)
             name = f"{own.store.node_id}.{tile.name}"
-            body.append(replace(own.store, target=_whole(tile), value=value, node_id=name))
+            body.append(replace(own.store, target=_whole_tile(tile), value=value, node_id=name))
         elif id(stmt) not in left_out:
             body.append(stmt)
     yield replace(loop, body=tuple(body))
     for own, tile in found:
-        left = replace(own.reduced, arg=_whole(tile))
+        left = replace(own.reduced, arg=_whole_tile(tile))
         yield replace(own.store, value=ir.Elementwise("add", (own.store.target, left), tile.dtype))
 
 
-def _whole(tile: ir.Tensor) -> ir.Access:
+def _whole_tile(tile: ir.Tensor) -> ir.Access:
     return ir.Access(tile.name, tuple(ir.Slice(ir.Int(0), extent, f"t{n}") for n, extent in enumerate(tile.shape)))

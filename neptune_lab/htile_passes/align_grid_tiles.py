@@ -72,7 +72,12 @@ def _aligned(program: ir.Program, kernel: ir.Kernel) -> ir.Kernel:
         ("/head", ir.Int(0), rows.block, ir.Arith("*", rows.head, first)),
         ("/end", end, rows.block, ir.Arith("+", end, ir.Arith("*", left, first))),
     ]
-    body = [_at(store, rows, *place) for place in places for store in kernel.body if isinstance(store, ir.Store)]
+    body = [
+        _store_of_elements(store, rows, *place)
+        for place in places
+        for store in kernel.body
+        if isinstance(store, ir.Store)
+    ]
     return with_body(kernel, tuple(body))
 
 
@@ -126,7 +131,7 @@ def _index(expr: ir.TileExpr) -> tuple[ir.Index, ...]:
             return ()
 
 
-def _at(
+def _store_of_elements(
     store: ir.Store, rows: _Rows, name: str, start: ir.IndexExpr, extent: int, stop: ir.IndexExpr | None
 ) -> ir.Store:
     """A statement on the `extent` elements from `start` on, of which those before `stop` are stored; None: all."""

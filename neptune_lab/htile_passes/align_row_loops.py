@@ -161,7 +161,8 @@ def _aligned(loop: ir.For, rows: _Rows, program: ir.Program) -> list[ir.Stmt]:
     own = [ir.Arith("*", ir.Name(rows.loop), ir.Int(rows.tile))]
     own.append(ir.Arith("+", own[0], ir.Int(rows.tile)))
     body = tuple(
-        rows.counts.moved(_moved(s, rows, program, at, rows.tile, None), own[0], own[1]) for s in stores(loop.body)
+        rows.counts.moved(_store_of_elements(s, rows, program, at, rows.tile, None), own[0], own[1])
+        for s in stores(loop.body)
     )
     out: list[ir.Stmt] = [replace(loop, stop=ir.Int(whole), body=body, part="interior")]
     count = -(-(rows.extent // rows.block * rows.block) // rows.tile)
@@ -178,7 +179,7 @@ def _aligned(loop: ir.For, rows: _Rows, program: ir.Program) -> list[ir.Stmt]:
     for name, n, start, extent, stop, seen in places:
         part = []
         for store in stores(loop.body):
-            moved = rows.counts.moved(_moved(store, rows, program, start, extent, stop), before, seen)
+            moved = rows.counts.moved(_store_of_elements(store, rows, program, start, extent, stop), before, seen)
             mask = None
             if name == "head" and program.tensor(store.target.tensor).space != "chip":
                 mask = next((_before(i, stop) for i in moved.target.index if _is_place(i, start, extent)), None)
@@ -192,7 +193,7 @@ def _is_place(index: object, start: ir.IndexExpr, extent: int) -> TypeGuard[ir.S
     return isinstance(index, ir.Slice) and (index.start, index.extent) == (start, extent)
 
 
-def _moved(
+def _store_of_elements(
     store: ir.Store, rows: _Rows, program: ir.Program, start: ir.IndexExpr, extent: int, stop: ir.IndexExpr | None
 ) -> ir.Store:
     """A statement on the `extent` elements from `start` on, of which those before `stop` count; None: all."""

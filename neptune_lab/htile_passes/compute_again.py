@@ -79,7 +79,7 @@ def _kernel(kernel: ir.Kernel, program: ir.Program, fresh: Callable[[ir.Tensor, 
     if len(body) < len(kernel.body) or len(reducing) != 1 or others:
         return kernel
     threads, at = LANES * (kernel.num_warps or 4), reducing[0] + 1
-    held = _held(body[:at], body[at:], program)
+    held = _rows_used_again(body[:at], body[at:], program)
     again = [s for s in body[:at] if _tile(s.target) in held and may_compute_again(s, kernel, program)]
     later = (*again, *body[at:])
     first, written = _rows_read(body[:at], program), written_tensors(kernel)
@@ -130,7 +130,9 @@ def may_compute_again(store: ir.Store, kernel: ir.Kernel, program: ir.Program) -
     return True
 
 
-def _held(before: Sequence[ir.Store], after: Sequence[ir.Store], program: ir.Program) -> dict[ir.TileExpr, int]:
+def _rows_used_again(
+    before: Sequence[ir.Store], after: Sequence[ir.Store], program: ir.Program
+) -> dict[ir.TileExpr, int]:
     """The rows that statements compute or load and later ones use again, with their bytes."""
     made = {_normal(e) for s in before for e in (s.target, *expressions(s))}
     held: dict[ir.TileExpr, int] = {}

@@ -180,13 +180,13 @@ class _Followed:
             case ir.Elementwise(op="where", args=(condition, a, b)):
                 if self.of(condition) not in (ZERO, ANY):
                     raise _NoDegree
-                return _same(self.of(a), self.of(b))
+                return _common_degree(self.of(a), self.of(b))
             case ir.Elementwise(op="mul", args=(a, b)):
                 return _product(self.of(a), self.of(b), 1)
             case ir.Elementwise(op="div" | "div_rn", args=(a, b)):
                 return _product(self.of(a), self.of(b), -1)
             case ir.Elementwise(op="add" | "sub", args=(a, b)):
-                return _same(self.of(a), self.of(b))
+                return _common_degree(self.of(a), self.of(b))
             case ir.Elementwise(op="sqrt" | "sqrt_rn", args=(arg,)):
                 degree = self.of(arg)
                 return degree if isinstance(degree, str) else frozenset((n, power / 2) for n, power in degree)
@@ -202,7 +202,7 @@ class _Followed:
                 raise _NoDegree
 
 
-def _same(a: Degree, b: Degree) -> Degree:
+def _common_degree(a: Degree, b: Degree) -> Degree:
     if a in (ANY, b):
         return b
     if b == ANY:

@@ -139,12 +139,12 @@ def _split_masks(
     dtype = tensors[stmt.target.tensor].dtype
     return replace(
         stmt,
-        value=ir.Elementwise("where", (_all(varying), stmt.value, stmt.target), dtype),
-        mask=_all(rest) if rest else None,
+        value=ir.Elementwise("where", (_conjunction(varying), stmt.value, stmt.target), dtype),
+        mask=_conjunction(rest) if rest else None,
     )
 
 
-def _all(conditions: Sequence[ir.TileExpr]) -> ir.TileExpr:
+def _conjunction(conditions: Sequence[ir.TileExpr]) -> ir.TileExpr:
     return reduce(lambda a, b: ir.Elementwise("and", (a, b), "bool"), conditions)
 
 

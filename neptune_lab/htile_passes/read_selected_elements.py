@@ -61,7 +61,7 @@ def _selected(expr: ir.TileExpr, program: ir.Program, written: frozenset[str]) -
             if read is None or any(c is None for c in found):
                 continue
             dtype = dtype_of(value, program)
-            mask = _all(tuple(c for c in found if c is not None))
+            mask = _conjunction(tuple(c for c in found if c is not None))
             zero = ir.Literal(0.0 if dtype in FLOATS else 0, dtype)
             chosen = ir.Elementwise("where", (mask, read, zero), dtype)
             made = ir.Elementwise("add", (chosen, zero), dtype) if dtype in FLOATS else chosen
@@ -115,7 +115,7 @@ class _At:
         start = ir.Scalar(self.chosen.start)
         end = ir.Scalar(ir.Arith("+", self.chosen.start, ir.Int(self.chosen.extent)))
         bounds = (("ge", start), ("lt", end))
-        return _all(tuple(ir.Elementwise(op, (self.wanted, self._as_wanted(x)), "bool") for op, x in bounds))
+        return _conjunction(tuple(ir.Elementwise(op, (self.wanted, self._as_wanted(x)), "bool") for op, x in bounds))
 
     def _as_wanted(self, position: ir.TileExpr) -> ir.TileExpr:
         dtype = dtype_of(self.wanted, self.program)
@@ -166,7 +166,7 @@ class _At:
         return ir.Gather(access.tensor, tuple(indices))
 
 
-def _all(conditions: tuple[ir.TileExpr, ...]) -> ir.TileExpr:
+def _conjunction(conditions: tuple[ir.TileExpr, ...]) -> ir.TileExpr:
     """All of them."""
     first, *others = conditions
     for other in others:

@@ -75,10 +75,13 @@ def may_reverse(loop: ir.For, program: ir.Program) -> bool:
     taken = set[str]().union(*map(read_tensors, own))
     if len(set(targets)) < len(targets) or taken & set(targets):
         return False
-    return all(program.tensor(s.target.tensor).space != "chip" and _apart(s.target, loop.var) for s in own)
+    return all(
+        program.tensor(s.target.tensor).space != "chip" and _store_to_different_elements(s.target, loop.var)
+        for s in own
+    )
 
 
-def _apart(target: ir.Access, var: str) -> bool:
+def _store_to_different_elements(target: ir.Access, var: str) -> bool:
     """Whether iterations store to different elements."""
     for index in region(target):
         start, extent = (index.start, index.extent) if isinstance(index, ir.Slice) else (index, 1)

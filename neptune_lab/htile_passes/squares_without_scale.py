@@ -47,7 +47,7 @@ def squares_without_scale(program: ir.Program) -> ir.Program:
     added: list[ir.Tensor] = []
     kernels: list[ir.Kernel] = []
     for kernel in program.kernels:
-        plain = None if program.sizes else _plain(kernel, program)
+        plain = None if program.sizes else _unscaled_statements(kernel, program)
         kernels.append(kernel if plain is None else _guarded(kernel, plain, program, names, added))
     if not added:
         return program
@@ -69,7 +69,7 @@ class _Plain:
     squares: int
 
 
-def _plain(kernel: ir.Kernel, program: ir.Program) -> _Plain | None:
+def _unscaled_statements(kernel: ir.Kernel, program: ir.Program) -> _Plain | None:
     """The statements without a scale; None if they might give another number, or the kernel is another one.
 
     Formal statement.  The kernel stores one number, y, last.  Its *scales* are tiles that are maxima of magnitudes.

@@ -95,9 +95,9 @@ class _Unmasker:
             f"mask, if they are neighbours; {bounds.name} finds them from the least and the largest value of each tile"
         )
         return [
-            _part(loop, "left edge", (first, middle[0])),
-            _part(_unmasked(loop, found), "interior", middle),
-            _part(loop, "right edge", (middle[1], last)),
+            _renamed_part(loop, "left edge", (first, middle[0])),
+            _renamed_part(_unmasked(loop, found), "interior", middle),
+            _renamed_part(loop, "right edge", (middle[1], last)),
         ]
 
     def _finds(self, within: tuple[ir.Access, ir.Access]) -> ir.Kernel | None:
@@ -160,7 +160,7 @@ def _unmasked(loop: ir.For, found: Masking) -> ir.For:
     return with_body(loop, map_stores(loop.body, lambda s: replace(s, value=rewrite(s.value, visit))))
 
 
-def _part(loop: ir.For, part: ir.Part, within: tuple[ir.Access, ir.Access]) -> ir.For:
+def _renamed_part(loop: ir.For, part: ir.Part, within: tuple[ir.Access, ir.Access]) -> ir.For:
     def renamed(store: ir.Store) -> ir.Store:
         return replace(store, node_id=store.node_id + SUFFIX[part])
 

@@ -95,7 +95,7 @@ def element(expr: ir.TileExpr, dim: int, at: int, program: ir.Program) -> ir.Til
     at = 0 if shape[dim] == 1 else at
     match expr:
         case ir.Access():
-            index = _at(expr.index, dim, at)
+            index = _index_at(expr.index, dim, at)
             return ir.Access(expr.tensor, index) if _may_read(expr, dim, at, program) else None
         case ir.Iota():
             chosen = tile_dims(expr.index)[dim]
@@ -128,7 +128,7 @@ def _permuted(arg: ir.TileExpr, order: tuple[int, ...]) -> ir.TileExpr:
         vector = [d for d in dims if isinstance(d, ir.Slice)]
         if len(vector) == 1:
             moved = [dims[d] for d in order]
-            index = [part for i in _plain(arg.index) for part in (moved if i is vector[0] else [i])]
+            index = [part for i in _without_new_axes(arg.index) for part in (moved if i is vector[0] else [i])]
             return ir.Access(arg.tensor, tuple(index))
     return ir.Permute(arg, order)
 
@@ -139,16 +139,16 @@ def _may_read(access: ir.Access, dim: int, at: int, program: ir.Program) -> bool
     if not isinstance(chosen, ir.Slice):
         return True
     tensor = program.tensor(access.tensor)
-    sizes = [size for size, index in zip(tensor.shape, _plain(access.index), strict=True) if index is chosen]
+    sizes = [size for size, index in zip(tensor.shape, _without_new_axes(access.index), strict=True) if index is chosen]
     start = simplify(chosen.start)
     return tensor.space != "chip" and isinstance(start, ir.Int) and start.value + at < sizes[0]
 
 
-def _plain(index: tuple[ir.Index, ...]) -> list[ir.Index]:
+def _without_new_axes(index: tuple[ir.Index, ...]) -> list[ir.Index]:
     return [i for i in index if not isinstance(i, ir.NewAxis)]
 
 
-def _at(index: tuple[ir.Index, ...], dim: int, at: int) -> tuple[ir.Index, ...]:
+def _index_at(index: tuple[ir.Index, ...], dim: int, at: int) -> tuple[ir.Index, ...]:
     """The index with the slice of a dimension at one position, or without its new axis."""
     out: list[ir.Index] = []
     seen = -1

@@ -97,7 +97,7 @@ def unscaled(program: ir.Program, structure: Structure) -> tuple[ir.Program, Str
     after = tuple(rewrite_store(stmt, _outside(found, unit)) for stmt in structure.after)
 
     def form(*, small: bool) -> Structure:
-        first, *parts = (_part(part, found, rate, small) for part in (structure.first, *structure.parts))
+        first, *parts = (_rewritten_part(part, found, rate, small) for part in (structure.first, *structure.parts))
         return replace(structure, before=before, first=first, parts=tuple(parts), after=after)
 
     limit = SMALL / (LOG2_E * _largest_product(program, structure.first.leading[0]))
@@ -125,7 +125,7 @@ def _largest_product(program: ir.Program, product: Product) -> float:
     return shape_of(product.a, program)[1] * LARGEST_FINITE[dtype_of(product.b, program)] ** 2
 
 
-def _part(part: LoopPart, found: _Softmax, rate: str, small: bool) -> LoopPart:
+def _rewritten_part(part: LoopPart, found: _Softmax, rate: str, small: bool) -> LoopPart:
     middle = tuple(replace(stmt, value=_value(stmt, found, rate, small)) for stmt in part.middle)
     return replace(part, middle=middle, trailing=tuple(_trailing(product, found) for product in part.trailing))
 

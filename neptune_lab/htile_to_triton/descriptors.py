@@ -92,7 +92,7 @@ def _in_kernel(ctx: Context, access: Access, tile: _Rows) -> tuple[str, str] | N
 
 def _on_host(ctx: Context, access: Access, tile: _Rows) -> tuple[str, str] | None:
     """A descriptor of the tensor as one matrix; None if the tile may reach past the end of a dimension."""
-    placed = _placed(ctx, access, tile, several=False)
+    placed = _descriptor_of_matrix(ctx, access, tile, several=False)
     return None if placed is None else (placed[0].parameter, f"[{', '.join(placed[1])}]")
 
 
@@ -106,7 +106,7 @@ def host_descriptor(
         together: rows of a larger tile of which this is a part; what counts is then whether that divides the rows.
     """
     tile = _rows(ctx, access)
-    return None if tile is None else _placed(ctx, access, tile, several=True, together=together)
+    return None if tile is None else _descriptor_of_matrix(ctx, access, tile, several=True, together=together)
 
 
 def leaves_matrix(tensor: Tensor, block: tuple[int, ...]) -> bool:
@@ -124,7 +124,7 @@ def _leaves_columns(tensor: Tensor, columns: int) -> bool:
     return tensor.shape[-1] % columns != 0
 
 
-def _placed(
+def _descriptor_of_matrix(
     ctx: Context, access: Access, tile: _Rows, *, several: bool, together: int | None = None
 ) -> tuple[HostDescriptor, tuple[str, ...]] | None:
     """A descriptor of the whole tensor as one matrix, of which each tile must stay inside its own rows: past them are
@@ -138,7 +138,7 @@ def _placed(
     if tile.dimension != len(tensor.shape) - 2 or ctx.program.tensor(access.tensor).space == "chip":
         return None
     if tensor.sizes is not None:
-        return _placed_by_sizes(ctx, access, tile) if several else None
+        return _descriptor_by_sizes(ctx, access, tile) if several else None
     several = several and leaves_matrix(tensor, (together or tile.rows.extent, tile.columns.extent))
     past_columns = several and _leaves_columns(tensor, tile.columns.extent)
     for part, size, inside in (
@@ -169,19 +169,19 @@ def _placed(
         ends[not by_rows] += (size - 1) * (apart // tile.stride if by_rows else apart)
     if ends[1] > tile.stride:
         return None
-    at = [simplify(_whole(*weighted_sum(terms))) for terms in (row, column)]
+    at = [simplify(_multiple(*weighted_sum(terms))) for terms in (row, column)]
     matrices = None
     if several:
         matrix, unit = weighted_sum(outer)
         last = sum((size - 1) * (apart // unit) for size, (_, apart) in zip(sizes, outer, strict=True))
         matrices = (last + 1, unit or tile.stride)
         at = [simplify(matrix), *at]
-    return _made(ctx, access, tile, (ends[0], ends[1]), matrices), tuple(map(ctx.index, at))
+    return _descriptor_of(ctx, access, tile, (ends[0], ends[1]), matrices), tuple(map(ctx.index, at))
 
 
-def _placed_by_sizes(ctx: Context, access: Access, tile: _Rows) -> tuple[HostDescriptor, tuple[str, ...]] | None:
-    """As `_placed` with `several`, of a tensor with sizes that are known at the launch: a matrix for each index of the
-    dimensions whose strides are larger than the rows', or multiples of one size.
+def _descriptor_by_sizes(ctx: Context, access: Access, tile: _Rows) -> tuple[HostDescriptor, tuple[str, ...]] | None:
+    """As `_descriptor_of_matrix` with `several`, of a tensor with sizes that are known at the launch: a
+    matrix for each index of the dimensions whose strides are larger than the rows', or multiples of one size.
 
     Formal statement: an element (rows r, columns c, others o) of the tensor is r * stride + c + sum(o * step) elements
     after its first one.  The matrix m, row r and column c' of the descriptor are m * unit + r * stride + c' elements
@@ -227,12 +227,12 @@ def _placed_by_sizes(ctx: Context, access: Access, tile: _Rows) -> tuple[HostDes
     apart: Extent = unit or tile.stride
     if names and (name := names.pop()):
         apart = simplify(Arith("*", Name(name), Int(unit)))
-    at = [simplify(matrix), simplify(tile.rows.start), simplify(_whole(*weighted_sum(column)))]
-    made = _made(ctx, access, tile, (every[tile.dimension], width), (count, apart))
+    at = [simplify(matrix), simplify(tile.rows.start), simplify(_multiple(*weighted_sum(column)))]
+    made = _descriptor_of(ctx, access, tile, (every[tile.dimension], width), (count, apart))
     return made, tuple(map(ctx.index, at))
 
 
-def _made(
+def _descriptor_of(
     ctx: Context,
     access: Access,
     tile: _Rows,
@@ -249,5 +249,5 @@ def _made(
     return made
 
 
-def _whole(offset: IndexExpr, unit: int) -> IndexExpr:
+def _multiple(offset: IndexExpr, unit: int) -> IndexExpr:
     return offset if unit <= 1 else Arith("*", offset, Int(unit))

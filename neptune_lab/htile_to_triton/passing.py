@@ -47,7 +47,7 @@ def rows_of_group(ctx: Context, joined: Waiting, emit_body: Callable[[Context, t
     ctx.line(f"{words} = {ctx.counters}.to(tl.pointer_type(tl.int64))")
     ctx.line(f"{before} = tl.load({words}).to(tl.int32)")
     row = ctx.names.fresh(joined.row.var)
-    with _inside(ctx, f"for {turn} in range({_moved(turns, late)}):"):
+    with _inside(ctx, f"for {turn} in range({_plus_constant(turns, late)}):"):
         for n, kernel in enumerate(joined.kernels):
             ctx.node, ctx.origin = kernel.node_id, kernel.name
             own = f"({turn} - {DELAY * n})" if n * DELAY else turn
@@ -57,7 +57,7 @@ def rows_of_group(ctx: Context, joined: Waiting, emit_body: Callable[[Context, t
                 ctx.variables[joined.row.var] = (row, header)
                 ctx.mark = ctx.name_for("mark", "mark", ctx.scope)
                 given = ctx.name_for("given", "given", ctx.scope)
-                ctx.line(f"{ctx.mark} = {before} + {_moved(turn, 1 - DELAY * n)}")
+                ctx.line(f"{ctx.mark} = {before} + {_plus_constant(turn, 1 - DELAY * n)}")
                 place = f"{own} % {joined.depth} * {groups} + {group}"
                 ctx.line(f"{given} = {words} + {FIRST} + ({place}) * {joined.words}")
                 for k, name in enumerate(joined.passed):
@@ -69,10 +69,10 @@ def rows_of_group(ctx: Context, joined: Waiting, emit_body: Callable[[Context, t
     ctx.line(f"{ctx.helper('_leave')}({words}, {before} + {turns}, {groups} * {parts})")
 
 
-def _moved(name: str, by: int) -> str:
+def _plus_constant(name: str, by: int) -> str:
     """A variable plus a constant.
 
-    >>> _moved("turn", 1), _moved("turn", 0), _moved("turn", -2)
+    >>> _plus_constant("turn", 1), _plus_constant("turn", 0), _plus_constant("turn", -2)
     ('turn + 1', 'turn', 'turn - 2')
     """
     return name if by == 0 else f"{name} {'+' if by > 0 else '-'} {abs(by)}"

@@ -95,7 +95,7 @@ def range_of(program: Program, expr: Expr, around: frozenset[str] = frozenset())
             return (
                 inner if "float" in dtype else _within(ValueRange(*map(_towards_zero, (inner.low, inner.high))), dtype)
             )
-        case Op("mul", (a, b)) if _same(a, b):
+        case Op("mul", (a, b)) if _equal_factors(a, b):
             return even_power(of(a), 2.0)
         case Op("pow", (base, exponent)):
             return power(of(base), _constant(exponent))
@@ -209,7 +209,7 @@ def _within(values: ValueRange, dtype: str) -> ValueRange:
     return values
 
 
-def _same(a: Expr, b: Expr) -> bool:
+def _equal_factors(a: Expr, b: Expr) -> bool:
     """Whether two factors are equal, apart from casts between floats."""
     while isinstance(a, Cast) and "float" in a.dtype:
         a = a.arg

@@ -181,7 +181,7 @@ class _Machine:
         repair = None
         if term is not None:
             self.reads = []
-            value = _plain(self.expr(term, values))
+            value = _as_python_number(self.expr(term, values))
             repair = RepairValue(value, tuple(self.reads))
         self.store(block.name, block.body, values, loops, reduces, repair=repair)
 
@@ -204,7 +204,7 @@ class _Machine:
         array[index] = value
         step = len(self.events)
         self.last[store.buffer, index] = step
-        stored = _plain(array[index])
+        stored = _as_python_number(array[index])
         self.events.append(Write(step, block, store.buffer, index, stored, init, loops, reduces, reads, repair))
 
     def index(self, buffer: str, indices: tuple[Expr, ...], env: dict[str, int], back: int = 0) -> Index:
@@ -232,7 +232,7 @@ class _Machine:
                     return self.load(buffer, self.index(buffer, expr.indices, env, back=1), previous=True)
                 start = self.expr(initial, env)
                 place = (-1, *(int(self.expr(i, env)) for i in rest))
-                self.reads.append(Read(buffer, place, _plain(start), None, True, "carried"))
+                self.reads.append(Read(buffer, place, _as_python_number(start), None, True, "carried"))
                 return start
             case Op("select", (condition, yes, no)):
                 return self.expr(yes if self.expr(condition, env) else no, env)
@@ -249,12 +249,12 @@ class _Machine:
     def load(self, buffer: str, index: Index, *, previous: bool) -> Any:
         value = self.arrays[buffer][index]
         if buffer not in self.inputs:
-            read = Read(buffer, index, _plain(value), self.last.get((buffer, index)), previous, "final")
+            read = Read(buffer, index, _as_python_number(value), self.last.get((buffer, index)), previous, "final")
             self.reads.append(read)
         return value if isinstance(value, np.floating) else value.item()
 
 
-def _plain(value: Any) -> Number:
+def _as_python_number(value: Any) -> Number:
     """A scalar as a Python number; exact, since float64 holds all narrower floats."""
     return value.item() if isinstance(value, np.generic) else value
 

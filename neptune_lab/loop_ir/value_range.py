@@ -50,7 +50,7 @@ ANY = ValueRange()
 UNIT = ValueRange(0.0, 1.0)
 
 
-def _known(values: ValueRange) -> ValueRange:
+def _without_nan(values: ValueRange) -> ValueRange:
     """The range with ends that are NaN, such as -inf - (-inf), replaced by infinities."""
     low, high = values.low, values.high
     return ValueRange(-_INF if math.isnan(low) else low, _INF if math.isnan(high) else high)
@@ -118,9 +118,11 @@ def range_of_operation(name: str, args: Sequence[ValueRange]) -> ValueRange:
     """The range of an operation on ranges: by its own rule, or by its row in the table of scalar operations."""
     row = OPERATIONS[name]
     if name in _RULES:
-        return _known(_RULES[name](*args))
+        return _without_nan(_RULES[name](*args))
     if row.rising:
-        result = _known(ValueRange(_at(row, [a.low for a in args]), _at(row, [a.high for a in args])))
+        result = _without_nan(
+            ValueRange(_evaluated_at(row, [a.low for a in args]), _evaluated_at(row, [a.high for a in args]))
+        )
     elif row.formula is not None:
         result = compose(row.formula, args, range_of_operation, lambda value: ValueRange(value, value))
     else:
@@ -129,7 +131,7 @@ def range_of_operation(name: str, args: Sequence[ValueRange]) -> ValueRange:
     return ValueRange(max(result.low, least), min(result.high, most))
 
 
-def _at(row: ScalarOp, values: Sequence[float]) -> float:
+def _evaluated_at(row: ScalarOp, values: Sequence[float]) -> float:
     with np.errstate(all="ignore"):
         return float(NUMPY[row.name](*(np.float64(max(value, row.start)) for value in values)))
 

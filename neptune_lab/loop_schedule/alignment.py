@@ -166,7 +166,7 @@ def _candidates(
                 else:
                     uncovered.append(_uncovered(block, it, anchor, buffer, dim))
             elif it.name in variables(index):
-                part = _part(index, it, anchor, shared)
+                part = _solved_for(index, it, anchor, shared)
                 if part is not None:
                     yield anchor, part
     yield from _same_dimension(program, block, it, there)
@@ -230,7 +230,7 @@ def _shared_bindings(program: Program, block: Block, target: tree.Path) -> dict[
     return {it.name: it.binding for it in block.iters if (used := variables(it.binding)) and used <= outer}
 
 
-def _part(index: Expr, it: Iter, anchor: _Anchor, shared: Mapping[str, Expr]) -> Expr | None:
+def _solved_for(index: Expr, it: Iter, anchor: _Anchor, shared: Mapping[str, Expr]) -> Expr | None:
     """The value of `it` for which `index`, a sum of `it` and shared variables, equals the anchor's value; None if there
     is none, or if it does not take all values of `it`."""
     split = affine_terms(index, it.name)

@@ -98,11 +98,14 @@ def identity_at_point(
         all(case.is_identity for case in constant),
         differs,
         not differs
-        or any(_plain(cases(facts)) for facts in _at_the_ends(program, consumer, [*placed.values(), element])),
+        or any(
+            _all_differ_unguarded(cases(facts))
+            for facts in _at_the_ends(program, consumer, [*placed.values(), element])
+        ),
     )
 
 
-def _plain(cases: list[ConstantTerm | None]) -> bool:
+def _all_differ_unguarded(cases: list[ConstantTerm | None]) -> bool:
     return all(case is not None and case.differs_unguarded for case in cases)
 
 
@@ -237,30 +240,30 @@ def _causes(element: Expr, point: float) -> list[_Cause]:
         case Op("abs", _) if point < 0:
             return []
         case Op("abs", (x,)) if point == 0:
-            return _with(element, point, _causes(x, 0.0))
+            return _with_point(element, point, _causes(x, 0.0))
         case Op("abs", (x,)) if point == float("inf"):
-            return _with(element, point, [*_causes(x, point), *_causes(x, -point)])
+            return _with_point(element, point, [*_causes(x, point), *_causes(x, -point)])
         case Op("mul", (x, y)) if point == 0 and x == y:
-            return _with(element, point, _causes(x, 0.0))
+            return _with_point(element, point, _causes(x, 0.0))
         case Op("select", (condition, yes, no)):
             cases: list[_Cause] = [{condition: True, **case} for case in _causes(yes, point)]
             cases += [{condition: False, **case} for case in _causes(no, point)]
-            return _with(element, point, cases)
+            return _with_point(element, point, cases)
         case Op("max" | "min" as op, (x, y)) if point == IDENTITIES[REDUCERS[op]]:
             both = [(a, b) for a in _causes(x, point) for b in _causes(y, point)]
             agree: list[_Cause] = [
                 {**a, **b} for a, b in both if all(b.get(at, value) == value for at, value in a.items())
             ]
-            return _with(element, point, agree or [{}])
+            return _with_point(element, point, agree or [{}])
         case Op("max" | "min" as op, (x, y)) if point == -IDENTITIES[REDUCERS[op]]:
             either: list[_Cause] = [*_causes(x, point), *_causes(y, point)]
-            return _with(element, point, either or [{}])
+            return _with_point(element, point, either or [{}])
         case Cast(dtype, x) if "float" in dtype:
-            return _with(element, point, _causes(x, point))
+            return _with_point(element, point, _causes(x, point))
     return [{element: point}]
 
 
-def _with(element: Expr, point: float, cases: list[_Cause]) -> list[_Cause]:
+def _with_point(element: Expr, point: float, cases: list[_Cause]) -> list[_Cause]:
     return [{element: point, **case} for case in cases]
 
 

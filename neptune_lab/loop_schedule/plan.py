@@ -156,7 +156,7 @@ def _chains(
         for other in merged:
             same_axis = reduce_axes[part[0].name] == reduce_axes[other[0].name]
             if not same_axis or not (
-                _kept(dims, other) <= _kept(dims, part)
+                _common_spatial_dimensions(dims, other) <= _common_spatial_dimensions(dims, part)
                 or _narrows(dims, flow, other, part, reduce_axes)
                 or _read_one_product(dims, blocks, other, part, above, reduce_axes)
             ):
@@ -188,7 +188,9 @@ def _read_one_product(
     """
     if not all(is_product(b) for b in one):
         return False
-    if not all(is_product(b) for b in other) and not _kept(dims, other) <= _kept(dims, one):
+    if not all(is_product(b) for b in other) and not _common_spatial_dimensions(
+        dims, other
+    ) <= _common_spatial_dimensions(dims, one):
         return False
     axis = reduce_axes[one[0].name]
     needed = [set.union(*(above[b.name] for b in part)) for part in (one, other)]
@@ -198,7 +200,7 @@ def _read_one_product(
 
 def _accumulators(dims: Dimensions, part: Collection[Block]) -> int:
     """Elements that the products of a part accumulate for each of its rows, if it has several reductions."""
-    kept = _kept(dims, part)
+    kept = _common_spatial_dimensions(dims, part)
     wide = [b for b in part if len(part) > 1 and is_product(b)]
     own = ([it.extent for it in b.iters if it.kind == "spatial" and dims.of(b, it.name) not in kept] for b in wide)
     return sum(prod(extents) for extents in own)
@@ -217,7 +219,7 @@ def _narrows(
     if any(is_product(b) for b in (*wide, *narrow)):
         return False
     long = {dims.of(b, it.name) for b in narrow for it in b.iters if it.kind == "spatial" and it.extent > 1}
-    if not long or not long <= _kept(dims, wide):
+    if not long or not long <= _common_spatial_dimensions(dims, wide):
         return False
 
     def read_by(blocks: Collection[Block]) -> set[str]:
@@ -226,7 +228,7 @@ def _narrows(
     return bool(read_by(wide) & read_by(narrow))
 
 
-def _kept(dims: Dimensions, members: Iterable[Block]) -> set[Dimension]:
+def _common_spatial_dimensions(dims: Dimensions, members: Iterable[Block]) -> set[Dimension]:
     return set.intersection(*(set(dims.all_of(b, "spatial")) for b in members))
 
 

@@ -41,18 +41,20 @@ def cache_key(loop: ScalarLoop) -> str:
     the same results from them.
     """
     leaves = {leaf: Var(f"leaf {n}") for n, leaf in enumerate(leaves_of(loop))}
-    moved = [_placed(h, leaves) for h in loop.moved]
-    folds = {buffer: (reducer, _placed(element, leaves)) for buffer, (reducer, element) in loop.folds.items()}
+    moved = [_with_numbered_leaves(h, leaves) for h in loop.moved]
+    folds = {
+        buffer: (reducer, _with_numbered_leaves(element, leaves)) for buffer, (reducer, element) in loop.folds.items()
+    }
     return repr(
         (
             [kind_of(loop, leaf) for leaf in leaves],
-            (loop.reducer, [_placed(term, leaves) for term in loop.terms], loop.carried, moved),
+            (loop.reducer, [_with_numbered_leaves(term, leaves) for term in loop.terms], loop.carried, moved),
             (dict(loop.places), dict(loop.points), sorted(loop.estimates), folds, loop.told),
         )
     )
 
 
-def _placed(expr: Expr, leaves: Mapping[Expr, Expr]) -> Expr:
+def _with_numbered_leaves(expr: Expr, leaves: Mapping[Expr, Expr]) -> Expr:
     """The expression with numbered leaves, and producers without indices."""
     if expr in leaves:
         return leaves[expr]
@@ -60,9 +62,9 @@ def _placed(expr: Expr, leaves: Mapping[Expr, Expr]) -> Expr:
         case Load(buffer, _) | Previous(buffer, _, _):
             return Load(buffer, ())
         case Op(name, args):
-            return Op(name, tuple(_placed(arg, leaves) for arg in args))
+            return Op(name, tuple(_with_numbered_leaves(arg, leaves) for arg in args))
         case Cast(dtype, arg):
-            return Cast(dtype, _placed(arg, leaves))
+            return Cast(dtype, _with_numbered_leaves(arg, leaves))
     return expr
 
 

@@ -120,13 +120,13 @@ def _copied(program: Program, block: str, local: str, var: str, suffix: str, ter
     for name in dict.fromkeys((local, block)):
         path, _, loops = tree.find_block(program, name)
         depth = tree.depth_of(loops, var)
-        nests.append(_nest_of(_at(program, path[: depth + 2]), name, copy))
+        nests.append(_nest_of(_statement_at(program, path[: depth + 2]), name, copy))
     path, _, loops = tree.find_block(program, block)
     program = tree.insert_before(program, path[: tree.depth_of(loops, var) + 2], tuple(nests))
     return program, Member(names[block], names[local])
 
 
-def _at(program: Program, path: tree.Path) -> Stmt:
+def _statement_at(program: Program, path: tree.Path) -> Stmt:
     return next(stmt for found, stmt, _ in tree.statements(program) if found == path)
 
 

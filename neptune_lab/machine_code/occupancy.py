@@ -48,9 +48,9 @@ def occupancy(architecture: Architecture, registers: int, shared: int, warps: in
         warps: per block.
     """
     a = architecture
-    allocated = _up(max(registers, 1), a.register_unit) * a.lanes
+    allocated = _round_up(max(registers, 1), a.register_unit) * a.lanes
     by_registers = min(a.registers // allocated * a.partitions, a.warps) // warps
-    taken = _up(shared + a.reserved, a.shared_unit)
+    taken = _round_up(shared + a.reserved, a.shared_unit)
     by_shared = a.blocks if not taken else 0 if shared > a.block_shared_memory else a.shared_memory // taken
     limits = (
         ("warps", a.warps // warps),
@@ -62,5 +62,5 @@ def occupancy(architecture: Architecture, registers: int, shared: int, warps: in
     return Occupancy(blocks, blocks * warps, a.warps, limits)
 
 
-def _up(value: int, unit: int) -> int:
+def _round_up(value: int, unit: int) -> int:
     return -(-value // unit) * unit

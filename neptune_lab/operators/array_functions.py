@@ -286,7 +286,7 @@ def _item(x: Array) -> Any:
     return x.element((0,) * x.ndim).item()
 
 
-def _same(x: Any, *_others: Any, **_options: Any) -> Any:
+def _identity(x: Any, *_others: Any, **_options: Any) -> Any:
     return x
 
 
@@ -332,7 +332,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "dim": lambda x: x.ndim,
     "numel": lambda x: prod(x.shape),
     "tolist": list,
-    **dict.fromkeys(("contiguous", "clone", "cpu", "cuda"), _same),
+    **dict.fromkeys(("contiguous", "clone", "cpu", "cuda"), _identity),
     "detach": lambda x: noted(x, stops=True),
     "item": _item,
 }

@@ -62,7 +62,7 @@ def bits(name: str, a: Any, b: Any) -> Scalar:
     kinds = kind_of(_value(a)), kind_of(_value(b))
     if kinds == ("bool", "bool"):
         return _apply("ne" if name == "xor" else name, a, b)
-    a, b = (_whole(x, f"`{_SPELLED[name]}`", kinds) for x in (a, b))
+    a, b = (_as_integer(x, f"`{_SPELLED[name]}`", kinds) for x in (a, b))
     if isinstance(_value(a), NUMBERS):
         a, b = b, a
     mask = _value(b)
@@ -73,7 +73,7 @@ def bits(name: str, a: Any, b: Any) -> Scalar:
     return _apply(f"bit{name}", a, b)
 
 
-def _whole(x: Any, operation: str, kinds: tuple[str, ...]) -> Any:
+def _as_integer(x: Any, operation: str, kinds: tuple[str, ...]) -> Any:
     """A whole number as it is, a condition as 0 or 1."""
     from neptune_lab.operators.math import Scalar
 
@@ -123,7 +123,7 @@ def shift(x: Any, by: Any, right: bool = False) -> Scalar:
     if isinstance(x, Array) or isinstance(by, Array):
         return elementwise(lambda e, count: shift(e, count, right), x, by)
     kinds = kind_of(_value(x)), kind_of(_value(by))
-    x, by = (_whole(v, "`>>`" if right else "`<<`", kinds) for v in (x, by))
+    x, by = (_as_integer(v, "`>>`" if right else "`<<`", kinds) for v in (x, by))
     count = _value(by)
     if isinstance(count, NUMBERS):
         return _shifted(x, int(count), right)

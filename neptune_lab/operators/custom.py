@@ -94,7 +94,7 @@ def custom(
         source=_source(program, reference),
         template=template,
         build=lambda: program,
-        compute=_as_defined(program) if reference is None else _checked(name, reference, out_specs),
+        compute=_as_defined(program) if reference is None else _checked_reference(name, reference, out_specs),
         draw=(lambda rng: tuple(_random(rng, spec) for spec in in_specs))
         if draw is None
         else _drawn(name, draw, in_specs),
@@ -337,7 +337,9 @@ def _as_defined(program: Program) -> Callable[..., Arrays]:
     return compute
 
 
-def _checked(name: str, reference: Callable[..., Any], outputs: tuple[TensorSpec, ...]) -> Callable[..., Arrays]:
+def _checked_reference(
+    name: str, reference: Callable[..., Any], outputs: tuple[TensorSpec, ...]
+) -> Callable[..., Arrays]:
     """The user's reference, with results in float64; raises DefinitionError if their number or shapes are wrong."""
 
     def compute(*arrays: np.ndarray) -> Arrays:

@@ -114,13 +114,13 @@ def takes_dims(make: Callable[Own, Operator]) -> Callable[Own, Operator]:
             numbers = {name: sizes[v.name] if isinstance(v, Dim) else v for name, v in given.items()}
             return make(**{**numbers, **few})  # type: ignore[call-arg]
 
-        few = _few(given)
+        few = _smaller_counts(given)
         return named(Family(hint, at, partial(at, few=few) if few else None))
 
     return with_dims
 
 
-def _few(given: Mapping[str, Any]) -> dict[str, int]:
+def _smaller_counts(given: Mapping[str, Any]) -> dict[str, int]:
     """Smaller numbers for arguments that count samples, heads or rows: one sample, one group of heads, few rows."""
     few: dict[str, int] = {}
     heads, kv_heads = given.get("heads", 1), given.get("kv_heads")

@@ -153,7 +153,7 @@ def refuse_types(argument: str, mod: Any) -> None:
         return
     where, named = "", False
     what = "type(...) of a value"
-    for value in _reached(mod):
+    for value in _reached_values(mod):
         if value is type:
             where = where or ", by another name"
         elif isinstance(value, type):
@@ -235,7 +235,7 @@ def _calls(step: dis.Instruction, then: dis.Instruction | None) -> bool:
     return step.opname == "LOAD_METHOD" or (step.opname in ("LOAD_GLOBAL", "LOAD_ATTR") and bool((step.arg or 0) & 1))
 
 
-def _reached(mod: Any) -> Iterator[Any]:
+def _reached_values(mod: Any) -> Iterator[Any]:
     """Every value that a mod reaches, as `reach.arrays_of`, and the methods that it may call; each once."""
     seen: set[int] = set()
     names: set[str] = {"__getattr__", "__getitem__"}  # in the code that is reached

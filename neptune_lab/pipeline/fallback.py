@@ -57,7 +57,7 @@ def schedule_apart(
 
 def parts_of(operator: Operator) -> list[Operator]:
     """Each part of an operator that has `parts`, as an operator."""
-    return [_alone(operator, _part_of(operator, stages)) for stages in operator.parts]
+    return [_part_as_operator(operator, _part_of(operator, stages)) for stages in operator.parts]
 
 
 def schedule_parts(operator: Operator, schedules: Iterable[Schedule]) -> Schedule:
@@ -167,7 +167,7 @@ class _Search:
         self.attempts -= 1
         part = _part_of(self.operator, stages)
         try:
-            operator = _alone(self.operator, part)
+            operator = _part_as_operator(self.operator, part)
             if _reductions(self.operator, stages):
                 name = operator.template or choose_template(operator.program)[0]
                 scheduled = TEMPLATES[name](Schedule(operator), config_of(name, CONFIGS[name], self.config))
@@ -183,7 +183,9 @@ class _Search:
     def alone(self, stage: str, refusal: NeptuneError, why: NeptuneError) -> _Part:
         """One stage as one kernel."""
         try:
-            scheduled = schedule_stage(Schedule(_alone(self.operator, _part_of(self.operator, (stage,)))), stage)
+            scheduled = schedule_stage(
+                Schedule(_part_as_operator(self.operator, _part_of(self.operator, (stage,)))), stage
+            )
             self.check(scheduled)
         except REFUSALS as error:
             kind = next((k for k in (TileError, EmitError) if isinstance(error, k)), ScheduleError)
@@ -212,7 +214,7 @@ def _part_of(operator: Operator, stages: Sequence[str]) -> Part:
     return part
 
 
-def _alone(operator: Operator, part: Part) -> Operator:
+def _part_as_operator(operator: Operator, part: Part) -> Operator:
     """The stages of a part as an operator: what they read is an input, what others read is an output."""
     return replace(operator, build=lambda: part.program, parts=())
 

@@ -237,7 +237,7 @@ def _of_choice(asked: _Asked, chosen: SizeChoice, code: CodeOptions, target: Tar
                         alike = joined([kernel.htile for kernel in lowered(small)])
                         if sized(alike) == sized(tiles):
                             checked, twin = emitted(alike, code, target), small
-            least, validated = _checked(checked, twin, tilings, farthest, fewest_rows(code))
+            least, validated = _checked_at_small_sizes(checked, twin, tilings, farthest, fewest_rows(code))
         except TileError as error:
             refusal = refusal or error
             continue
@@ -298,7 +298,7 @@ def _check_arguments(program: ir.Program) -> None:
                 )
 
 
-def _checked(
+def _checked_at_small_sizes(
     module: EmittedModule,
     make: Callable[[Sample], Operator],
     tilings: Mapping[str, Tiling],

@@ -55,7 +55,7 @@ def laid_out(steps: tuple[StepRecord, ...]) -> tuple[StepRecord, ...]:
         phases = []
         for phase in step.phases:
             if phase.graph not in placed:
-                placed[phase.graph] = _placed(phase.graph, drawing, sizes)
+                placed[phase.graph] = _with_places(phase.graph, drawing, sizes)
             phases.append(replace(phase, graph=placed[phase.graph]))
         done.append(replace(step, phases=tuple(phases)))
     return tuple(done)
@@ -71,7 +71,7 @@ def _sizes(graphs: Iterable[Graph]) -> dict[str, Point]:
     return sizes
 
 
-def _placed(graph: Graph, drawing: Drawing, sizes: dict[str, Point]) -> Graph:
+def _with_places(graph: Graph, drawing: Drawing, sizes: dict[str, Point]) -> Graph:
     def place(node: GraphNode) -> GraphNode:
         (x, y), (width, height) = drawing.nodes[node.id], sizes[node.id]
         return replace(node, x=x, y=y, width=width, height=height)

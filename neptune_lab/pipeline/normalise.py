@@ -35,7 +35,10 @@ def normalised(operator: Operator) -> tuple[list[Schedule], tuple[str, ...]]:
         which are right over the reals, do not apply.
     """
     refused: dict[str, None] = {}
-    made = [_with(operator, [name for name in ORDER if name not in COSTLY], refused), _with(operator, ORDER, refused)]
+    made = [
+        _with_steps(operator, [name for name in ORDER if name not in COSTLY], refused),
+        _with_steps(operator, ORDER, refused),
+    ]
     if made[0].steps == made[1].steps:
         made.pop()
     return [schedule for schedule in made if schedule.steps], tuple(refused)
@@ -50,10 +53,10 @@ def shared(operator: Operator) -> Schedule:
     Returns:
         The schedule, without steps if there are no such stages.
     """
-    return _with(operator, ("share_stage",), {})
+    return _with_steps(operator, ("share_stage",), {})
 
 
-def _with(operator: Operator, primitives: Iterable[str], refused: dict[str, None]) -> Schedule:
+def _with_steps(operator: Operator, primitives: Iterable[str], refused: dict[str, None]) -> Schedule:
     """A schedule with every step of some normalisations; `refused` gets the reasons against others."""
     schedule = Schedule(operator)
     for primitive in primitives:

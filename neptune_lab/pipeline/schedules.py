@@ -97,7 +97,9 @@ def candidates(operator: Operator, template: str | None, config: TileConfig | No
                 yield row_groups(Schedule(operator), config_of("split_k_update", SplitKConfig, config))
         parts = parts_of(operator)
         configs = configs_of_parts(parts, config, lambda part, own: next(candidates(part, template, own)))
-        yield schedule_parts(operator, (_part(part, template, own) for part, own in zip(parts, configs, strict=True)))
+        yield schedule_parts(
+            operator, (_part_schedule(part, template, own) for part, own in zip(parts, configs, strict=True))
+        )
         return
     refusal: NeptuneError | None = None
     written: Schedule | None = None
@@ -123,7 +125,7 @@ def candidates(operator: Operator, template: str | None, config: TileConfig | No
         raise refusal
 
 
-def _part(operator: Operator, template: str | None, config: TileConfig | None) -> Schedule:
+def _part_schedule(operator: Operator, template: str | None, config: TileConfig | None) -> Schedule:
     """The best schedule of one part of an operator; in smaller parts if it is refused and neither a template nor sizes
     of its nests were asked for."""
     try:

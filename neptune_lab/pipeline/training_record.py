@@ -33,7 +33,7 @@ def training_record(passes: Training) -> TrainingRecord:
         Plain data, which needs nothing of the compiler to be shown.
     """
     derivation = passes.derivation
-    forward, backward = _one(passes.forward), _one(passes.backward)
+    forward, backward = _one_pass(passes.forward), _one_pass(passes.backward)
     defined = {node.id for node in forward.graph.nodes}
 
     def here(name: str) -> str:
@@ -72,7 +72,7 @@ def training_record(passes: Training) -> TrainingRecord:
     )
 
 
-def _one(op: Operator) -> OnePass:
+def _one_pass(op: Operator) -> OnePass:
     blocks = tuple(block.name for block in tree.blocks(op.program))
     return OnePass(operator_record(op), graph_record(op.program), op.parts or (blocks,))
 

@@ -127,7 +127,7 @@ def _own_options(kernel_options: Any) -> tuple[tuple[str, Any], ...]:
         if known or (name in FlexKernelOptions.__annotations__ and name not in ("num_warps", "num_stages")):
             theirs.append(name)
         else:
-            own.append((name, _plain(name, value)))
+            own.append((name, _comparable_value(name, value)))
     if theirs:
         warn_once(
             "kernel_options",
@@ -137,7 +137,7 @@ def _own_options(kernel_options: Any) -> tuple[tuple[str, Any], ...]:
     return tuple(sorted(own))
 
 
-def _plain(name: Any, value: Any) -> Any:
+def _comparable_value(name: Any, value: Any) -> Any:
     """The value of an option as a number, text, switch or None, or a tuple of them, which caches can compare."""
     entries = value if isinstance(value, list | tuple) else (value,)
     if not isinstance(name, str) or not all(isinstance(v, int | str | None) for v in entries):

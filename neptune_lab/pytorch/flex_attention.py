@@ -238,7 +238,7 @@ def attention(
     if block_mask is None and plain and not kernel_options:
         return _attend(q, k, v, score_mod, mask_mod, enable_gqa, scale, PLAIN, places)
     more = block_mask, return_lse, return_aux, kernel_options, dynamic, formats if eight else None
-    return _whole(q, k, v, score_mod, mask_mod, enable_gqa, scale, places, *more)
+    return _attend_with_options(q, k, v, score_mod, mask_mod, enable_gqa, scale, places, *more)
 
 
 def _attend(
@@ -333,7 +333,7 @@ def _kernel(problem: tuple[Any, ...], score_mod: Any, mask_mod: Any, reading: Re
     return _compiled(problem, score_mod, mask_mod, reading) if compiled is None else compiled
 
 
-def _whole(
+def _attend_with_options(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,

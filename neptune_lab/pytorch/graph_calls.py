@@ -50,7 +50,7 @@ def add_call(tracing: Tracing, name: str, tensors: Sequence[Any], call: Call) ->
     tracing.assign_call(name, operator(), list(tensors), call.key)
 
 
-def _found(key: str) -> Call:
+def _call_of_key(key: str) -> Call:
     try:
         return _calls[key]
     except KeyError:
@@ -68,10 +68,10 @@ def operator() -> Any:
     library.define("call(Tensor[] tensors, str key) -> Tensor[]", tags=tags)
 
     def run(tensors: list[torch.Tensor], key: str) -> list[torch.Tensor]:
-        return _found(key).run(tensors)
+        return _call_of_key(key).run(tensors)
 
     def fake(tensors: list[torch.Tensor], key: str) -> list[torch.Tensor]:
-        return _found(key).fake(tensors)
+        return _call_of_key(key).fake(tensors)
 
     for backend in ("CPU", "CUDA"):  # on a CPU for Triton's interpreter
         library.impl("call", run, backend)

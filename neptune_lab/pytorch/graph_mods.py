@@ -86,7 +86,7 @@ class GraphMod:
 
     def bind(self, tensors: Sequence[Any]) -> Callable[..., Any]:
         """The mod over the tensors of a call."""
-        return _made(self.text)(*(tensors[index] for index in self.captured), *self.constants)
+        return _compiled_text(self.text)(*(tensors[index] for index in self.captured), *self.constants)
 
 
 def mod_of_graph(graph: torch.fx.Graph, arguments: Sequence[str], captured: Sequence[tuple[str, int]]) -> GraphMod:
@@ -206,7 +206,7 @@ def _identifier(name: str) -> str:
 
 
 @lru_cache(1024)
-def _made(text: str) -> Callable[..., Callable[..., Any]]:
+def _compiled_text(text: str) -> Callable[..., Callable[..., Any]]:
     name = f"<mod {hashlib.sha256(text.encode()).hexdigest()[:16]}>"
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     scope: dict[str, Any] = {"__name__": __name__, "torch": torch, "operator": operator, "math": math}

@@ -52,7 +52,7 @@ def training_for_lengths(
         if problem.extras.dynamic is None and len(family.seen) <= OWN_LENGTHS:
             continue
         if plan not in family.entries:
-            family.entries[plan] = _made(problem, score_mod, mask_mod, reading, family, plan, key, guard)
+            family.entries[plan] = _trained_plan(problem, score_mod, mask_mod, reading, family, plan, key, guard)
         entry = family.entries[plan]
         if entry is not None and takes(entry[0].forward.spec, entry[1], problem, reading):
             return entry
@@ -115,7 +115,7 @@ class _Passes:
         return load(entry.spec)
 
 
-def _made(
+def _trained_plan(
     problem: Problem,
     score_mod: Any,
     mask_mod: Any,

@@ -69,7 +69,7 @@ def places_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, of_q: Any, of_k
             f"q has {q.shape[2]} tokens and k {k.shape[2]}; with cu_seqlens_q alone, they have the same sequences",
             help="give cu_seqlens_k, the offsets of the keys",
         )
-    own = _placed(of_q, q.shape[2], modified)
+    own = _sequence_and_position(of_q, q.shape[2], modified)
     if alike or of_k is None:
         return Places(own[0], own[0], own[1], own[1])
     _check("cu_seqlens_k", of_k, k.shape[2], "k", device)
@@ -79,7 +79,7 @@ def places_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, of_q: Any, of_k
             "sequences + 1",
             help="a sequence without keys has two equal offsets",
         )
-    other = _placed(of_k, k.shape[2], modified)
+    other = _sequence_and_position(of_k, k.shape[2], modified)
     return Places(own[0], other[0], own[1], other[1])
 
 
@@ -117,7 +117,7 @@ def _short(values: list[int]) -> str:
     return str(values) if len(values) <= 8 else f"[{', '.join(map(str, values[:4]))}, ..., {values[-1]}]"
 
 
-def _placed(offsets: torch.Tensor, total: int, modified: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def _sequence_and_position(offsets: torch.Tensor, total: int, modified: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """For each token the number of its sequence, and, if `modified`, its position in it.
 
     A sequence without tokens has two equal offsets, both of which a search to the right passes over.

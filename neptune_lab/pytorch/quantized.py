@@ -117,7 +117,7 @@ def _scale(name: str, scale: Any, device: torch.device, extents: tuple[int, int]
         capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
         if capturing or torch._C._len_torch_dispatch_stack():  # a tensor of a graph's, or a fake one, is not kept
             return torch.full((1, 1), value, device=device, dtype=torch.float32)
-        return _kept(value, device)
+        return _constant_scale(value, device)
     batch, heads = extents
     shape = tuple(scale.shape)
     if len(shape) > 2 or any(n not in (1, most) for n, most in zip(shape[::-1], (heads, batch), strict=False)):
@@ -145,7 +145,7 @@ def _scale(name: str, scale: Any, device: torch.device, extents: tuple[int, int]
 
 
 @lru_cache(maxsize=256)
-def _kept(value: float, device: torch.device) -> torch.Tensor:
+def _constant_scale(value: float, device: torch.device) -> torch.Tensor:
     return torch.full((1, 1), value, device=device, dtype=torch.float32)
 
 

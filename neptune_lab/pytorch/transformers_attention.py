@@ -88,11 +88,11 @@ def attention_forward(
     elif not isinstance(attention_mask, torch.Tensor):
         block_mask = attention_mask
     elif attention_mask.dtype == torch.bool:
-        mask_mod = element(_checked("attention_mask", attention_mask, query, key))
+        mask_mod = element(_with_four_dimensions("attention_mask", attention_mask, query, key))
     else:
-        added.append(element(_checked("attention_mask", attention_mask, query, key)))
+        added.append(element(_with_four_dimensions("attention_mask", attention_mask, query, key)))
     if position_bias is not None:
-        added.append(element(_checked("position_bias", position_bias, query, key)))
+        added.append(element(_with_four_dimensions("position_bias", position_bias, query, key)))
     score_mod = None if softcap is None and not added else scored(softcap, tuple(added))
     found = attention(
         query,
@@ -130,7 +130,7 @@ def _refuse(dropout: float, others: dict[str, Any]) -> None:
         )
 
 
-def _checked(name: str, tensor: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+def _with_four_dimensions(name: str, tensor: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     """The tensor with four dimensions; LaunchError if it does not broadcast to the scores."""
     whole = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     if not broadcasts(tensor, whole):

@@ -146,7 +146,7 @@ def excluded(point: Expr, symbol: Symbol) -> bool:
     return bool(ruled_out or point.is_extended_real is False or point.has(S.NaN, S.ComplexInfinity))
 
 
-def _ends(symbol: Symbol, finite: bool) -> list[Expr]:
+def _infinite_ends(symbol: Symbol, finite: bool) -> list[Expr]:
     if finite:
         return []
     low = [] if symbol.is_nonnegative else [S.NegativeInfinity]
@@ -215,7 +215,7 @@ def find_guards(
     guards: list[Guard] = []
     regular: list[Expr] = []
     for symbol in model.previous:
-        candidates = [*_ends(symbol, symbol in finite), *dict.fromkeys([S.Zero, *known_zeros.get(symbol, ())])]
+        candidates = [*_infinite_ends(symbol, symbol in finite), *dict.fromkeys([S.Zero, *known_zeros.get(symbol, ())])]
         singular = {
             point: behaviour
             for point in candidates

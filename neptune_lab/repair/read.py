@@ -84,7 +84,7 @@ def read(
     """
     if reducer not in REDUCERS:
         refuse(f"reducer is {reducer!r}", str(reducer), f"one of {', '.join(REDUCERS)}")
-    expr = parse(g) if isinstance(g, str) else _checked(g)
+    expr = parse(g) if isinstance(g, str) else _as_expression(g)
     in_text = names_in(g) if isinstance(g, str) else frozenset()
 
     def symbol(name: object, role: str) -> Symbol:
@@ -136,7 +136,7 @@ def _lookup(name: object, role: str, expr: Expr) -> Symbol:
     return named[0] if named else Symbol(name)
 
 
-def _checked(g: object) -> Expr:
+def _as_expression(g: object) -> Expr:
     if isinstance(g, (int, float)) and not isinstance(g, bool):
         g = Integer(g) if isinstance(g, int) else exact(g, str(g))
     if not isinstance(g, Expr):

@@ -252,7 +252,7 @@ def _measure(entry: BundleEntry, worker: GpuWorker, kept: BundleResults, say: Ca
             measured = worker.time(entry.task, spec) if refused is None else Measurement(failure=refused)
             if failed := kept.add({file: measured}):
                 say(failed)
-            say(f"{entry.name:<40} {_said(measured)}  {file}")
+            say(f"{entry.name:<40} {_measured_text(measured)}  {file}")
     timed = {f: m for f in entry.kernels if (m := kept.measured[f]).us is not None}
     best = sorted(timed, key=lambda f: timed[f].us or 0.0)[:AGAIN]
     if len(best) > 1:
@@ -260,7 +260,7 @@ def _measure(entry: BundleEntry, worker: GpuWorker, kept: BundleResults, say: Ca
         kept.add({f: replace(timed[f], us=m.us, low=m.low, high=m.high) for f, m in zip(best, again, strict=True)})
 
 
-def _said(measured: Measurement) -> str:
+def _measured_text(measured: Measurement) -> str:
     if measured.us is None:
         return f"{'-':>11}     {measured.failure}"
     return f"{measured.us:>11.2f} us  error {measured.error:.1e}"

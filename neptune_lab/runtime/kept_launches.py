@@ -95,7 +95,9 @@ class KeptLaunch:
             lists = ", ".join(self._variable("l", ast.parse(f"[{', '.join(texts)}]").body[0].value) for texts in of)  # type: ignore[attr-defined]
             made = f"{self.prefix}encode({address}, {swizzle}, {size}, {kind}, {self.prefix}block_{number}, {lists}, 0)"
             return ", ".join([made, *of[0], *of[1]])
-        self.names[f"{self.prefix}made_{number}"] = _made(maker, meta, ready=self.metas is not None, dtype=dtype)
+        self.names[f"{self.prefix}made_{number}"] = _descriptor_maker(
+            maker, meta, ready=self.metas is not None, dtype=dtype
+        )
         given = ", ".join([tensor or "None", address, *map(ast.unparse, parts)])
         return f"{'*' if self.metas is not None else ''}{self.prefix}made_{number}({given})"
 
@@ -155,7 +157,7 @@ def fills_with_zeros(maker: Any) -> bool:
     return getattr(maker, "padding", "zero") == "zero" and not getattr(maker, "round_f32_to_tf32", False)
 
 
-def _made(maker: Any, meta: Any, *, ready: bool, dtype: Any) -> Callable[..., Any]:
+def _descriptor_maker(maker: Any, meta: Any, *, ready: bool, dtype: Any) -> Callable[..., Any]:
     """Makes a descriptor by Triton's class, which keeps no tensor alive; `ready`: as the launch function takes it."""
 
     def made(tensor: Any, address: int, *parts: Any) -> Any:

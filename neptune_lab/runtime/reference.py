@@ -51,10 +51,10 @@ def reference(
             help="give the inputs in these shapes, in order",
         )
     given = dict(zip((t["name"] for t in specs), inputs, strict=True))
-    return tuple(_whole(definition, given, name, chunk) for name in outputs or definition["outputs"])
+    return tuple(_whole_output(definition, given, name, chunk) for name in outputs or definition["outputs"])
 
 
-def _whole(definition: Mapping[str, Any], given: Mapping[str, Any], output: str, chunk: int) -> Any:
+def _whole_output(definition: Mapping[str, Any], given: Mapping[str, Any], output: str, chunk: int) -> Any:
     """One output, put together from its boxes."""
     import torch
 

@@ -37,7 +37,7 @@ def check_sizes(spec: KernelSpec, tensors: Sequence[Any]) -> dict[str, int]:
     seen: dict[str, tuple[int, str]] = {}
     for tensor, shape in zip(spec.inputs, shapes, strict=True):
         names = tensor.sizes or ("",) * len(tensor.shape)
-        wanted = f"{tensor.name} has shape {shape}; expected ({', '.join(map(str, _said(tensor)))})"
+        wanted = f"{tensor.name} has shape {shape}; expected ({', '.join(map(str, _shape_text(tensor)))})"
         if len(shape) != len(tensor.shape):
             raise LaunchError(f"argument {wanted}", help="the sizes are free, and the number of dimensions is not")
         for extent, name, size in zip(tensor.shape, names, shape, strict=True):
@@ -61,7 +61,7 @@ def shape_at(tensor: TensorSpec, sizes: dict[str, int]) -> tuple[int, ...]:
     return tuple(sizes[name] if name else extent for name, extent in zip(names, tensor.shape, strict=True))
 
 
-def _said(tensor: TensorSpec) -> tuple[str | int, ...]:
+def _shape_text(tensor: TensorSpec) -> tuple[str | int, ...]:
     return tuple(n or e for n, e in zip(tensor.sizes or ("",) * len(tensor.shape), tensor.shape, strict=True))
 
 

@@ -47,9 +47,9 @@ def _without_data(graph: torch.fx.Graph, node: torch.fx.Node, name: str) -> None
             made = node.args[1]
             assert isinstance(made, torch.fx.Node)
             if made.meta["val"].dtype != value.dtype:
-                made = _made(graph, aten._to_copy.default, made, dtype=value.dtype)
+                made = _new_call(graph, aten._to_copy.default, made, dtype=value.dtype)
             if made.meta["val"].shape != value.shape:
-                made = _made(graph, aten.expand.default, made, list(value.shape))
+                made = _new_call(graph, aten.expand.default, made, list(value.shape))
         else:
             number = _FILLED[name]
             if number is None:
@@ -61,7 +61,7 @@ def _without_data(graph: torch.fx.Graph, node: torch.fx.Node, name: str) -> None
     node.replace_all_uses_with(made)
 
 
-def _made(
+def _new_call(
     graph: torch.fx.Graph, target: Callable[..., Any], source: torch.fx.Node, *arguments: Any, **named: Any
 ) -> torch.fx.Node:
     made = graph.call_function(target, (source, *arguments), named)

@@ -116,7 +116,7 @@ def _compiled(extract: Extract, name: str) -> CompiledRegion:
     operator = from_graph(extract.module, name)
     _check_results(operator, extract)
     kernel = compile(operator)
-    return CompiledRegion(operator, kernel, _moved(kernel))
+    return CompiledRegion(operator, kernel, _bytes_moved(kernel))
 
 
 def _for_sizes(name: str, hints: Mapping[str, int], at: Callable[[Mapping[str, int]], Extract]) -> CompiledRegion:
@@ -134,10 +134,10 @@ def _for_sizes(name: str, hints: Mapping[str, int], at: Callable[[Mapping[str, i
     alike = checked_alike(made, hints)
     kernel = compiled_for_usual_sizes(alike, hints)
     own = compile(alike(hints), validate="none")
-    return CompiledRegion(own.operator, kernel, _moved(own))
+    return CompiledRegion(own.operator, kernel, _bytes_moved(own))
 
 
-def _moved(kernel: Kernel) -> int:
+def _bytes_moved(kernel: Kernel) -> int:
     """Bytes that a kernel reads from and writes to HBM; of many tiles, each kernel's bytes once."""
     from neptune_lab.target import DEFAULT
     from neptune_lab.traffic import kernel_traffic

@@ -52,7 +52,7 @@ def chains(group: Sequence[Node]) -> tuple[Holding, ...]:
     for node in group:
         if node in used or is_getitem(node):
             continue
-        chain = _whole(node, inside) or _spelled(node, inside)
+        chain = _whole_operation(node, inside) or _spelled(node, inside)
         if chain is not None and not used & set(chain[1]):
             used |= set(chain[1])
             found.append((chain[0], chain[1][0]))
@@ -66,7 +66,7 @@ def chains(group: Sequence[Node]) -> tuple[Holding, ...]:
     return tuple(Holding(kind, node.name) for kind, node in sorted(found, key=lambda f: places[f[1]]))
 
 
-def _whole(node: Node, inside: set[Node]) -> tuple[str, list[Node]] | None:
+def _whole_operation(node: Node, inside: set[Node]) -> tuple[str, list[Node]] | None:
     """A chain that is one operation, with the products or the loss around it."""
     name = name_of(node)
     if name in ATTENTION:

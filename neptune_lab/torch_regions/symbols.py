@@ -33,7 +33,7 @@ class Symbols:
 
     def at(self, values: Mapping[str, int]) -> torch.fx.Graph:
         """A copy of the graph, its nodes of the same names, with numbers in place of the symbols."""
-        return _at(self.graph, values)
+        return _with_numbers(self.graph, values)
 
     def of(self, nodes: Sequence[Node]) -> tuple[str, ...]:
         """The symbols in what some nodes give and are given, in the order of `hints`."""
@@ -102,7 +102,7 @@ def number_at(value: Any, values: Mapping[str, int]) -> Any:
     return float(found) if isinstance(value, torch.SymFloat) else int(found)
 
 
-def _at(graph: torch.fx.Graph, values: Mapping[str, int]) -> torch.fx.Graph:
+def _with_numbers(graph: torch.fx.Graph, values: Mapping[str, int]) -> torch.fx.Graph:
     """A copy of a graph with numbers in place of its symbols."""
     made = torch.fx.Graph()
     env: dict[Node, Any] = {}

@@ -65,7 +65,7 @@ def of_loops(program: Program, name: str, step: int, phase: str, shared_memory: 
     for buffer, users in by_buffer.items():
         if _on_chip(program, buffer, users, shared_memory):
             bytes_ = sum(a.runs for a in users) * itemsize(program.buffer(buffer).dtype)
-            stages[users[0].nest] = _added(stages[users[0].nest], StageTraffic("", chip=bytes_))
+            stages[users[0].nest] = _sum_of_stages(stages[users[0].nest], StageTraffic("", chip=bytes_))
         else:
             tensors.append(_of_hbm(program, buffer, users, stages))
     order = {b.name: n for n, b in enumerate(program.buffers)}
@@ -75,7 +75,7 @@ def of_loops(program: Program, name: str, step: int, phase: str, shared_memory: 
     return Traffic(name, step, phase, tuple(tensors), chip, 0, operations, nests)
 
 
-def _added(stage: StageTraffic, more: StageTraffic) -> StageTraffic:
+def _sum_of_stages(stage: StageTraffic, more: StageTraffic) -> StageTraffic:
     """The first stage, and the bytes of the second one."""
     fields = ("read", "written", "moved", "chip")
     return replace(stage, **{name: getattr(stage, name) + getattr(more, name) for name in fields})
@@ -209,5 +209,5 @@ def _of_hbm(program: Program, buffer: str, users: list[_Access], stages: dict[in
             exact=traffic.exact and known and sure,
         )
         chip = sum(a.runs for a in here if a.accumulates) * item
-        stages[nest] = _added(stages[nest], StageTraffic("", read, written, loaded + stored, chip))
+        stages[nest] = _sum_of_stages(stages[nest], StageTraffic("", read, written, loaded + stored, chip))
     return traffic

@@ -158,12 +158,12 @@ def distinct(regions: Sequence[Region], shape: Sequence[int]) -> int:
     if not boxes:
         return 0
     parts = _joined(part for found in boxes for part in found)
-    merged = [_on(found, parts) for found in boxes]
+    merged = [_boxes_along(found, parts) for found in boxes]
     unlike = [n for n in range(len(parts)) if len({_key(m[n]) for m in merged}) > 1]
     if len(unlike) > 1:  # the union of two products is one only if they differ along one part
         whole = tuple(d for n in unlike for d in parts[n])
         parts = [p for n, p in enumerate(parts) if n not in unlike] + [whole]
-        merged = [_on(found, parts) for found in boxes]
+        merged = [_boxes_along(found, parts) for found in boxes]
     return prod(_union([m[n] for m in merged]) for n in range(len(parts)))
 
 
@@ -197,7 +197,7 @@ def _joined(parts: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
     return [tuple(sorted(p)) for p in sorted(joined, key=min)]
 
 
-def _on(boxes: Boxes, parts: Sequence[tuple[int, ...]]) -> list[tuple[Ints, Ints]]:
+def _boxes_along(boxes: Boxes, parts: Sequence[tuple[int, ...]]) -> list[tuple[Ints, Ints]]:
     """The boxes along each of `parts`, which are unions of the groups' dimensions."""
     out = []
     for part in parts:

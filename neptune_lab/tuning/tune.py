@@ -105,7 +105,7 @@ def tune(
             report(TuneProgress("starting", clock.now() - started, seconds))
             facts = _facts(pool, max(seconds, START_SECONDS), cancel)
             task = task_of(op, cold=cold, seed=seed)
-            known = {} if fresh else _known(kept, task, facts)
+            known = {} if fresh else _known_records(kept, task, facts)
             limits = Limits(clock, started, seconds, trials, cancel)
             run = TuningRun(op, task, facts, pool, emitters, writer, command, limits, known, report)
             return run.result(search or default_search(op, Target.of(facts), seed))
@@ -128,7 +128,7 @@ def _facts(workers: Workers, seconds: float, cancel: Callable[[], bool] | None) 
         raise MeasureError(f"the workers did not start: {error}", help="see what else runs on the GPU") from error
 
 
-def _known(store: Store, task: Task, facts: DeviceFacts) -> dict[str, Record]:
+def _known_records(store: Store, task: Task, facts: DeviceFacts) -> dict[str, Record]:
     """The records of the same device and versions, by source."""
     stored = store.find(workload=task.key, device=facts.name, cold=task.cold)
     return {r.source: r for r in stored if (r.torch, r.triton) == (facts.torch, facts.triton)}

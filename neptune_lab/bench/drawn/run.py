@@ -88,7 +88,7 @@ def run(
                     result = _lost(task, answer) if isinstance(answer, Lost) else answer
                     if isinstance(answer, Lost) and fewer is not None:
                         lost.append(replace(task, peers=fewer))
-                    done = _with(done, result)
+                    done = _with_result(done, result)
                     if failed := saved.save(to_text(done)):
                         progress(failed)
                     progress(line(result, done.gpu))
@@ -162,7 +162,7 @@ def _begin(plan: DrawnPlan) -> DrawnRun:
     return known
 
 
-def _with(run: DrawnRun, result: DrawnResult) -> DrawnRun:
+def _with_result(run: DrawnRun, result: DrawnResult) -> DrawnRun:
     by_index = {r.problem.index: r for r in run.results} | {result.problem.index: result}
     return replace(run, results=tuple(by_index[i] for i in sorted(by_index)))
 

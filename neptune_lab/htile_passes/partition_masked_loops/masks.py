@@ -77,7 +77,7 @@ def find_masks(loop: ir.For, span: Span, program: ir.Program) -> Masks:
             if part not in parts:
                 formula = formula_of(part)
                 parts[part] = Conjunct(part, formula, everywhere(formula, span), depends_on(formula, span.var))
-    for formula in _ends(loop, span, program):
+    for formula in _tensor_ends(loop, span, program):
         parts.setdefault(formula, Conjunct(None, formula, everywhere(formula, span), True))
     return Masks(tuple(masks.values()), tuple(parts.values()))
 
@@ -100,7 +100,7 @@ def _is_mask(condition: ir.TileExpr, program: ir.Program) -> bool:
     )
 
 
-def _ends(loop: ir.For, span: Span, program: ir.Program) -> Iterator[Formula]:
+def _tensor_ends(loop: ir.For, span: Span, program: ir.Program) -> Iterator[Formula]:
     """`position < size` for each slice that depends on the loop and may reach past the end of a global tensor."""
     inside = {**span.env, span.var: loop_interval(loop, span.env)}
     for store in stores(loop.body):

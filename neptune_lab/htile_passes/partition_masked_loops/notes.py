@@ -32,7 +32,7 @@ def explain(
         span: the loop, as `masks` were analysed over it.
         attempts: a proof for each set of masks that could skip iterations.
     """
-    out = [f"{kernel.name}: the loop over {loop.var} in {_bounds(loop)} becomes {'; '.join(map(_part, loops))}"]
+    out = [f"{kernel.name}: the loop over {loop.var} in {_bounds(loop)} becomes {'; '.join(map(_part_text, loops))}"]
     for mask in masks.masks:
         out += _mask(mask, span)
     listed = {str(atom) for mask in masks.masks for atom in atoms(formula_of(mask.condition))}
@@ -47,7 +47,7 @@ def _bounds(loop: For) -> str:
     return f"{index_text(loop.start)} .. {index_text(loop.stop)}"
 
 
-def _part(loop: For) -> str:
+def _part_text(loop: For) -> str:
     return f"{loop.part or 'the same loop without masks'} {_bounds(loop)}"
 
 

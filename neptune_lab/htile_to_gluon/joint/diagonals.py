@@ -152,7 +152,7 @@ def _sum_of(
     for loop, store in _in_loops(kernel):
         if store.mask is not None or output is not None:
             return None
-        added = _added(program, store, sums, tensor, loop)
+        added = _summed_reads(program, store, sums, tensor, loop)
         if added is None:
             return None
         if program.tensor(store.target.tensor).space == "chip":
@@ -172,7 +172,7 @@ def _sum_of(
     return (output, outer, offset) if _visits_all(program, kernel, output, of_output, tensor, offset) else None
 
 
-def _added(
+def _summed_reads(
     program: ir.Program,
     store: ir.Store,
     sums: dict[ir.Access, list[tuple[ir.For | None, ir.Gather]]],

@@ -202,13 +202,13 @@ def _rows_beside(program: ir.Program, kernel: ir.Kernel, output: ir.Store) -> tu
             continue
         *outer, rows = stmt.target.index
         (*others, _, columns) = output.target.index
-        alike = len(outer) == len(others) and all(map(_same, outer, others)) and isinstance(columns, ir.Slice)
+        alike = len(outer) == len(others) and all(map(_same_index, outer, others)) and isinstance(columns, ir.Slice)
         if alike and isinstance(rows, ir.Slice):
             return (*outer, rows, columns)
     return None
 
 
-def _same(a: ir.Index, b: ir.Index) -> bool:
+def _same_index(a: ir.Index, b: ir.Index) -> bool:
     return not isinstance(a, ir.NewAxis) and not isinstance(b, ir.NewAxis) and same_index(a, b)
 
 

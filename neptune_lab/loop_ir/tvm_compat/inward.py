@@ -147,7 +147,7 @@ class _In:
     def store(self, s: Any, env: dict[Any, Expr]) -> Store:
         store = Store(self.buffer(s.buffer), tuple(self.expr(i, env) for i in s.indices), self.expr(s.value, env))
         shifted = any(isinstance(variable, Op) for variable in env.values())
-        return map_store(store, lambda e: transform(e, _added)) if shifted else store
+        return map_store(store, lambda e: transform(e, _with_offsets_folded)) if shifted else store
 
     def inner(self, b: Any) -> _Inner:
         name = str(b.name_hint)
@@ -177,7 +177,7 @@ class _In:
         inner = _inner(realize.block, self.tagged, self.guards)
         values = [self.expr(value, env) for value in realize.iter_values]
         iters = [
-            Iter(*axis, simplify(_added(Op("sub", (value, const(start)))) if start else value, {}))
+            Iter(*axis, simplify(_with_offsets_folded(Op("sub", (value, const(start)))) if start else value, {}))
             for axis, start, value in zip(inner.axes, inner.starts, values, strict=True)
         ]
         predicate = self.expr(realize.predicate, env)
@@ -227,7 +227,7 @@ def _operator(name: str, *args: Expr) -> Expr:
     return Op(name, args)
 
 
-def _added(expr: Expr) -> Expr:
+def _with_offsets_folded(expr: Expr) -> Expr:
     """(x + 2) - 2 as x: reads of an axis that starts at 2 have the form that they have for an axis that starts at 0."""
     match expr:
         case Op("add" | "sub" as sign, (Op("add", (x, Const(p, "int32"))), Const(q, "int32"))):

@@ -16,7 +16,7 @@ from neptune_lab.loop_ir.tree import nearest
 from neptune_lab.loop_schedule.declare import Primitive, declared
 
 
-def _found() -> Iterator[Primitive]:
+def _declared_primitives() -> Iterator[Primitive]:
     for name in sorted(module.name for module in pkgutil.iter_modules(__path__)):
         yield from declared(import_module(f"{__name__}.{name}"))
 
@@ -47,7 +47,7 @@ def by_name(found: Iterable[Primitive]) -> Mapping[str, Primitive]:
     return made
 
 
-PRIMITIVES: Mapping[str, Primitive] = by_name(_found())
+PRIMITIVES: Mapping[str, Primitive] = by_name(_declared_primitives())
 
 
 def get(name: str, arguments: Mapping[str, Any]) -> Primitive:

@@ -42,7 +42,7 @@ def inline(program: Program, *, block: BlockName) -> Outcome:
     if reducer_of(inlined) is not None or inlined.writes in program.outputs:
         what = "is a reduction" if reducer_of(inlined) is not None else f"writes the output {inlined.writes!r}"
         raise ScheduleError(f"block {block!r} {what}: it cannot be inlined", node=block, help=_HELP)
-    if reducer_of(inlined) is None and inlined.writes not in program.outputs and _alone(program, block):
+    if reducer_of(inlined) is None and inlined.writes not in program.outputs and _is_alone_in_nest(program, block):
         result = program
         for reader in readers_of(program, inlined.writes):
             result = maps.inline(result, inlined, reader.name)
@@ -51,7 +51,7 @@ def inline(program: Program, *, block: BlockName) -> Outcome:
     return plain("inline", result, f"{block} is inlined into its consumers.")
 
 
-def _alone(program: Program, block: str) -> bool:
+def _is_alone_in_nest(program: Program, block: str) -> bool:
     """Whether no other block is in the block's nest. What it reads is then complete, and is not changed later."""
     path, _, _ = tree.find_block(program, block)
     return len(tree.blocks_under(program.body[path[0]])) == 1

@@ -77,7 +77,7 @@ def move_scale(program: Program, *, block: BlockName) -> Outcome:
             continue
         why = _unsafe(program, bounds, found, scaled, found.factors[1 - n])
         if why is None:
-            return _moved(program, found, n, scaled)
+            return _with_scale_after_sum(program, found, n, scaled)
         refused.append(f"{expression(factor)} = {_text(scaled)}: {why}")
     if refused:
         raise FloatsDiffer(
@@ -180,7 +180,7 @@ def _shrinks(bounds: Bounds, scaled: _Scaled) -> bool:
     return True
 
 
-def _moved(program: Program, found: Contraction, n: int, scaled: _Scaled) -> Outcome:
+def _with_scale_after_sum(program: Program, found: Contraction, n: int, scaled: _Scaled) -> Outcome:
     """The program with a scale of a product's factor applied to the product's sum.
 
     Args:
@@ -191,7 +191,7 @@ def _moved(program: Program, found: Contraction, n: int, scaled: _Scaled) -> Out
     sources = [(name, block.name)]
     made: list[Block] = []
     buffers = [replace(program.buffer(block.writes), name=name, scope="global")]
-    factor = _kept(program, scaled)
+    factor = _readable_rest(program, scaled)
     if factor is None:
         stage = _unscaled_stage(program, scaled, found, name)
         made.append(stage)
@@ -216,7 +216,7 @@ def _moved(program: Program, found: Contraction, n: int, scaled: _Scaled) -> Out
     return Outcome(result, (Phase("move_scale", "scale behind the sum", note, result),), (name,), tuple(sources))
 
 
-def _kept(program: Program, scaled: _Scaled) -> Expr | None:
+def _readable_rest(program: Program, scaled: _Scaled) -> Expr | None:
     """What is left of a factor, if the product can read it without a stage of its own."""
     inner = without_casts(scaled.core)
     if not scaled.stage or (isinstance(inner, Load) and (not scaled.rounded or is_half(program, inner))):

@@ -57,7 +57,7 @@ def tile_outermost(program: Program, *, loop: LoopRef, size: Size) -> Outcome:
         if stmt.name not in along:
             return stmt
         place = add(mul(Var(outer), size), Var(inner[stmt.name][1]))
-        return _at(stmt, along[stmt.name][0], place, found.extent if tiles * size > found.extent else None)
+        return _bound_to(stmt, along[stmt.name][0], place, found.extent if tiles * size > found.extent else None)
 
     nest = Loop(outer, tiles, (rewrite(root),))
     result = replace(program, body=(*program.body[: path[0]], nest, *program.body[path[0] + 1 :]))
@@ -68,7 +68,7 @@ def tile_outermost(program: Program, *, loop: LoopRef, size: Size) -> Outcome:
     return plain("tile_outermost", result, note, (f"{name}.{outer}",))
 
 
-def _at(block: Block, iteration: str, place: Expr, limit: int | None) -> Block:
+def _bound_to(block: Block, iteration: str, place: Expr, limit: int | None) -> Block:
     iters = tuple(replace(it, binding=place) if it.name == iteration else it for it in block.iters)
     if limit is None:
         return replace(block, iters=iters)

@@ -226,7 +226,7 @@ def has_uneven_work(program: Program, nest: NestPlan) -> bool:
     dtypes = {buffer.name: buffer.dtype for buffer in program.buffers if buffer.name in program.params}
     return (has_product(program, nest) and has_few_rows(nest)) and any(
         isinstance(side, Load) and dtypes.get(side.buffer) in INTEGERS
-        for block in _own(program, nest)
+        for block in _blocks_of(program, nest)
         for part in walk(block.body.value)
         if isinstance(part, Op) and part.name in _COMPARISONS
         for side in part.args
@@ -269,7 +269,7 @@ def folds_columns(program: Program, nest: NestPlan) -> bool:
         return False
     row, column = dims.of(first, nest.row_axis), dims.of(first, nest.reduce_axis)
     last: set[Dimension] = set()
-    for block in _own(program, nest):
+    for block in _blocks_of(program, nest):
         own = {name: dimension for dimension, name in dims.all_of(block).items()}
         for read in loads(block.body.value):
             if read.buffer in program.params and len(read.indices) > 1:
@@ -314,7 +314,7 @@ def element_bytes(program: Program, nest: NestPlan) -> int:
         The number of bytes.
     """
     dtypes = {buffer.name: buffer.dtype for buffer in program.buffers if buffer.name in program.inputs}
-    parts = (part for block in _own(program, nest) for part in walk(block.body.value))
+    parts = (part for block in _blocks_of(program, nest) for part in walk(block.body.value))
     read = {dtypes[part.buffer] for part in parts if isinstance(part, Load) and part.buffer in dtypes}
     return max((np.dtype(dtype).itemsize for dtype in read - INTEGERS), default=4)
 
@@ -327,7 +327,7 @@ def matrices_read(program: Program, nest: NestPlan, *, beside: bool = False) -> 
         nest: from `plan`.
         beside: count those of other blocks with the same columns too, such as a map of the nest's results.
     """
-    blocks = _own(program, nest)
+    blocks = _blocks_of(program, nest)
     if beside:
         dims = dimensions(program)
         column = dims.of(tree.find_block(program, nest.first)[1], nest.reduce_axis)
@@ -336,7 +336,7 @@ def matrices_read(program: Program, nest: NestPlan, *, beside: bool = False) -> 
     return len({part.buffer for part in every if part.buffer in program.params and len(part.indices) > 1})
 
 
-def _own(program: Program, nest: NestPlan) -> list[Block]:
+def _blocks_of(program: Program, nest: NestPlan) -> list[Block]:
     """The nest's blocks."""
     names = {nest.first, *nest.maps, *nest.independent_maps, *nest.auxiliary_reductions, *nest.reductions}
     return [block for block in tree.blocks(program) if block.name in names]

@@ -114,7 +114,7 @@ def assemble(
     of_forward = {stage.name for stage in stages}
     read = {r for s in needed(both, results) if s.name not in of_forward for r in s.reads} & of_forward
     whole = program_of(program.name, inputs, stages, program.outputs)
-    kept = _kept(whole, stages, read, keep)
+    kept = _kept_values(whole, stages, read, keep)
     wanted = needed(both, results, frozenset(kept))
     own = _inputs_of_backward(inputs, stages, kept, seeds, wanted)
     wanted = along_digits(wanted, results)
@@ -216,7 +216,7 @@ def _seeds(program: Program, active: frozenset[str]) -> dict[str, str]:
     return seeds
 
 
-def _kept(
+def _kept_values(
     whole: Program, stages: Sequence[Stage], read: Collection[str], keep: Collection[str] | None
 ) -> tuple[str, ...]:
     """The stages of the definition whose values the backward pass takes."""

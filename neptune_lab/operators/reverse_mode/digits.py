@@ -54,7 +54,7 @@ def along_digits(stages: Sequence[Stage], results: Collection[str]) -> tuple[Sta
             return tuple(stages) if found == tuple(stages) else tuple(map(_simplified, found))
         if cut.stage.name in results and cut.axis in cut.stage.axes:
             break
-        after = _with(found, cut)
+        after = _with_axis_cut(found, cut)
         if after is None:
             break
         found = after
@@ -74,7 +74,7 @@ def _cut_of(stage: Stage) -> _Cut | None:
     return None
 
 
-def _with(stages: Sequence[Stage], cut: _Cut) -> tuple[Stage, ...] | None:
+def _with_axis_cut(stages: Sequence[Stage], cut: _Cut) -> tuple[Stage, ...] | None:
     """The stages with one axis cut; None if a reader's digits are not known."""
     name, extent = cut.axis
     high, low = (unique(f"{name}{end}", cut.stage.extents.keys(), "_") for end in ("_high", "_low"))

@@ -31,7 +31,7 @@ def of_extremum(
     Returns:
         The stage that counts the terms, and the cotangent of a term.
     """
-    reached = _reached(stage, a, exact)
+    reached = _equals_extremum(stage, a, exact)
     one = Op("select", (reached, a.number(1), a.number(0)))
     count = Stage(fresh(f"{stage.name}_ties"), stage.axes, stage.folded, "sum", one, a.dtype)
     chosen = a.select(reached, a.div(cotangent, count.element), None)
@@ -58,14 +58,16 @@ def of_first(
     place: Expr = Const(0)
     for name, extent in stage.folded:
         place = add(mul(place, extent), Var(name))
-    found = Op("select", (_reached(stage, a, exact), place, Const(prod(stage.extents[n] for n, _ in stage.folded))))
+    found = Op(
+        "select", (_equals_extremum(stage, a, exact), place, Const(prod(stage.extents[n] for n, _ in stage.folded)))
+    )
     position = Stage(fresh(f"{stage.name}_place"), stage.axes, stage.folded, "min", found, "int32")
     chosen = a.select(Op("eq", (place, position.element)), cotangent, None)
     assert chosen is not None
     return (position,), chosen
 
 
-def _reached(stage: Stage, a: Arithmetic, exact: bool) -> Expr:
+def _equals_extremum(stage: Stage, a: Arithmetic, exact: bool) -> Expr:
     """Whether a term is equal to the extremum, or up to rounding."""
     reached: Expr = Op("eq", (stage.term, stage.element))
     if exact:

@@ -100,7 +100,7 @@ def _invert(
         case Var(name) if name in unknown:
             made.values[name] = axis
             if extents[name] < extent:
-                made.conditions.append(_less(axis, extents[name]))
+                made.conditions.append(_below(axis, extents[name]))
             return
         case Op("floordiv", (Var(name), Const(int(size)))) if name in unknown and size > 0:
             part = unique(f"{name}_part", taken)
@@ -109,7 +109,7 @@ def _invert(
             value = Op("add", (Op("mul", (axis, Const(size))), Var(part)))
             made.values[name] = value
             if extent * size > extents[name] or extents[name] % size:
-                made.conditions.append(_less(value, extents[name]))
+                made.conditions.append(_below(value, extents[name]))
             return
         case Op("floormod", (Var(name), Const(int(size)))) if name in unknown and size > 0:
             whole = unique(f"{name}_whole", taken)
@@ -119,9 +119,9 @@ def _invert(
             value = Op("add", (Op("mul", (Var(whole), Const(size))), axis))
             made.values[name] = value
             if extent > size:
-                made.conditions.append(_less(axis, size))
+                made.conditions.append(_below(axis, size))
             if extents[name] < count * size:
-                made.conditions.append(_less(value, extents[name]))
+                made.conditions.append(_below(value, extents[name]))
             return
     total = as_sum(expr)
     # The reader's last axis, so that neighbours of the target come from neighbours in the reader's memory.
@@ -138,7 +138,7 @@ def _invert(
     others = total.plus(Sum(((chosen, factor),), 0), -1)
     value = made.at(_written(Sum((), 0).plus(Sum(((axis.name, 1),), 0).plus(others, -1), factor)))
     made.values[chosen] = value
-    made.conditions += [Op("ge", (value, Const(0))), _less(value, extents[chosen])]
+    made.conditions += [Op("ge", (value, Const(0))), _below(value, extents[chosen])]
 
 
 def _solve_digits(made: Transposed, reads: Sequence[tuple[Expr, Axis]], extents: Mapping[str, int]) -> frozenset[str]:
@@ -165,9 +165,9 @@ def _solve_digits(made: Transposed, reads: Sequence[tuple[Expr, Axis]], extents:
         terms = Sum(tuple(sorted((axis, step) for step, _, (axis, _) in digits)), 0)
         made.values[name] = value = _written(terms)
         most = sum(step * (extent - 1) for step, _, (_, extent) in digits)
-        made.conditions += [_less(Var(axis), count) for _, count, (axis, extent) in digits if count and extent > count]
+        made.conditions += [_below(Var(axis), count) for _, count, (axis, extent) in digits if count and extent > count]
         if most >= extents[name]:
-            made.conditions.append(_less(value, extents[name]))
+            made.conditions.append(_below(value, extents[name]))
         solved |= {axis for _, _, (axis, _) in digits}
     return frozenset(solved)
 
@@ -200,7 +200,7 @@ def _free(made: Transposed, name: str, extent: int) -> None:
     made.free.append((name, extent))
 
 
-def _less(expr: Expr, limit: int) -> Expr:
+def _below(expr: Expr, limit: int) -> Expr:
     return Op("lt", (expr, Const(limit)))
 
 

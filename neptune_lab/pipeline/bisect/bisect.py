@@ -105,7 +105,7 @@ def _bisect_kernel(kernel: Kernel, reference: Any, inputs: Arrays | None) -> Dep
     sets = (
         data_sets(definition, kernel.operator.captured, _MOST_SETS)
         if inputs is None
-        else [("the inputs given", _checked(definition, inputs))]
+        else [("the inputs given", _checked_inputs(definition, inputs))]
     )
     forms = list(_forms(kernel))
     for kind, arrays in sets:
@@ -184,7 +184,7 @@ def _random(tensors: Mapping[str, tuple[tuple[int, ...], str]]) -> Arrays:
     }
 
 
-def _checked(definition: Program, inputs: Arrays) -> Arrays:
+def _checked_inputs(definition: Program, inputs: Arrays) -> Arrays:
     """The inputs as arrays; ScheduleError where one is missing or of another shape."""
     found = {}
     for name in definition.inputs:

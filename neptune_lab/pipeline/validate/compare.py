@@ -97,7 +97,7 @@ def expectations(
         rounding = cache(partial(_roundings, definition, inputs))
         expected.append(
             {
-                name: _wanted(stated[name][n], wide[name][n], other[name][n], unit, finite, rounding)
+                name: _expected_output(stated[name][n], wide[name][n], other[name][n], unit, finite, rounding)
                 for name in definition.outputs
             }
         )
@@ -129,7 +129,7 @@ def _finite(inputs: Mapping[str, np.ndarray]) -> bool:
     return all(np.isfinite(a).all() for a in inputs.values() if a.dtype.kind == "f")
 
 
-def _wanted(
+def _expected_output(
     stated: np.ndarray, wide: np.ndarray, moved: np.ndarray, unit: float, finite: bool, rounding: Roundings
 ) -> Wanted:
     """What an output should be, from three evaluations of it.
