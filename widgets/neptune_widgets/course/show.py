@@ -29,7 +29,7 @@ _EDGES = {  # what an edge says: sign, words, colour, line
 }
 
 # The grounds of lines that are added and removed, over the whole width.
-_LINE = "display:inline-block;width:100%;background:rgba("
+_LINE = "display:inline-block;min-width:100%;background:rgba("
 _GROUND = {"+": "46,160,67,.2)", "-": "248,81,73,.17)"}
 
 
