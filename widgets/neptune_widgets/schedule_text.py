@@ -1,4 +1,4 @@
-"""Schedules as text and back: `sch.tile("qk", i=128, j=64)`, a call a line, read with Python's parser and never run.
+"""Schedules as text and back: `sch.tile("qk", i=128, j=64)`, one call per line, read with Python's parser and never run.
 
 Only expression statements are taken, each a call of a primitive on `sch` with literal arguments, positional or by
 name as the methods of `nl.Schedule` take them, or of a template, `nl.templates.rolling_update(sch, block_q=128)`,
@@ -76,7 +76,7 @@ def parse(text: str, expand: Expand | None = None) -> tuple[ParsedStep, ...]:
     return tuple(found)
 
 
-_EXAMPLE = 'write a call a line, such as sch.tile("qk", i=128, j=64)'
+_EXAMPLE = 'write one call per line, such as sch.tile("qk", i=128, j=64)'
 
 
 def _read(statement: ast.stmt, found: list[ParsedStep], expand: Expand | None) -> None:

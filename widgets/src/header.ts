@@ -131,7 +131,7 @@ export function header(ctx: Context, help: () => void): Bar {
       check.title = said.title;
       const wrong = payload.kernel_error;
       noKernel.hidden = !wrong;
-      noKernel.title = wrong ? `no kernel: ${wrong.message}${wrong.help ? `\ntry: ${wrong.help}` : ""}` : "";
+      noKernel.title = wrong ? `no kernel: ${wrong.message}${wrong.help ? `\nhelp: ${wrong.help}` : ""}` : "";
       device.textContent = payload.device;
       device.hidden = !payload.device;
       compare.setAttribute("aria-pressed", String(view.compare !== null));

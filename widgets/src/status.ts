@@ -35,7 +35,7 @@ export function status(payload: Payload, live: boolean, connection: Connection, 
     return { css: "bad", text: "✗ Python is gone: run the cell again", title: "The kernel was restarted or stopped. This shows what it computed last; to edit, check or time, run the cell again." };
   if (editing.error) {
     const place = placeOf(editing.error);
-    return { css: "bad", text: `✗ edit refused${place ? ` at ${place}` : ""}`, title: `${editing.error.message}${editing.error.help ? `\ntry: ${editing.error.help}` : ""}\nThe other panes show the schedule before this edit.` };
+    return { css: "bad", text: `✗ edit refused${place ? ` at ${place}` : ""}`, title: `${editing.error.message}${editing.error.help ? `\nhelp: ${editing.error.help}` : ""}\nThe other panes show the schedule before this edit.` };
   }
   const silent = connection === "silent" ? "; no answer yet, the kernel is busy" : "";
   if (editing.busy) return { css: "", text: `… compiling${silent}`, title: "" };

@@ -71,7 +71,7 @@ class ErrorWidget extends WidgetType {
   toDOM(): HTMLElement {
     const el = document.createElement("div");
     el.className = "cmbad";
-    el.textContent = `✗ ${this.error.message}${this.error.help ? `\ntry: ${this.error.help}` : ""}`;
+    el.textContent = `✗ ${this.error.message}${this.error.help ? `\nhelp: ${this.error.help}` : ""}`;
     return el;
   }
 }

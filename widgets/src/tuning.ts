@@ -136,7 +136,7 @@ export function tuningPart(ctx: Context): { el: HTMLElement; update(): void } {
     says.textContent = now ? sentence(now, ending) : "";
     const why = now && !running && now.message;
     error.hidden = !why;
-    error.replaceChildren(...(why ? [h("p", {}, h("b", {}, "✗ "), why), ...(now!.help ? [h("p", { class: "help" }, h("b", {}, "try: "), now!.help)] : [])] : []));
+    error.replaceChildren(...(why ? [h("p", {}, h("b", {}, "✗ "), why), ...(now!.help ? [h("p", { class: "help" }, h("b", {}, "help: "), now!.help)] : [])] : []));
     const times = now?.times ?? [];
     saving.hidden = figures.hidden = !times.length;
     figures.replaceChildren(...(times.length ? [figure("Time per candidate; line: fastest so far", timesPlot(times)), figure("Candidates left", waterfall(levels(now?.space ?? null, times)))] : []));

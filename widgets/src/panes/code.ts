@@ -93,7 +93,7 @@ function codePane(ctx: Context): Pane {
       listing.refold();
       const key = `${now}|${view.search}`;
       const wrong = ctx.payload.kernel_error;
-      empty.textContent = wrong ? `✗ This schedule makes no kernel yet: ${wrong.message}.${wrong.help ? ` Try: ${wrong.help}.` : ""}` : doc.complete ? "No kernel was emitted for this schedule." : "This part of the record is not here yet.";
+      empty.textContent = wrong ? `✗ This schedule makes no kernel yet: ${wrong.message}.${wrong.help ? ` Help: ${wrong.help}.` : ""}` : doc.complete ? "No kernel was emitted for this schedule." : "This part of the record is not here yet.";
       const want = lines(now).length ? listing.el : empty;
       if (body.firstChild !== want) {
         body.replaceChildren(want);

@@ -164,7 +164,7 @@ function machinePane(ctx: Context): Pane {
       note.hidden = pending || (code !== null && !code.error);
       note.classList.toggle("bad", Boolean(code?.error));
       note.textContent = code?.error
-        ? `✗ ${code.error.message}${code.error.help ? `. Try: ${code.error.help}` : ""}`
+        ? `✗ ${code.error.message}${code.error.help ? `. Help: ${code.error.help}` : ""}`
         : ctx.live ? "Triton compiles the kernel for the target, without a GPU. This takes seconds; the page stays usable meanwhile."
         : "Compiling needs a running Python kernel.";
       const good = code && !code.error ? code : null;

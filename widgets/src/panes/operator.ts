@@ -72,7 +72,7 @@ function operatorPane(ctx: Context): Pane {
   function refuse(e: EditError): void {
     status.textContent = "";
     error.hidden = false;
-    error.replaceChildren(h("p", {}, h("b", {}, "✗ "), e.message), ...(e.help ? [h("p", { class: "help" }, h("b", {}, "try: "), e.help)] : []));
+    error.replaceChildren(h("p", {}, h("b", {}, "✗ "), e.message), ...(e.help ? [h("p", { class: "help" }, h("b", {}, "help: "), e.help)] : []));
   }
   function input(f: Field): HTMLElement {
     const label = `${f.name} of the operator`;

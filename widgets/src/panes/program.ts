@@ -184,7 +184,7 @@ function programPane(ctx: Context): Pane {
         rightSelect.value = view.compare!.right;
       }
       note.replaceChildren();
-      if (!pair && stop.error) note.append(h("b", { class: "bad" }, "✗ refused: "), stop.error.replace(/\n\s*help: /, ". Try: "));
+      if (!pair && stop.error) note.append(h("b", { class: "bad" }, "✗ refused: "), stop.error.replace(/\n\s*help: /, ". Help: "));
       else if (!pair && tab === "loops" && stop.note) {
         if (stop.wrong) note.append(h("b", { class: "bad" }, `! ${wrongness(stop)} `), "· ");
         note.append(stop.note);

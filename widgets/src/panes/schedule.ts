@@ -206,7 +206,7 @@ function schedulePane(ctx: Context): Pane {
     }
     shownError = e;
   }
-  const errorLines = (e: EditError): Node[] => [h("p", {}, h("b", {}, "✗ "), e.message), ...(e.help ? [h("p", { class: "help" }, h("b", {}, "try: "), e.help)] : [])];
+  const errorLines = (e: EditError): Node[] => [h("p", {}, h("b", {}, "✗ "), e.message), ...(e.help ? [h("p", { class: "help" }, h("b", {}, "help: "), e.help)] : [])];
   const mode = () => (ctx.view.panes.editor === "text" ? "text" : "cards");
 
   function onAnswer(m: Message): void {
