@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TypeAlias
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.guards import Guarded, guarded_reads
+from neptune_lab.loop_ir.index_range import range_of
 from neptune_lab.loop_ir.integral import not_boolean, not_integral
 from neptune_lab.loop_ir.iteration_domain import (
     LIMIT,
@@ -25,22 +26,18 @@ from neptune_lab.loop_ir.nodes import (
     Expr,
     Load,
     Loop,
-    Op,
     Previous,
     Program,
     Var,
     bound_loops,
-    children,
-    conjuncts,
     loads,
     substitute,
     variables,
     walk,
 )
+from neptune_lab.loop_ir.positions import may_be_outside
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.simplify import bounds_where
-
-Guarded: TypeAlias = tuple[Load | Previous, tuple[Expr, ...]]
 
 
 def verify_bounds(program: Program) -> None:
@@ -158,20 +155,6 @@ def _check_iters(block: Block, domain: IterationDomain) -> None:
             )
 
 
-def guarded_reads(expr: Expr, conditions: tuple[Expr, ...] = ()) -> list[Guarded]:
-    """All reads with the conditions on iteration variables under which each happens; a select evaluates one side."""
-    match expr:
-        case Op("select", (condition, yes, no)):
-            own = guarded_reads(condition, conditions)
-            if any(isinstance(e, Load | Previous) for e in walk(condition)):
-                # The condition depends on data, so which side is evaluated is unknown.
-                return own + guarded_reads(yes, conditions) + guarded_reads(no, conditions)
-            own += guarded_reads(yes, (*conditions, *conjuncts(condition)))
-            return own + guarded_reads(no, (*conditions, Op("not", (condition,))))
-    inner = [read for child in children(expr) for read in guarded_reads(child, conditions)]
-    return [*inner, (expr, conditions)] if isinstance(expr, Load | Previous) else inner
-
-
 def _check_access(
     block: Block,
     access: Load | Previous,
@@ -202,8 +185,9 @@ def _check_access(
                 continue
             case Const(int(value)) if 0 <= value < size:
                 continue
-        if any(isinstance(e, Load | Previous) for e in walk(index)):
-            continue  # the values of an index tensor are data
+        if may_be_outside(index):
+            _check_float_index(block, access, index, conditions, size, domain)
+            continue
         limits = _limits(block, index, conditions, (0, size - 1), domain, loops)
         if limits is None:
             raise _not_provable(block, f"that {expression(access)} is inside {access.buffer!r}")
@@ -214,6 +198,24 @@ def _check_access(
                 node=block.name,
                 help="undo the step, and split loops by sizes that divide before they are fused",
             )
+
+
+def _check_float_index(
+    block: Block, access: Load | Previous, index: Expr, conditions: tuple[Expr, ...], size: int, domain: IterationDomain
+) -> None:
+    """Formal statement: where positions alone make the index, it is inside at every position that can be enumerated."""
+    if any(isinstance(e, Load | Previous) for e in walk(index)):
+        return  # data
+    own = {name: limits for name in variables(index) if (limits := domain.range(name)) is not None}
+    given = tuple(c for c in conditions if variables(c) <= own.keys())
+    limits = range_of(index, given, {name: most + 1 for name, (least, most) in own.items() if least == 0})
+    if limits is not None and (limits[0] < 0 or limits[1] >= size):
+        raise ScheduleError(
+            f"block {block.name!r} accesses {expression(access)} outside: index {expression(index)} runs from "
+            f"{limits[0]} to {limits[1]}, on an axis of {size} elements",
+            node=block.name,
+            help="make the tensor longer, or clamp the index",
+        )
 
 
 def _check_integral(block: Block, index: Expr, buffers: Mapping[str, Buffer]) -> None:
@@ -255,7 +257,7 @@ def _limits(
         # A condition is no arithmetic of loops, or adds too many of them: without the conditions, the range is larger.
         table = _points(value, [p for p in block.predicates if variables(p) & names], extents)
     if table is None:
-        return None
+        return range_of(index, tuple(c for c in conditions if variables(c) <= ranges.keys()), ranges)
     return (0, 0) if not len(table) else (int(table.min()), int(table.max()))
 
 

@@ -18,7 +18,20 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from neptune_lab.loop_ir.nodes import Const, Expr, Iter, Loop, Op, Var, children, rebuild, substitute, variables, walk
+from neptune_lab.loop_ir.nodes import (
+    Cast,
+    Const,
+    Expr,
+    Iter,
+    Loop,
+    Op,
+    Var,
+    children,
+    rebuild,
+    substitute,
+    variables,
+    walk,
+)
 from neptune_lab.loop_ir.reach import as_sum, upper_limit, without_gaps
 from neptune_lab.loop_ir.simplify import bounds, simplify
 from neptune_lab.scalar_ops import NUMPY, OPERATIONS
@@ -254,6 +267,8 @@ def evaluate(expr: Expr, env: Mapping[str, Points]) -> Points:
             return env[name]
         case Op(name, args) if OPERATIONS[name].kind != "float":
             return NUMPY[name](*(evaluate(a, env) for a in args))
+        case Cast("int32" | "int64", arg):  # of an integer or a condition
+            return evaluate(arg, env).astype(np.int64)
     raise KeyError(type(expr).__name__)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neptune_lab.loop_ir.nodes import Cast, Expr, Load, Op, Program, Var, children, loads, walk
+from neptune_lab.loop_ir.nodes import Cast, Expr, Load, Op, Previous, Program, Var, children, loads, walk
 from neptune_lab.loop_ir.tree import blocks
 
 _COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
@@ -36,6 +36,19 @@ def positions_below(program: Program, name: str, most: int) -> int:
     return min(sizes)
 
 
+def may_be_outside(index: Expr) -> bool:
+    """Whether nothing bounds an index of a read: it is computed of data, or with floats.
+
+    Such an index may leave its tensor, and the read is 0 there.
+
+    >>> may_be_outside(Load("x", (Var("i"),))), may_be_outside(Cast("int32", Op("log", (Cast("float32", Var("i")),))))
+    (True, True)
+    >>> may_be_outside(Op("add", (Var("i"), Var("j"))))
+    False
+    """
+    return any(isinstance(e, Load | Previous) or (isinstance(e, Cast) and "float" in e.dtype) for e in walk(index))
+
+
 def _unconverted(expr: Expr) -> Expr:
     while isinstance(expr, Cast):
         expr = expr.arg
@@ -62,4 +75,4 @@ def _has_position(expr: Expr) -> bool:
     return isinstance(expr, Var) or (not isinstance(expr, Load) and any(map(_has_position, children(expr))))
 
 
-__all__ = ["compares_positions", "positions_below"]
+__all__ = ["compares_positions", "may_be_outside", "positions_below"]

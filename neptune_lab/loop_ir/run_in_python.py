@@ -2,7 +2,8 @@
 
 For tiny shapes this takes milliseconds; a native build takes a tenth of a second.  It is also stricter than native
 code: an index outside its buffer and a read of an element that was never written are errors.  Indices whose bounds
-follow from the extents of loops are not checked again at each access.
+follow from the extents of loops are not checked again at each access.  A read at an index that is computed of data or
+with floats is 0 outside of its buffer.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Loop, Op, Previous, Program, Stmt, Store, Var
+from neptune_lab.loop_ir.positions import may_be_outside
 from neptune_lab.loop_ir.simplify import bounds
 from neptune_lab.loop_ir.start_values import explicit_start_values
 from neptune_lab.scalar_ops import NUMPY, OPERATIONS, Functions, ScalarOp, python_operator
@@ -141,6 +143,11 @@ class _Writer:
             return f"({text})"
         return f"inside({text}, {size}, {buffer!r})"
 
+    def without_bounds(self, buffer: str, indices: tuple[Expr, ...]) -> list[tuple[Expr, int]]:
+        """The indices of a read that may be outside of the tensor, where it reads 0, with their axes' sizes."""
+        shape = self.program.buffer(buffer).shape
+        return [(i, size) for i, size in zip(indices, shape, strict=True) if may_be_outside(i)]
+
     def expr(self, e: Expr, env: dict[str, str]) -> str:
         match e:
             case Const(value):
@@ -148,7 +155,11 @@ class _Writer:
             case Var(name):
                 return env[name]
             case Load(buffer, indices):
-                return f"{self.names[buffer]}[{self.offset(buffer, indices, env)}]"
+                read = f"{self.names[buffer]}[{self.offset(buffer, indices, env)}]"
+                known = [
+                    f"0 <= {self.expr(index, env)} < {size}" for index, size in self.without_bounds(buffer, indices)
+                ]
+                return f"({read} if {' and '.join(known)} else 0)" if known else read
             case Previous(buffer, indices, initial):
                 before = (Op("sub", (indices[0], Const(1))), *indices[1:])
                 read = f"{self.names[buffer]}[{self.offset(buffer, before, env)}]"

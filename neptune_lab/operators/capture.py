@@ -198,36 +198,52 @@ class Captures:
         Raises:
             DefinitionError: the extents of the loops show that a read of a captured tensor is out of range.
         """
-        from neptune_lab.loop_ir.nodes import Load, transform
+        from neptune_lab.loop_ir.guards import with_guards
+        from neptune_lab.loop_ir.nodes import Load
         from neptune_lab.loop_ir.tree import map_blocks
 
         def of_block(block: Block) -> Block:
             extents = {it.name: it.extent for it in block.iters}
 
-            def of_read(expr: Expr) -> Expr:
+            def of_read(expr: Expr, conditions: tuple[Expr, ...]) -> Expr:
                 if not isinstance(expr, Load) or expr.buffer not in self.arrays:
                     return expr
-                shape = self.arrays[expr.buffer].shape
-                indices = tuple(self._within(expr.buffer, n, i, shape, extents) for n, i in enumerate(expr.indices))
+                where = _Where(expr.buffer, self.arrays[expr.buffer].shape, conditions, extents)
+                indices = tuple(_within(where, n, i) for n, i in enumerate(expr.indices))
                 return expr if indices == expr.indices else replace(expr, indices=indices)
 
-            value = transform(block.body.value, of_read)
+            value = with_guards(block.body.value, of_read)
             return block if value == block.body.value else replace(block, body=replace(block.body, value=value))
 
         return map_blocks(program, of_block)
 
-    def _within(self, name: str, axis: int, index: Expr, shape: tuple[int, ...], extents: Mapping[str, int]) -> Expr:
-        """The index in int32, plus the axis's extent if it is negative."""
-        from neptune_lab.loop_ir.nodes import Const, Op
-        from neptune_lab.loop_ir.simplify import bounds, in_int32, without_choices
 
-        index = without_choices(in_int32(index, extents), extents)
-        interval = bounds(index, extents)
-        if interval is not None:
-            refuse_outside(f"the captured tensor {name}", axis, shape, *interval)
-            if interval[0] >= 0:
-                return index
-        return Op("select", (Op("lt", (index, Const(0))), Op("add", (index, Const(shape[axis]))), index))
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """A read of a captured tensor: its name and shape, the conditions under which it happens, the loops' extents."""
+
+    name: str
+    shape: tuple[int, ...]
+    conditions: tuple[Expr, ...]
+    extents: Mapping[str, int]
+
+
+def _within(read: _Where, axis: int, index: Expr) -> Expr:
+    """The index in int32, plus the axis's extent if it is negative."""
+    from neptune_lab.loop_ir.index_range import range_of
+    from neptune_lab.loop_ir.nodes import Const, Op, loads
+    from neptune_lab.loop_ir.simplify import bounds_where, in_int32, without_choices
+
+    size, extents = read.shape[axis], read.extents
+    index = without_choices(in_int32(index, extents), extents)
+    interval = bounds_where(read.conditions, index, extents)
+    if (interval is None or not -size <= interval[0] <= interval[1] < size) and not loads(index):
+        interval = range_of(index, read.conditions, extents) or interval
+    if interval is not None and interval[0] <= interval[1]:
+        refuse_outside(f"the captured tensor {read.name}", axis, read.shape, *interval)
+        if interval[0] >= 0:
+            return index
+    return Op("select", (Op("lt", (index, Const(0))), Op("add", (index, Const(size))), index))
 
 
 def capture(mods: Mapping[str, Any], taken: Collection[str], live: bool = False) -> Captures:

@@ -232,6 +232,8 @@ def _is_plain(tensors: Sequence[Any]) -> bool:
     for tensor in tensors:
         if type(tensor) is not _Tensor and type(tensor) is not torch.nn.Parameter:
             return False
+        if _functorch.is_legacy_batchedtensor(tensor):  # (`is_grads_batched=True`)
+            return False
     return not (
         _modes()
         or _functorch.peek_interpreter_stack() is not None
@@ -241,8 +243,12 @@ def _is_plain(tensors: Sequence[Any]) -> bool:
 
 
 def is_transformed(*tensors: Any) -> bool:
-    """Whether one of these is a tensor of torch.vmap, torch.func.grad or the like."""
-    return any(_functorch.is_functorch_wrapped_tensor(t) for t in tensors if isinstance(t, torch.Tensor))
+    """Whether one of these is a tensor of torch.vmap, torch.func.grad or the like, or of `is_grads_batched=True`."""
+    return any(
+        _functorch.is_functorch_wrapped_tensor(t) or _functorch.is_legacy_batchedtensor(t)
+        for t in tensors
+        if isinstance(t, torch.Tensor)
+    )
 
 
 def refuse_transforms(*tensors: torch.Tensor) -> None:

@@ -228,6 +228,17 @@ def test_elements_that_are_sums_are_rounded_as_their_maximum():
     assert (interpret(exponentials_to_base_two(before), {"x": x})["y"].max(axis=1) == 1).all()
 
 
+@pytest.mark.parametrize("selected", [False, True])
+def test_a_logarithm_that_is_kept_is_zero_at_the_maximum(selected: bool):
+    """Its exponential is 1 there, as if it was kept itself; the logarithm is an output without the row's maximum."""
+    kept = op("mul", op("log", op("exp", op("sub", S, at("m", I, NEW)))), lit(math.log2(math.e)))
+    kept = op("where", op("eq", S, lit(-math.inf), dtype="bool"), lit(0.0), kept) if selected else kept
+    x = (1e4 * np.random.default_rng(0).standard_normal((32, 16))).astype(np.float32)
+    with np.errstate(divide="ignore"):
+        found = interpret(tempered(store("s3", Y, kept)), {"x": x})["y"]
+    assert (found.max(axis=1) == 0).all()
+
+
 def test_exponentials_that_are_divided_or_rounded_to_16_bits_cost_one_product():
     """What a row has in common cancels in a softmax, and in 16 bits weights are rounded by more."""
     weights = op("exp", op("sub", S, at("m", I, NEW)))

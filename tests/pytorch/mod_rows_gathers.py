@@ -29,6 +29,7 @@ PAGES = whole(B, 6, high=6, seed=14, dtype=torch.int32)
 REL_H, REL_W = draw(B, H, Q, 4, seed=15), draw(B, H, Q, 6, seed=16)
 BYTES = whole(KV, high=9, seed=17, dtype=torch.uint8)
 HASHED = draw(16, seed=18)
+PLACES = torch.linspace(0, 15.99, KV, device=DEVICE)
 
 
 def t5_bucket_of_any(distance, buckets: int = 8, most: int = 16):
@@ -49,6 +50,21 @@ def t5_bucket(distance, buckets: int = 8, most: int = 16):
     exact = side // 2
     far = exact + (torch.log(distance.float().clamp(min=1) / exact) / 2.0794415 * (side - exact)).to(torch.long)
     return bucket + torch.where(distance < exact, distance, torch.minimum(far, torch.full_like(far, side - 1)))
+
+
+def t5_bucket_of_past(distance, buckets: int = 8, most: int = 16):
+    """Of a decoder, with bounds that only the condition has: a distance below `exact` is its own bucket."""
+    distance, exact = torch.clamp(-distance, min=0), buckets // 2
+    far = torch.log(torch.clamp(distance, min=1).float() / exact) / math.log(most / exact) * (buckets - exact)
+    return torch.where(distance < exact, distance, torch.clamp(exact + far.long(), max=buckets - 1))
+
+
+def deberta_bucket(distance, buckets: int = 4):
+    """DeBERTa v2's: the logarithm is rounded up, as a float that the sign multiplies."""
+    size, most = distance.abs(), 16
+    far = torch.ceil(torch.log(size / buckets) / math.log((most - 1) / buckets) * (buckets - 1)) + buckets
+    bucket = torch.where(size <= buckets, distance.float(), far * torch.sign(distance)).long()
+    return torch.clamp(bucket + 7, 0, 15)
 
 
 def edge_bias(s, b, h, q, kv):
@@ -74,6 +90,16 @@ GATHERS = {
     "rel[minimum]": lambda s, b, h, q, kv: s + BUCKETS[h, torch.minimum((q - kv).abs(), torch.full_like(q, 8))],
     "t5": lambda s, b, h, q, kv: s + BUCKETS[h, t5_bucket(kv - q)],
     "t5, with the logarithm of 0": lambda s, b, h, q, kv: s + BUCKETS[h, t5_bucket_of_any(kv - q)],
+    "t5 of the past": lambda s, b, h, q, kv: s + BUCKETS[h, t5_bucket_of_past(kv - q)],
+    "deberta v2": lambda s, b, h, q, kv: s + HASHED[deberta_bucket(q - kv)],
+    "a short table, guarded": lambda s, b, h, q, kv: torch.where(
+        (q - kv).abs() < 9, s + BUCKETS[h, (q - kv).abs().clamp(max=8)], s
+    ),
+    "nested choices": lambda s, b, h, q, kv: (
+        s + BUCKETS[h, torch.where(q - kv < 4, torch.where(q < kv, 0, q - kv), 4 + torch.where(q - kv < 8, 1, 2))]
+    ),
+    "a product with a comparison": lambda s, b, h, q, kv: s + BUCKETS[h, ((q - kv).abs() < 9) * (q - kv).abs()],
+    "positions between captured floats": lambda s, b, h, q, kv: s + HASHED[PLACES[kv].floor().long()],
     "sandwich": lambda s, b, h, q, kv: s + SINGLE[q - kv + KV - 1] * BUCKETS[h, 0],
     "t[kv // 16]": lambda s, b, h, q, kv: s + BLOCKS[0, kv // 16],
     "t[q // 16, kv // 8]": lambda s, b, h, q, kv: s + BLOCKS[q // 16, kv // 8],

@@ -164,8 +164,8 @@ def rules_of(expr: Expr, read: Load) -> tuple[str, ...]:
     >>> rules_of(Op("exp", (Op("mul", (x, x)),)), x)
     ('exp', 'mul')
     """
-    if expr == read or read not in loads(expr):
-        return ()
+    if expr == read or isinstance(expr, Load) or read not in loads(expr):
+        return ()  # a read at an index that is computed of this read: an index has no derivative
     if isinstance(expr, Cast):
         return rules_of(expr.arg, read) if "float" in expr.dtype else ()
     assert isinstance(expr, Op)

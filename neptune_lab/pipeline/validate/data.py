@@ -17,6 +17,7 @@ Arrays = dict[str, np.ndarray]
 
 ORDINARY = "ordinary numbers"
 _BELOW = 4  # integers that are no positions are below it
+_FAR = 2**31  # no axis is that long
 
 
 def data_sets(definition: Program, captured: Mapping[str, np.ndarray], most: int) -> list[tuple[str, Arrays]]:
@@ -57,6 +58,9 @@ def _ordinary(definition: Program, name: str, captured: Mapping[str, np.ndarray]
     rng = np.random.default_rng(seed)
     if "float" in buffer.dtype:
         dtype = "float32" if buffer.dtype in AS_FLOAT32 else buffer.dtype
+        below = positions_below(definition, name, _FAR)
+        if below < _FAR:  # positions that are computed of floats
+            return rng.uniform(0, below, buffer.shape).astype(dtype)
         return rng.standard_normal(buffer.shape).astype(dtype)
     if name in captured and np.shape(captured[name]) == buffer.shape:
         return np.asarray(captured[name])

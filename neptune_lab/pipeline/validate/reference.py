@@ -12,6 +12,7 @@ import numpy as np
 from neptune_lab.htile.rounding import AS_FLOAT32, round_to
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Op, Program, Var, variables
+from neptune_lab.loop_ir.positions import may_be_outside
 from neptune_lab.loop_ir.reduction import match_reduction
 from neptune_lab.scalar_ops import NUMPY, OPERATIONS
 
@@ -226,7 +227,12 @@ class _Machine:
                     p if isinstance(i, Var) and p.size <= n else np.clip(p, 0, n - 1)
                     for i, p, n in zip(indices, places, array.shape[1:], strict=True)
                 ]
-                return array[(self.every, *inside)]
+                values = array[(self.every, *inside)]
+                # An index of data or floats may be anything; outside of the tensor it reads 0.
+                for index, place, n in zip(indices, places, array.shape[1:], strict=True):
+                    if may_be_outside(index):
+                        values = np.where((place >= 0) & (place < n), values, np.zeros((), array.dtype))
+                return values
             case Cast(dtype, arg):
                 return self.convert(self.expr(arg, env), dtype)
             case Op(name, args):
