@@ -7,6 +7,7 @@ contain several blocks stay loops, and each block with the loops that contain on
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from neptune_lab.errors import TileError
 from neptune_lab.htile.nodes import Access, Dot, Elementwise, For, GridAxis, Int, Kernel, Slice, Store, Tensor, TileExpr
@@ -204,6 +205,35 @@ def _store(program: Program, block: Block, inner: dict[str, int], outer: dict[st
     """
     nest = TileableNest(block.name, inner, {**outer, **inner})
     env = {it.name: it.binding for it in block.iters}
+    folded, outer_fold = _folded(block, inner, outer)
+    indices = tuple(simplify(substitute(i, env), nest.extents) for i in block.body.indices)
+    target_region = access_region(indices, f"{block.writes}[{', '.join(expression(i) for i in indices)}]", nest)
+    spatial = tuple(s.axis for s in target_region if isinstance(s, Slice))
+    _check_roles(block, inner, spatial, folded)
+    value = match_compute_pattern(program, block, nest, spatial, folded, outer_fold)
+    size = prod(inner[v] for v in (*spatial, *folded))
+    if size > MAX_TILE and not _is_dot(value):
+        raise TileError(
+            f"block {block.name!r} would compute a tile of {size} elements "
+            f"({' × '.join(f'{v} {inner[v]}' for v in inner)}); at most {MAX_TILE} fit",
+            node=block.name,
+            help="split its loops and move the outer parts out, or bind them to the grid",
+        )
+    check_fits(program, block.name, value, inner)
+    target = Access(block.writes, target_region)
+    mask = _store_mask(program, block, nest, indices, spatial, folded)
+    # A fold keeps its value if its terms are masked with the identity; with a repair it may not.
+    if program.buffer(block.writes).scope != "global" and (not outer_fold or block.repair is not None):
+        moved_by = {v for v in outer if not any(v in variables(i) for i in indices)}
+        for predicate in _bounds(program, block, nest, indices, folded):
+            if variables(predicate) & moved_by:  # whole iterations are skipped, and must not change the tile
+                test = Converter(program, nest).tile(predicate, spatial)
+                value = unless_skipped(target, value, test, program.buffer(block.writes).dtype)
+    return Store(f"tile:{block.name}", target, value, block.name, mask)
+
+
+def _folded(block: Block, inner: dict[str, int], outer: dict[str, int]) -> tuple[tuple[str, ...], bool]:
+    """The loops that become dimensions and that the block folds, and whether it also folds along a loop that stays."""
     folded: list[str] = []
     outer_fold = False
     for it in block.iters:
@@ -211,9 +241,11 @@ def _store(program: Program, block: Block, inner: dict[str, int], outer: dict[st
             used = variables(it.binding)
             folded += [v for v in inner if v in used and v not in folded]
             outer_fold |= any(outer.get(v, 1) >= 1 for v in used if v in outer)
-    indices = tuple(simplify(substitute(i, env), nest.extents) for i in block.body.indices)
-    target_region = access_region(indices, f"{block.writes}[{', '.join(expression(i) for i in indices)}]", nest)
-    spatial = tuple(s.axis for s in target_region if isinstance(s, Slice))
+    return tuple(folded), outer_fold
+
+
+def _check_roles(block: Block, inner: dict[str, int], spatial: tuple[str, ...], folded: tuple[str, ...]) -> None:
+    """Raises TileError unless each loop that becomes a dimension is either folded or one that the store indexes."""
     both = [v for v in spatial if v in folded]
     if both:
         raise TileError(
@@ -228,28 +260,6 @@ def _store(program: Program, block: Block, inner: dict[str, int], outer: dict[st
             node=block.name,
             help="move it out of that loop",
         )
-    size = 1
-    for v in (*spatial, *folded):
-        size *= inner[v]
-    value = match_compute_pattern(program, block, nest, spatial, tuple(folded), outer_fold)
-    if size > MAX_TILE and not _is_dot(value):
-        raise TileError(
-            f"block {block.name!r} would compute a tile of {size} elements "
-            f"({' × '.join(f'{v} {inner[v]}' for v in inner)}); at most {MAX_TILE} fit",
-            node=block.name,
-            help="split its loops and move the outer parts out, or bind them to the grid",
-        )
-    check_fits(program, block.name, value, inner)
-    target = Access(block.writes, target_region)
-    mask = _store_mask(program, block, nest, indices, spatial, tuple(folded))
-    # A fold keeps its value if its terms are masked with the identity; with a repair it may not.
-    if program.buffer(block.writes).scope != "global" and (not outer_fold or block.repair is not None):
-        moved_by = {v for v in outer if not any(v in variables(i) for i in indices)}
-        for predicate in _bounds(program, block, nest, indices, tuple(folded)):
-            if variables(predicate) & moved_by:  # whole iterations are skipped, and must not change the tile
-                test = Converter(program, nest).tile(predicate, spatial)
-                value = unless_skipped(target, value, test, program.buffer(block.writes).dtype)
-    return Store(f"tile:{block.name}", target, value, block.name, mask)
 
 
 def _is_dot(value: TileExpr) -> bool:
