@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from neptune_lab.htile.nodes import Access, Program
@@ -198,9 +198,26 @@ def plan_shared_memory(
     program: Program, structure: Structure, names: UniqueNames, options: GluonOptions, depth: int
 ) -> SharedMemory:
     """The shared memory of a kernel with that structure; `depth` as in `SharedMemory`."""
+    resident = _resident_tiles(program, structure, names)
+    leading, trailing = (
+        list(zip(*parts, strict=True))
+        for parts in ((part.leading for part in structure.parts), (part.trailing for part in structure.parts))
+    )
+    return SharedMemory(
+        resident,
+        _rings(program, leading, names, in_halves=structure.in_halves is not None),
+        _rings(program, trailing, names),
+        structure.consumers,
+        options.ring_stages,
+        options.persistent,
+        depth,
+    )
+
+
+def _resident_tiles(program: Program, structure: Structure, names: UniqueNames) -> tuple[ResidentTile, ...]:
+    """The left operands of the leading products, which stay while a program runs."""
     resident: dict[Access, ResidentTile] = {}
-    first = structure.parts[0]
-    for product in first.leading:
+    for product in structure.parts[0].leading:
         access = left_access(structure, product)
         if access in resident:
             continue
@@ -211,38 +228,35 @@ def plan_shared_memory(
             *(names.fresh(f"{access.tensor}_{what}") for what in ("tile", "ready", "spent")),
             of_matrix=leaves_matrix(program.tensor(access.tensor), (structure.rows, shape_of(access, program)[1])),
         )
+    return tuple(resident.values())
 
-    def rings(products: list[tuple[Product, ...]], in_halves: bool = False) -> tuple[RingBuffer, ...]:
-        """A ring for each product, whose right operands in the parts are one of `products`."""
-        made: dict[tuple[Access, ...], RingBuffer] = {}
-        for of_parts in products:
-            loaded = tuple(product.b for product in of_parts)
-            if loaded not in made:
-                b = loaded[0]
-                shape = shape_of(b, program)
-                of_matrix = leaves_matrix(program.tensor(b.tensor), shape)
-                beside = of_parts[0].halves
-                halves = None
-                if beside is not None:
-                    slots = names.fresh(f"{beside.tensor}_ring")
-                    halves = Halves(beside, shape_of(beside, program), dtype_of(beside, program), slots)
-                made[loaded] = RingBuffer(
-                    b.tensor,
-                    shape,
-                    dtype_of(b, program),
-                    *ring_names(b.tensor, names),
-                    of_matrix=of_matrix,
-                    in_halves=in_halves,
-                    halves=halves,
-                )
-        return tuple(made[tuple(product.b for product in of_parts)] for of_parts in products)
 
-    return SharedMemory(
-        tuple(resident.values()),
-        rings(list(zip(*(part.leading for part in structure.parts), strict=True)), structure.in_halves is not None),
-        rings(list(zip(*(part.trailing for part in structure.parts), strict=True))),
-        structure.consumers,
-        options.ring_stages,
-        options.persistent,
-        depth,
-    )
+def _rings(
+    program: Program, products: Sequence[tuple[Product, ...]], names: UniqueNames, *, in_halves: bool = False
+) -> tuple[RingBuffer, ...]:
+    """A ring for each product, the same for products that load the same tiles.
+
+    Args:
+        products: for each product, what it is in each part of the loop.
+        in_halves: whether a slot holds the halves of a tile apart.
+    """
+    made: dict[tuple[Access, ...], RingBuffer] = {}
+    for of_parts in products:
+        loaded = tuple(product.b for product in of_parts)
+        if loaded not in made:
+            b, beside, halves = loaded[0], of_parts[0].halves, None
+            shape = shape_of(b, program)
+            of_matrix = leaves_matrix(program.tensor(b.tensor), shape)
+            if beside is not None:
+                slots = names.fresh(f"{beside.tensor}_ring")
+                halves = Halves(beside, shape_of(beside, program), dtype_of(beside, program), slots)
+            made[loaded] = RingBuffer(
+                b.tensor,
+                shape,
+                dtype_of(b, program),
+                *ring_names(b.tensor, names),
+                of_matrix=of_matrix,
+                in_halves=in_halves,
+                halves=halves,
+            )
+    return tuple(made[tuple(product.b for product in of_parts)] for of_parts in products)

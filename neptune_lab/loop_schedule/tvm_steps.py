@@ -50,19 +50,31 @@ def apply_in_tvm(
         known = {b: b for b in tree.blocks(program)}  # an unchanged block stays the same object, for fast comparisons
         result = tree.map_blocks(result, lambda b: known.get(b, b))
     except TvmRefusal as error:
-        twice = _written_twice(program)
-        if "not a stage pipeline" in error.reason and twice:
-            raise ScheduleError(
-                f"{primitive} on {node!r}: TVM moves no block if several blocks write the same buffer: {twice}",
-                node=node.partition(".")[0],
-                help=f"apply {primitive} before retire_tags and decompose_reduction, which add start values; after "
-                "them, use fuse_under",
-            ) from error
-        reason, listed, numbers = error.reason.partition(" However, there ")
-        reason += f" Not there: {', '.join(absent)}." if listed and absent else listed + numbers
-        raise ScheduleError(
-            f"{primitive} on {node!r}: TVM refuses: {reason}", node=node.partition(".")[0], help=help
-        ) from error
+        raise _refused(program, primitive, node, error, absent, help) from error
+    _check_reads(program, result, primitive, node)
+    return result
+
+
+def _refused(
+    program: Program, primitive: str, node: str, error: TvmRefusal, absent: Collection[str], help: str
+) -> ScheduleError:
+    """The error of a step that TVM refuses, with names where TVM has numbers; the arguments as for `apply_in_tvm`."""
+    twice = _written_twice(program)
+    if "not a stage pipeline" in error.reason and twice:
+        return ScheduleError(
+            f"{primitive} on {node!r}: TVM moves no block if several blocks write the same buffer: {twice}",
+            node=node.partition(".")[0],
+            help=f"apply {primitive} before retire_tags and decompose_reduction, which add start values; after "
+            "them, use fuse_under",
+        )
+    reason, listed, numbers = error.reason.partition(" However, there ")
+    reason += f" Not there: {', '.join(absent)}." if listed and absent else listed + numbers
+    return ScheduleError(f"{primitive} on {node!r}: TVM refuses: {reason}", node=node.partition(".")[0], help=help)
+
+
+def _check_reads(program: Program, result: Program, primitive: str, node: str) -> None:
+    """Raises ScheduleError if a block of the result reads a value before it is written or complete, which TVM does not
+    see."""
     # TVM moves a producer after its consumers if these come before the target loop.
     early = early_read(result)
     if early is not None and early_read(program) is None:
@@ -82,7 +94,6 @@ def apply_in_tvm(
             node=node.partition(".")[0],
             help=f"use rolling_update or split_k_update to fuse across {writer!r}",
         )
-    return result
 
 
 def _written_twice(program: Program) -> str:

@@ -30,35 +30,8 @@ def call_mod(argument: str, mod: Callable[..., Any], *args: Any) -> Any:
     """
     shown = f"{argument}={name_of(mod)}" if callable(mod) else f"{argument}={mod!r}"
     signature = "(score, b, h, q, kv)" if argument == "score_mod" else "(b, h, q, kv)"
-    if not callable(mod):
-        raise DefinitionError(
-            f"{shown}: expected a function of {signature}", help="write it as a function or lambda with these arguments"
-        )
-    try:
-        inspect.signature(mod).bind(*args)
-    except ValueError:
-        pass  # a builtin without a signature: the call will tell
-    except TypeError as error:
-        raise DefinitionError(
-            f"{shown}: expected a function of {signature}, but {error}",
-            help="write it as a function or lambda with these arguments",
-        ) from error
-    try:
-        result = constant(mod(*(Scalar(a) for a in args)))
-    except DefinitionError as error:
-        where = _line_of(error.__traceback__)
-        raise DefinitionError(f"{shown}: {error.reason}{where}", help=error.help) from error
-    except IndexError as error:  # an array that stands in no variable
-        where = _line_of(error.__traceback__)
-        raise DefinitionError(
-            f"{shown}: {error}{where}", help="give the array a variable of its own and index it"
-        ) from error
-    except Exception as error:
-        where = _line_of(error.__traceback__)
-        raise DefinitionError(
-            f"{shown}: {type(error).__name__}: {error}{where}",
-            help="mods take Python's operators, torch's elementwise functions and elements of captured tensors",
-        ) from error
+    _check_arguments(shown, signature, mod, args)
+    result = _result_of(shown, mod, args)
     wanted = "float" if argument == "score_mod" else "bool"
     value = result.value if isinstance(result, Scalar) else result
     if isinstance(result, Array):
@@ -77,6 +50,47 @@ def call_mod(argument: str, mod: Callable[..., Any], *args: Any) -> Any:
         raise DefinitionError(f"{shown} returned {kind}: expected {wanted}", help=help)
     symbolic = not isinstance(args[0], np.ndarray)
     return to_tvm(value, "float32" if wanted == "float" else "bool") if symbolic else np.asarray(value)
+
+
+def _check_arguments(shown: str, signature: str, mod: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """Raises DefinitionError unless the mod is a function that takes these arguments."""
+    if not callable(mod):
+        raise DefinitionError(
+            f"{shown}: expected a function of {signature}", help="write it as a function or lambda with these arguments"
+        )
+    try:
+        inspect.signature(mod).bind(*args)
+    except ValueError:
+        pass  # a builtin without a signature: the call will tell
+    except TypeError as error:
+        raise DefinitionError(
+            f"{shown}: expected a function of {signature}, but {error}",
+            help="write it as a function or lambda with these arguments",
+        ) from error
+
+
+def _result_of(shown: str, mod: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """What the mod returns, as it is.
+
+    Raises:
+        DefinitionError: the mod raises an error, whose line in the mod the message names.
+    """
+    try:
+        return constant(mod(*(Scalar(a) for a in args)))
+    except DefinitionError as error:
+        where = _line_of(error.__traceback__)
+        raise DefinitionError(f"{shown}: {error.reason}{where}", help=error.help) from error
+    except IndexError as error:  # an array that stands in no variable
+        where = _line_of(error.__traceback__)
+        raise DefinitionError(
+            f"{shown}: {error}{where}", help="give the array a variable of its own and index it"
+        ) from error
+    except Exception as error:
+        where = _line_of(error.__traceback__)
+        raise DefinitionError(
+            f"{shown}: {type(error).__name__}: {error}{where}",
+            help="mods take Python's operators, torch's elementwise functions and elements of captured tensors",
+        ) from error
 
 
 def _line_of(traceback: TracebackType | None) -> str:

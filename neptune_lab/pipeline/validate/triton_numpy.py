@@ -297,6 +297,12 @@ def run(
     return tuple(output[0] for output in run_sets(source, [inputs], dtypes, order, strides))
 
 
+# torch's dtypes by name.
+_DTYPES = {
+    name: Dtype(name) for name in (*AS_FLOAT32, "float16", "float32", "float64", "int8", "int32", "int64", "bool")
+}
+
+
 def run_sets(
     source: EmittedModule,
     sets: Sequence[Mapping[str, np.ndarray]],
@@ -310,14 +316,32 @@ def run_sets(
         UnknownSpelling, IndexError: as `run`.
         SetsDiffer: the kernel does one thing for one set, and another for another.
     """
+    scope = _scope_of(source, len(sets))
+    memories = []
+    for name in order:
+        dtype = _DTYPES[dtypes[name]]
+        together = np.stack([np.asarray(inputs[name]) for inputs in sets])
+        memories.append(Memory(np.ascontiguousarray(dtype.convert(together)), dtype, strides.get(name)))
+    try:
+        with np.errstate(all="ignore"):
+            outputs = scope[source.entry](*memories)
+    except (AttributeError, NameError, NotImplementedError, TypeError) as error:
+        raise UnknownSpelling(f"{source.name} cannot be run in NumPy: {error}") from error
+    several = outputs if isinstance(outputs, tuple) else (outputs,)
+    return tuple(np.asarray(o.array) for o in several)
+
+
+def _scope_of(source: EmittedModule, count: int) -> dict[str, Any]:
+    """The names of a module after its text has run, with NumPy in place of torch and Triton.
+
+    Args:
+        count: the number of sets of inputs.
+    """
     language = _Language()
-    kinds = {
-        name: Dtype(name) for name in (*AS_FLOAT32, "float16", "float32", "float64", "int8", "int32", "int64", "bool")
-    }
 
     def empty(shape: tuple[int, ...], dtype: Dtype, device: Any) -> Memory:
         blank = np.nan if dtype.numpy.kind == "f" else 0
-        return Memory(np.full((len(sets), *shape), blank, dtype.numpy), dtype)
+        return Memory(np.full((count, *shape), blank, dtype.numpy), dtype)
 
     def empty_strided(shape: tuple[int, ...], strides: Strides, dtype: Dtype, device: Any) -> Memory:
         return Memory(empty(shape, dtype, device).array, dtype, strides)
@@ -329,28 +353,13 @@ def run_sets(
 
     scope: dict[str, Any] = {
         "__name__": source.name,
-        "torch": SimpleNamespace(empty=empty, empty_strided=empty_strided, **kinds),
+        "torch": SimpleNamespace(empty=empty, empty_strided=empty_strided, **_DTYPES),
         "functools": SimpleNamespace(cache=lambda function: function),
-        "triton": SimpleNamespace(
-            jit=jit,
-            set_allocator=lambda f: None,
-            knobs=_KNOBS,
-        ),
+        "triton": SimpleNamespace(jit=jit, set_allocator=lambda f: None, knobs=_KNOBS),
         "tl": language,
         "pow": np.power,
     }
     exec(_code(source.text, f"<{source.name}>"), scope)  # the emitter's own text
-    scope["_counters"] = lambda device, count: Memory(np.zeros((len(sets), count)), kinds["float64"])
+    scope["_counters"] = lambda device, number: Memory(np.zeros((count, number)), _DTYPES["float64"])
     scope["_groups"] = GROUPS_OF_ROWS
-    memories = []
-    for name in order:
-        dtype = kinds[dtypes[name]]
-        together = np.stack([np.asarray(inputs[name]) for inputs in sets])
-        memories.append(Memory(np.ascontiguousarray(dtype.convert(together)), dtype, strides.get(name)))
-    try:
-        with np.errstate(all="ignore"):
-            outputs = scope[source.entry](*memories)
-    except (AttributeError, NameError, NotImplementedError, TypeError) as error:
-        raise UnknownSpelling(f"{source.name} cannot be run in NumPy: {error}") from error
-    several = outputs if isinstance(outputs, tuple) else (outputs,)
-    return tuple(np.asarray(o.array) for o in several)
+    return scope
