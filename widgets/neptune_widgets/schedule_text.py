@@ -1,4 +1,4 @@
-"""Schedules as text and back: `sch.tile("qk", i=128, j=64)`, one call per line, read with Python's parser and never run.
+"""Schedules as text and back: `sch.tile("qk", i=128, j=64)`, one call per line, read by Python's parser and never run.
 
 Only expression statements are taken, each a call of a primitive on `sch` with literal arguments, positional or by
 name as the methods of `nl.Schedule` take them, or of a template, `nl.templates.rolling_update(sch, block_q=128)`,
