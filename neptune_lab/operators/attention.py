@@ -110,29 +110,37 @@ def general(
         formats: dtypes of tensors that differ from `dtype`, which is then that of `out`; and scales of quantized
             tensors (`FormatOptions`).
     """
+    check_switch("return_max", return_max, DefinitionError)
+    check_switch("pack_groups", pack_groups, DefinitionError)
+    if pack_groups and (return_lse or return_max):
+        raise DefinitionError(
+            "pack_groups=True has no return_lse and return_max",
+            help="leave pack_groups out: each head then has scores of its own",
+        )
+    _check_pages(pages, place, formats)
     params = {"batch": batch, "heads": heads, "q_len": q_len, "kv_len": kv_len, "head_dim": head_dim}
     if kv_batch is not None and not (isinstance(kv_batch, int) and kv_batch == batch):
         params["kv_batch"] = kv_batch
-    check_switch("return_max", return_max, DefinitionError)
+    if pages is not None:
+        params |= {"pages": pages[0], "page_size": pages[1]}
     mods: Params = {
         name: None if mod is None else name_of(mod) for name, mod in (("score_mod", score_mod), ("mask_mod", mask_mod))
     }
-    if return_max:
-        mods["return_max"] = True
-    check_switch("pack_groups", pack_groups, DefinitionError)
-    if pack_groups:
-        if return_lse or return_max:
-            raise DefinitionError(
-                "pack_groups=True has no return_lse and return_max",
-                help="leave pack_groups out: each head then has scores of its own",
-            )
-        mods["pack_groups"] = True
+    # Options that are off are left out: the params are part of the keys of records.
+    given = {"return_max": return_max, "pack_groups": pack_groups, **formats}
+    mods |= {name: value for name, value in given.items() if value is not None and value is not False}
+    more = AttentionOptions(
+        dtype=dtype, scale=scale, kv_heads=kv_heads, v_head_dim=v_head_dim, return_lse=return_lse, empty_rows=empty_rows
+    )
+    return made_operator("attention_general", "Attention", params, mods, more, score_mod, mask_mod, live, place)
+
+
+def _check_pages(pages: tuple[int, int] | None, place: KeyPlace | None, formats: FormatOptions) -> None:
+    """Raises DefinitionError for pages without places, and for formats that there are not, or not of pages."""
     if (pages is None) != (place is None):
         raise DefinitionError(
             f"pages={pages!r}, place={place!r}: give both or none", help="attention.paged makes both of a page table"
         )
-    if pages is not None:
-        params |= {"pages": pages[0], "page_size": pages[1]}
     unknown = [name for name in formats if name not in FormatOptions.__annotations__]
     if unknown:
         names = ", ".join(FormatOptions.__annotations__)
@@ -142,11 +150,6 @@ def general(
             "a cache of pages is not transposed, and its values are multiplied with weights of at least 16 bits",
             help="leave out v_transposed, and weights_dtype of 8 bits",
         )
-    mods |= {name: value for name, value in formats.items() if value is not None and value is not False}
-    more = AttentionOptions(
-        dtype=dtype, scale=scale, kv_heads=kv_heads, v_head_dim=v_head_dim, return_lse=return_lse, empty_rows=empty_rows
-    )
-    return made_operator("attention_general", "Attention", params, mods, more, score_mod, mask_mod, live, place)
 
 
 @takes_dims
