@@ -115,16 +115,19 @@ def classify(program: Program, events: list[Write]) -> tuple[Write, ...]:
             return "final"
         return "repaired" if reader.name in covered else "early"
 
-    def judged(reader: Block, reads: tuple[Read, ...]) -> tuple[Read, ...]:
-        return tuple(replace(r, state=state(reader, r)) for r in reads)
+    def judged(reader: Block, read: Read) -> Read:
+        found = state(reader, read)
+        return read if found == read.state else replace(read, state=found)
 
     result = []
     for write in events:
         if write.reads:
             block, repair = known[write.block], write.repair
+            reads = tuple([judged(block, read) for read in write.reads])
             if repair is not None:
-                repair = replace(repair, reads=judged(block, repair.reads))
-            write = replace(write, reads=judged(block, write.reads), repair=repair)
+                repair = replace(repair, reads=tuple([judged(block, read) for read in repair.reads]))
+            if repair is not None or any(a is not b for a, b in zip(reads, write.reads, strict=True)):
+                write = replace(write, reads=reads, repair=repair)
         result.append(write)
     return tuple(result)
 

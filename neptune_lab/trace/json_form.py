@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import types
+from contextlib import suppress
 from dataclasses import is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -129,7 +131,7 @@ def load_trace(path: str | Path) -> Trace:
 
 def _leaf(value: Any, hint: Any, where: str) -> Any:
     """A value that is neither a record nor a tuple."""
-    origin, args = get_origin(hint), get_args(hint)
+    origin, args, _ = _form(hint)
     if origin is Literal:
         if value not in args or not isinstance(value, str):
             raise TraceError(
@@ -143,18 +145,26 @@ def _leaf(value: Any, hint: Any, where: str) -> Any:
     return fit(value, hint, where, TraceError)
 
 
+@cache
+def _form(hint: Any) -> tuple[Any, tuple[Any, ...], bool]:
+    """The origin and the arguments of a type, and whether it is a dataclass."""
+    return get_origin(hint), get_args(hint), is_dataclass(hint)
+
+
 def _pack(value: Any, hint: Any, where: str, pool: dict[Line, int]) -> Any:
     """A field's value as JSON; lines go to the pool."""
-    origin, args = get_origin(hint), get_args(hint)
+    origin, args, of_fields = _form(hint)
     if origin in (Union, types.UnionType):
         return None if value is None else _pack(value, args[0], where, pool)
     if hint is Line:
+        with suppress(TypeError):  # of a value that is no line, which is refused below
+            if (known := pool.get(value)) is not None:  # a line that is equal to it was checked
+                return known
         _pack(fit(value, Line, where, TraceError).refs, tuple[str, ...], f"{where}.refs", pool)
         for name in ("node", "text", "origin", "kind"):
             fit(getattr(value, name), str, f"{where}.{name}", TraceError)
         return pool.setdefault(value, len(pool))
-    if is_dataclass(hint):
-        assert isinstance(hint, type)
+    if of_fields:
         fit(value, hint, where, TraceError)
         return {n: _pack(getattr(value, n), h, f"{where}.{n}", pool) for n, h in hints_of(hint).items()}
     if origin is tuple:
