@@ -48,6 +48,9 @@ def test_every_button_can_be_reached_and_no_sentence_is_cut(live, width: int):
             expect(bodies.first).to_be_visible()
             heights = bodies.evaluate_all("all => all.map(e => e.clientHeight)")
             assert min(heights) > 90, (size, heights)
+        drawn.root.get_by_role("button", name="Compare", exact=True).click()
+        expect(drawn.root.locator(".cmp .code")).to_have_count(2)  # each has room beside its indentation
+        assert min(drawn.root.locator(".cmp .code").evaluate_all("all => all.map(e => e.clientWidth)")) > 400
 
 
 @pytest.mark.nightly
