@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
@@ -24,9 +26,11 @@ from neptune_lab.operators.base import (
 from neptune_lab.operators.calling import call_mod
 from neptune_lab.operators.capture import Captures, capture
 from neptune_lab.operators.math import Scalar
+from neptune_lab.operators.mod_ties import extremes
 from neptune_lab.operators.operations import product
 from neptune_lab.operators.stages import stage_name
 from neptune_lab.operators.stopped_gradients import stopped_by
+from neptune_lab.operators.ties import HALVES_TIES, Ties, merged, without_indices
 from neptune_lab.strict.values import check_choice, check_number, check_switch
 
 if TYPE_CHECKING:
@@ -288,6 +292,7 @@ def attention_operator(
         compute=compute,
         draw=draw,
         captured=captures.arrays,
+        ties=partial(_ties, name, captures, sizes, formats, scale),
         gradient_stops=stopped_by(captures),
     )
 
@@ -324,6 +329,42 @@ def _program(
         exceeded = True
     program = captures.within(program_of(wide=True) if exceeded else program)
     return replace(program, body=tuple(sorted(program.body, key=lambda stmt: _STAGES.index(stage_name(stmt)))))
+
+
+def _ties(name: str, captures: Captures, sizes: AttentionSizes, formats: Formats, scale: float) -> dict[str, Ties]:
+    """The derivatives of a score mod's `relu`, `clamp` and the like at their limits.
+
+    Each is found as the scores of a definition whose mod returns it, so that it is written as in the operator's own.
+    """
+    from neptune_lab.loop_ir.nodes import Cast
+    from neptune_lab.loop_ir.tree import find_block
+    from neptune_lab.loop_ir.tvm_compat import from_te
+
+    if captures.mods.get("score_mod") is None:
+        return {}
+    te = tensor_expressions()
+    extra = {n: te.placeholder(a.shape, str(a.dtype), name=n) for n, a in captures.arrays.items()}
+    mod, placeholders = captures.bind("score_mod", extra), tuple(extra.values())
+    args = te.placeholder((1,), "float32", name="one_score")(0), *(te.var(n, "int32") for n in ("b", "h", "q", "kv"))
+    parts = [part for _, part in extremes(mod, *map(Scalar, args))]
+    if all(part == HALVES_TIES for part in parts):
+        return {}
+    found: list[Ties] = []
+    for n, part in enumerate(parts):
+        for wide in (False, True):
+            with suppress(DefinitionError):  # (positions of 32 bits may be too few)
+                one = define_attention(
+                    sizes,
+                    lambda *args, n=n: Scalar(extremes(mod, *args)[n][0]),
+                    None,
+                    formats,
+                    scale,
+                    captured=placeholders,
+                    wide=wide,
+                )
+                term = find_block(captures.within(from_te(name, *one)), "score")[1].body.value
+                found.append({without_indices(term.arg if isinstance(term, Cast) else term): part})
+    return {"score": merged(found)}
 
 
 def captured_by(

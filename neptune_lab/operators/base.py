@@ -75,7 +75,7 @@ class Operator:
         family: the sizes that are known at the launch only, and how the operator is made at others
             (`operators.dims`); its own are those of the hints.  None: all are numbers.
         resized: how it is made for calls with other sizes; None: its kernel takes no other ones.
-        ties: derivatives at points where a stage's expression has none (`operators.ties`), by the stage's name.
+        ties: finds the derivatives where a stage's expression has none (`operators.ties`), by the stage's name.
         gradient_stops: finds the user's line at which the traced function stops a gradient (`detach`) that flows from
             one of the inputs of these names, which the definition does not show; None: there is none.
         index_limits: the range of integers that a call on the CPU may give, of inputs that are positions or labels.
@@ -100,7 +100,7 @@ class Operator:
     recipe: Recipe | None = field(repr=False, default=None)
     family: Family | None = field(repr=False, default=None)
     resized: Resized | None = field(repr=False, default=None)
-    ties: Mapping[str, Ties] = field(repr=False, default_factory=dict)
+    ties: Callable[[], Mapping[str, Ties]] = field(repr=False, default=dict)
     gradient_stops: Callable[[Collection[str]], Any] | None = field(repr=False, default=None)
     parts: tuple[tuple[str, ...], ...] = ()
     index_limits: tuple[IndexLimits, ...] = field(repr=False, default=())

@@ -48,6 +48,8 @@ _ROOT: Term = ("sqrt", ("add", ("mul", "x", "x"), 1.0))
 _BESIDE_ONE: Term = ("sqrt", ("mul", ("sub", "x", 1.0), ("add", "x", 1.0)))
 _SMALL_SINH: Term = ("mul", 0.5, ("add", expm1("x"), ("div", expm1("x"), ("add", 1.0, expm1("x")))))
 
+# Functions of a maximum or minimum with a derivative of 0 at its limit.
+FLAT_AT_LIMITS = frozenset({"relu", "relu6", "hardsigmoid", "hardswish"})
 # Functions of one float x by the operations of the IR; numbers have the dtype of x.
 FORMULAS: dict[str, Term] = {
     "square": ("mul", "x", "x"),

@@ -11,13 +11,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import DefinitionError
-from neptune_lab.operators.formulas import FORMULAS, Term
+from neptune_lab.operators.formulas import FLAT_AT_LIMITS, FORMULAS, Term
 from neptune_lab.operators.function_parts import apply as _apply
 from neptune_lab.operators.function_parts import kind as _kind
 from neptune_lab.operators.function_parts import log1p as _log1p
 from neptune_lab.operators.function_parts import select as _select
 from neptune_lab.operators.function_parts import total as _add
+from neptune_lab.operators.mod_ties import at_limits
 from neptune_lab.operators.operations import NARROW, is_wide, wrapped
+from neptune_lab.operators.ties import HALVES_TIES
 from neptune_lab.operators.two_operands import FUNCTIONS as OF_TWO
 from neptune_lab.operators.two_operands import trunc
 from neptune_lab.scalar_ops import OPERATIONS
@@ -29,9 +31,11 @@ if TYPE_CHECKING:
 # -- ranges -----------------------------------------------------------------------------------------------------
 
 
-def _clamp(x: Any, min: Any = None, max: Any = None) -> Scalar:
-    x = x if min is None else _apply("max", x, min)
-    return x if max is None else _apply("min", x, max)
+def _clamp(x: Any, min: Any = None, max: Any = None, *, part: float = 1.0) -> Scalar:
+    """x within limits; at a limit, PyTorch's derivative is `part`."""
+    with at_limits(part):
+        x = x if min is None else _apply("max", x, min)
+        return x if max is None else _apply("min", x, max)
 
 
 def _where(condition: Any, input: Any = None, other: Any = None) -> Scalar:
@@ -93,7 +97,8 @@ def _log_sigmoid(x: Any) -> Scalar:
 
 
 def _relu(x: Any) -> Scalar:
-    return _apply("max", x, 0)
+    with at_limits(0.0):
+        return _apply("max", x, 0)
 
 
 def _gelu(x: Any, approximate: str = "none") -> Scalar:
@@ -172,7 +177,7 @@ def _round(x: Any, decimals: int = 0) -> Scalar:
 
 
 def _hardtanh(x: Any, min_val: float = -1.0, max_val: float = 1.0) -> Scalar:
-    return _clamp(x, min_val, max_val)
+    return _clamp(x, min_val, max_val, part=0.0)
 
 
 def by_formula(term: Term, x: Any) -> Any:
@@ -195,7 +200,8 @@ def by_formula(term: Term, x: Any) -> Any:
 
 def _row_or_formula(name: str, x: Any) -> Any:
     """A row of the table of scalar operations, if it has one of this name, precedes its formula."""
-    return _apply(name, x) if name in OPERATIONS else by_formula(FORMULAS[name], x)
+    with at_limits(0.0 if name in FLAT_AT_LIMITS else HALVES_TIES):
+        return _apply(name, x) if name in OPERATIONS else by_formula(FORMULAS[name], x)
 
 
 def _filled(x: Any, value: Any, dtype: Any = None, **_others: Any) -> Scalar:

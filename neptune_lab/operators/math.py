@@ -22,6 +22,7 @@ from neptune_lab.errors import DefinitionError
 from neptune_lab.operators import foreign
 from neptune_lab.operators.arrays import Array, constant, elementwise
 from neptune_lab.operators.bits import bits, invert, shift
+from neptune_lab.operators.mod_ties import note
 from neptune_lab.operators.operations import NARROW, convert, half_of, is_wide, kind_of, narrow_of, operate, wrapped
 from neptune_lab.operators.stopped_gradients import SAME, noted, same
 from neptune_lab.operators.tensor_class import seen_class
@@ -387,8 +388,8 @@ def apply(name: str, *args: Any) -> Scalar:
     if own:  # PyTorch converts a Python number to the dtype of the tensor beside it: bytes[kv] == 256 means == 0
         whole = (isinstance(a, int | np.integer) and not isinstance(a, bool) for a in args)
         args = tuple(int(wrapped(int(a), own)) if is_int else a for a, is_int in zip(args, whole, strict=True))
-    values = [a.value if isinstance(a, Scalar) else a for a in args]
-    result = operate(name, values)
+    result = operate(name, [a.value if isinstance(a, Scalar) else a for a in args])
+    note(name, result)
     narrow = narrow_of(args) if kind_of(result) == "int" else ""
     if narrow and name not in ("select", "min", "max", "floormod"):  # these cannot overflow
         result = wrapped(result, narrow)

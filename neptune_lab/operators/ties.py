@@ -9,10 +9,11 @@ elements, and `max(dim)`, which returns a position too, gives it to the element 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from neptune_lab.loop_ir.nodes import Expr, Load, transform
+from neptune_lab.loop_ir.nodes import Const, Expr, Load, transform
 
 Ties: TypeAlias = Mapping[Expr, float]
 """By an expression max(x, y), min(x, y) or sqrt(x) without indices (`without_indices`), the part of the cotangent that
@@ -27,13 +28,19 @@ equal terms share the cotangent."""
 
 
 def without_indices(expr: Expr) -> Expr:
-    """The expression with reads of whole tensors: other loops may have other names.
+    """The expression with reads of whole tensors, since other loops may have other names.  NaN is equal to itself.
 
     >>> from neptune_lab.loop_ir.nodes import Op, Var
     >>> without_indices(Op("neg", (Load("x", (Var("i"),)),)))
     Op(name='neg', args=(Load(buffer='x', indices=()),))
     """
-    return transform(expr, lambda node: Load(node.buffer, ()) if isinstance(node, Load) else node)
+
+    def of(node: Expr) -> Expr:
+        if isinstance(node, Const) and node.value != node.value:
+            return Const(math.nan, node.dtype)
+        return Load(node.buffer, ()) if isinstance(node, Load) else node
+
+    return transform(expr, of)
 
 
 def merged(given: Iterable[Ties]) -> dict[Expr, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -186,7 +187,7 @@ def _operator(
         compute=reference_of(graph, program.inputs, {t.name: t.dtype for t in inputs}),
         draw=draw or (lambda rng: tuple(_random(rng, spec, program) for spec in own)),
         captured=held,
-        ties=stages.ties,
+        ties=partial(dict, stages.ties),
         lines=lines,
         index_limits=index_limits(graph),
         python=python_functions(function, lines, {n: stages.within[n] for n in kept}, caller),

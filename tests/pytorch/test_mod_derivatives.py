@@ -20,8 +20,13 @@ FUNCTIONS = {
     "atan2": torch.atan2,
     "xlogy": lambda x, y: torch.xlogy(x, y * y + 0.5),
     "copysign": torch.copysign,
+    "relu": lambda x, y: torch.relu(x) + torch.nn.functional.relu6(3 * x),
+    "clamp": lambda x, y: x.clamp(-1.0, 2.0) + torch.clip(x, min=0),
+    "clamp by tensors": lambda x, y: torch.clamp(x, min=y),
+    "hardtanh": lambda x, y: torch.nn.functional.hardtanh(x) + torch.nn.functional.hardswish(3 * x),
+    "relu beside maximum": lambda x, y: torch.relu(x) + torch.maximum(y, x.clamp(max=0.5)),
 }
-OF_ONE = ("asinh", "atanh", "sinc", "fmod")
+OF_ONE = ("asinh", "atanh", "sinc", "fmod", "relu", "clamp", "hardtanh")
 # Zeros, equal numbers, zeros on either side, and others.
 X = (0.0, 0.0, 1.0, -1.0, 2.0, 0.5, -3.0, -1.0, 0.0)
 Y = (0.0, 1.0, 0.0, 0.0, 2.0, 0.5, 0.25, -1.0, -2.0)
@@ -44,3 +49,17 @@ def test_derivatives_at_kinks_ties_and_poles(name: str):
     expected = torch.autograd.grad((scores.softmax(-1) @ v.double()).square().sum(), read)
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_limits_of_arrays_and_beside_positions_of_64_bits():
+    x = torch.tensor(X, device=DEVICE).requires_grad_()
+
+    def score_mod(score, b, h, q, kv):
+        never = torch.where((q + 1) * (kv + 1) * 2_000_000_000 < b, 1.0, 0.0)
+        return score + x.clamp(max=1.0)[kv] + torch.relu(x)[kv] + 3 * x[kv].clamp(min=q * 0.0) + never
+
+    q, k, v = tensors((1, 1, 9, 16), (1, 1, 9, 16))
+    (found,) = torch.autograd.grad(nl.attention(q, k, v, score_mod=score_mod).square().sum(), x)
+    scores = (q @ k.mT / 4).double() + x.clamp(max=1.0) + torch.relu(x) + 3 * x.clamp(min=0)
+    (expected,) = torch.autograd.grad((scores.softmax(-1) @ v.double()).square().sum(), x)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)

@@ -102,7 +102,7 @@ def training(
         )
     chosen = _chosen(op, wrt)
     refuse_stopped_gradients(op, chosen)
-    parts = assemble(op.name, op.program, chosen, keep, every=wrt is not None, grouped=grouped, ties=op.ties)
+    parts = assemble(op.name, op.program, chosen, keep, every=wrt is not None, grouped=grouped, ties=op.ties())
     forward = _forward(op, parts.forward)
     return Training(forward, _backward(op, forward, parts, parts.wrt), parts.kept, parts.wrt, op, parts.derivation)
 

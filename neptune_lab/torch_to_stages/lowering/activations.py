@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from neptune_lab.loop_ir.nodes import Const, Expr, Op
-from neptune_lab.operators.formulas import FORMULAS, Term, expm1
+from neptune_lab.operators.formulas import FLAT_AT_LIMITS, FORMULAS, Term, expm1
 from neptune_lab.operators.ties import HALVES_TIES
 from neptune_lab.torch_to_stages.lowering.context import Context, lowers
 from neptune_lab.torch_to_stages.values import Value
@@ -17,8 +17,6 @@ _SAME = (
     *("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "sigmoid", "sin", "cos", "atan", "erf"),
     *("floor", "ceil", "round"),
 )
-# Functions of a maximum or minimum with a derivative of 0 at its limit.
-_FLAT_AT_LIMITS = frozenset({"relu", "relu6", "hardsigmoid", "hardswish"})
 _ERF_SCALE = math.sqrt(0.5)
 _TANH_SCALE = math.sqrt(2 / math.pi)
 
@@ -43,7 +41,7 @@ def formula(ctx: Context, term: Term, x: Expr) -> Expr:
         return ctx.as_dtype(formula(ctx, term[1], x), ctx.stages.type_of(x))
     made = Op(term[0], tuple(formula(ctx, part, x) for part in term[1:]))
     if term[0] in ("max", "min"):
-        return ctx.stages.with_tie(made, 0.0 if ctx.name in _FLAT_AT_LIMITS else HALVES_TIES)
+        return ctx.stages.with_tie(made, 0.0 if ctx.name in FLAT_AT_LIMITS else HALVES_TIES)
     return made
 
 
