@@ -12,6 +12,7 @@ from neptune_lab.autotune.dag import place, trip_counts
 from neptune_lab.autotune.expressions import Chain, Computation, Operand, Tiling
 from neptune_lab.autotune.shared_memory import BARRIERS, OperandBuffer, copies, grouped, padded, total_bytes
 from neptune_lab.choice import Choice
+from neptune_lab.htile_to_triton.options import DEFAULT_STAGES, DEFAULT_WARPS
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dimensions import Dimension, Dimensions, dimensions
 from neptune_lab.loop_ir.nodes import Block, Load, Program, Var, loads, variables
@@ -27,10 +28,6 @@ from neptune_lab.strict.dtypes import itemsize
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
-
-# Triton's defaults.
-DEFAULT_WARPS = 4
-DEFAULT_STAGES = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from neptune_lab.autotune.nests import NestChain, Nests
 from neptune_lab.autotune.shared_memory import GROUP_ROWS
 from neptune_lab.choice import Choice
 from neptune_lab.errors import TuneError
-from neptune_lab.htile_to_triton.options import COMBINE_SPLITS
+from neptune_lab.htile_to_triton.options import COMBINE_SPLITS, LOADS
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Op, walk
 from neptune_lab.loop_schedule.templates import TileConfig
@@ -38,7 +38,6 @@ STAGES = (1, 2, 3, 4)
 OUTPUT_COLUMNS = (32, 64, 128)
 # Thread blocks per multiprocessor of a split.
 WAVES = (1, 2, 4)
-LOADS = ("pointers", "descriptors", "host_descriptors")
 # Of kernels in Gluon: columns of a tile, and tiles in a pipelined buffer.
 GLUON_COLUMNS = (64, 128)
 GLUON_STAGES = (2, 3)

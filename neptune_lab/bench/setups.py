@@ -17,6 +17,7 @@ import numpy as np
 
 from neptune_lab.errors import MeasureError
 from neptune_lab.operators import PRESETS, Operator, find, gemm_chain
+from neptune_lab.pipeline.accuracy import TEN
 from neptune_lab.runtime.accuracy import AttentionCase, case_of
 from neptune_lab.strict.dtypes import itemsize
 
@@ -27,7 +28,6 @@ COLUMNS = (2**14, 2**15, 2**17)
 BATCHES = (2, 4, 8, 16, 32)
 BATCH_LENGTH = 8192
 BATCH_OPERATORS = ("gqa_pf", "causal_pf", "gqa_dc", "causal_dc")
-TEN = tuple(name for name, preset in PRESETS.items() if preset.paper.startswith("Neptune"))
 NORMS = ("l2_norm", "rms_norm_max", "rms_norm_quantize")
 CHAINS = tuple(gemm_chain.PRESETS)
 MODULES = tuple(name for name, preset in PRESETS.items() if preset.paper.startswith("MCFuser"))

@@ -9,12 +9,10 @@ from math import prod
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import dtype_of, identity_literal, shape_of, shape_of_access
 from neptune_lab.htile.walk import accesses, expressions, reads, same_region, stores
-from neptune_lab.htile_passes.rewrite import rewrite_loops, tile_pass
+from neptune_lab.htile_passes.rewrite import DEFAULT_WARPS, LANES, rewrite_loops, tile_pass
 
 # The most elements of all such tiles of a loop per lane.
 MOST_PER_LANE = 64
-# Lanes of a warp, and warps of a kernel that does not say how many.
-LANES, WARPS = 32, 4
 
 
 @tile_pass(before="load_row_tiles_ahead")
@@ -64,7 +62,7 @@ def _sums(loop: ir.For, kernel: ir.Kernel, program: ir.Program) -> list[_Sum]:
         return []
     if any(isinstance(e, ir.Dot) for s in stores(kernel.body) for e in expressions(s)):
         return []
-    lanes = LANES * (kernel.num_warps or WARPS)
+    lanes = LANES * (kernel.num_warps or DEFAULT_WARPS)
     found = [made for store in own if (made := _sum(store, own, program)) and _is_shared(made, lanes, program)]
     elements = sum(prod(shape_of(each.reduced.arg, program)) for each in found)
     return found if elements <= MOST_PER_LANE * lanes else []

@@ -21,15 +21,13 @@ from neptune_lab.htile.walk import (
     tile_dims,
     written_tensors,
 )
-from neptune_lab.htile_passes.rewrite import fresh_name, tile_pass
+from neptune_lab.htile_passes.rewrite import DEFAULT_WARPS, LANES, fresh_name, tile_pass
 from neptune_lab.power_of_two import power_of_two
 from neptune_lab.strict.dtypes import itemsize
 from neptune_lab.target import NVIDIA_REGISTERS
 
 # The most registers of one thread.
 MOST_OF_THREAD = 255
-# The threads of a warp.
-LANES = 32
 # Bytes of an element of rows that are held as they were loaded: `_again` packs two into a register.
 LOADED_BYTES = 2
 # Registers of a thread for addresses and for what one statement computes, beside the tiles that it holds.
@@ -78,7 +76,7 @@ def _kernel(kernel: ir.Kernel, program: ir.Program, fresh: Callable[[ir.Tensor, 
     others = any(isinstance(e, ir.Dot | ir.Gather) for s in body for e in expressions(s))
     if len(body) < len(kernel.body) or len(reducing) != 1 or others:
         return kernel
-    threads, at = LANES * (kernel.num_warps or 4), reducing[0] + 1
+    threads, at = LANES * (kernel.num_warps or DEFAULT_WARPS), reducing[0] + 1
     held = _rows_used_again(body[:at], body[at:], program)
     again = [s for s in body[:at] if _tile(s.target) in held and may_compute_again(s, kernel, program)]
     later = (*again, *body[at:])

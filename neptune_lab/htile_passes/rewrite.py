@@ -10,6 +10,11 @@ from typing import TypeAlias, TypeVar
 from neptune_lab.htile.nodes import For, Kernel, Program, Stmt, Store, Tensor, TileExpr
 from neptune_lab.htile.walk import map_stores, rewrite_store, unchanged, with_body
 
+# By reducer, the operation that combines two of its results.
+COMBINES = {"sum": "add", "max": "max", "min": "min", "prod": "mul"}
+# Lanes of a warp, and warps of a kernel that does not say how many.
+LANES, DEFAULT_WARPS = 32, 4
+
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:

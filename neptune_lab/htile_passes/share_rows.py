@@ -22,7 +22,7 @@ from neptune_lab.htile.walk import (
 )
 from neptune_lab.htile_passes.about_parts import about_number, count_of_part, counts_of_parts
 from neptune_lab.htile_passes.cut_long_rows import Pieces, head_of_rows
-from neptune_lab.htile_passes.rewrite import fresh_name, tile_pass
+from neptune_lab.htile_passes.rewrite import COMBINES, fresh_name, tile_pass
 from neptune_lab.power_of_two import power_of_two
 
 # Elements of a part for each warp: 32 of a lane.
@@ -31,7 +31,6 @@ OF_A_WARP = 1024
 SHORT_PARTS = 4
 # The most axes of a grid.
 _MOST_AXES = 3
-_COMBINES = {"sum": "add", "max": "max", "min": "min", "prod": "mul"}
 
 
 @tile_pass(on_request=True)
@@ -317,7 +316,7 @@ class _Sharer:
             tile = row.tile(whole.arg, start, extent)
             kept = ir.Elementwise("where", (exists, tile, identity_literal(whole.op, dtype)), dtype)
             reduced = ir.Reduce(whole.op, kept, 0)
-            value = reduced if value is None else ir.Elementwise(_COMBINES[whole.op], (value, reduced), dtype)
+            value = reduced if value is None else ir.Elementwise(COMBINES[whole.op], (value, reduced), dtype)
         assert value is not None
         return replace(store, value=value)
 

@@ -15,13 +15,13 @@ from __future__ import annotations
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.affine import affine
 from neptune_lab.htile.shapes import shape_of
+from neptune_lab.htile_to_gluon.more_digits import LEAST_KEYS
 from neptune_lab.htile_to_gluon.structure import LoopPart, Structure
 from neptune_lab.htile_to_triton.addresses import steps
 from neptune_lab.htile_to_triton.descriptors import leaves_matrix
 
 # Columns of 8 bits that the copy engine loads as one row of shared memory.
 WIDTHS = (64, 128)
-LEAST_KEYS = 32  # that one instruction sums
 
 
 def keys_in_halves(program: ir.Program, structure: Structure) -> str | None:

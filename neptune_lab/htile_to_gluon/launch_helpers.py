@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# Bytes of the L2 cache for the loop tensors of heads that run at the same time.
-CACHE = 32 * 2**20
+from neptune_lab.htile_to_triton.program_order import CACHE
+
 # The same limit for programs that take tile after tile, each further along in the keys.
 CACHE_IN_TURNS = 64 * 2**20
 # Tiles that run at the same time, about two per multiprocessor.

@@ -33,7 +33,7 @@ from math import prod
 from neptune_lab.htile.nodes import Access, Dot, For, Kernel, Program, Stmt, Store
 from neptune_lab.htile.shapes import shape_of
 from neptune_lab.htile.walk import accesses, expressions, read_tensors, stores, written_tensors
-from neptune_lab.htile_to_triton.options import EmitOptions
+from neptune_lab.htile_to_triton.options import DEFAULT_STAGES, EmitOptions
 from neptune_lab.htile_to_triton.padding import DOT_MINIMUM
 from neptune_lab.power_of_two import power_of_two
 from neptune_lab.strict.dtypes import itemsize
@@ -44,8 +44,6 @@ _MOST_BYTES = 8 << 10
 _BESIDE = 9 << 10
 # The launch option of a loop that runs once: with more stages, tiles of a second iteration would have memory too.
 STAGES_OF_ONCE = 2
-# Triton's default.
-_DEFAULT_STAGES = 3
 
 
 def loaded_in_loops(program: Program, kernel: Kernel, options: EmitOptions) -> Mapping[str, Store]:
@@ -54,7 +52,7 @@ def loaded_in_loops(program: Program, kernel: Kernel, options: EmitOptions) -> M
     Only tiles that a statement before the loops loads from a tensor that the kernel does not store to, and that nothing
     outside of a loop reads.
     """
-    stages = _DEFAULT_STAGES if kernel.num_stages is None else kernel.num_stages
+    stages = DEFAULT_STAGES if kernel.num_stages is None else kernel.num_stages
     if stages < 2 or not _asks_ahead(options):
         return {}
     written, found = written_tensors(kernel), {}

@@ -11,6 +11,8 @@ from neptune_lab.target import ANY, Target, as_target
 
 # Iterations that Triton may load ahead. Each needs its tiles in shared memory, and no GPU has memory for more.
 MOST_STAGES = 16
+# Triton's defaults of a kernel.
+DEFAULT_WARPS, DEFAULT_STAGES = 4, 3
 LOADS = ("pointers", "descriptors", "host_descriptors")
 TANH = ("exp2", "hardware")
 # What combines the parts of a split reduction; and of rows that programs share.

@@ -9,6 +9,7 @@ from math import prod
 import numpy as np
 
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op, Var, transform, variables, walk
+from neptune_lab.loop_ir.positions import COMPARISONS
 from neptune_lab.scalar_ops import NUMPY, OPERATIONS
 
 # Positions that are enumerated.
@@ -58,16 +59,13 @@ def _by_distance(expr: Expr, first: str, second: str) -> Expr:
                 return Var(_DISTANCE)
             case Op("sub", (Var(a), Var(b))) if (b, a) == (first, second):
                 return Op("neg", (Var(_DISTANCE),))
-            case Op(name, (Var(a), Var(b))) if name in _COMPARISONS and (a, b) == (first, second):
+            case Op(name, (Var(a), Var(b))) if name in COMPARISONS and (a, b) == (first, second):
                 return Op(name, (Var(_DISTANCE), Const(0)))
-            case Op(name, (Var(a), Var(b))) if name in _COMPARISONS and (b, a) == (first, second):
+            case Op(name, (Var(a), Var(b))) if name in COMPARISONS and (b, a) == (first, second):
                 return Op(name, (Const(0), Var(_DISTANCE)))
         return part
 
     return transform(expr, replaced)
-
-
-_COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 
 
 @lru_cache(maxsize=256)

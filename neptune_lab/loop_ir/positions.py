@@ -5,7 +5,7 @@ from __future__ import annotations
 from neptune_lab.loop_ir.nodes import Cast, Expr, Load, Op, Previous, Program, Var, children, loads, walk
 from neptune_lab.loop_ir.tree import blocks
 
-_COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 
 
 def positions_below(program: Program, name: str, most: int) -> int:
@@ -66,7 +66,7 @@ def compares_positions(expr: Expr) -> bool:
     if isinstance(expr, Load):
         return False
     inside = children(expr)
-    if isinstance(expr, Op) and expr.name in _COMPARISONS and any(map(_has_position, inside)):
+    if isinstance(expr, Op) and expr.name in COMPARISONS and any(map(_has_position, inside)):
         return True
     return any(map(compares_positions, inside))
 

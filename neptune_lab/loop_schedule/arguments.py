@@ -9,6 +9,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir.annotations import HINTS, SEQUENTIAL
 from neptune_lab.loop_ir.tree import nearest
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import is_integer
@@ -22,10 +23,8 @@ WARPS = (1, 2, 4, 8, 16, 32)
 # The most stages of Triton's software pipeline. Each holds a tile in shared memory; no GPU has enough for more.
 MOST_STAGES = 16
 
-# Launch hints: they change no number.
-HINTS = ("num_warps", "num_stages")
 # The keys of `annotate`: launch hints, "sequential" (the loop is not a dimension of a tile), and "note" (free text).
-NOTES = (*HINTS, "sequential", "note")
+NOTES = (*HINTS, SEQUENTIAL, "note")
 
 # Loop variables are 32-bit integers.
 INT32_MAX = 2**31 - 1
@@ -82,7 +81,7 @@ def check_note(key: str, value: Any, where: str) -> None:
     """
     if key not in NOTES:
         raise ScheduleError(f"{where}: there is no annotation {key!r}", help=nearest(key, list(NOTES), "annotations"))
-    if key == "sequential" and value != 1:
+    if key == SEQUENTIAL and value != 1:
         raise ScheduleError(f"{where}: sequential={value!r}, expected 1", help="omit the value")
     check_hint(key, value, where)
 

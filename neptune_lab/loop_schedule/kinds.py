@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypeAlias
 
 from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir.annotations import GRID, HINTS
 from neptune_lab.loop_ir.nodes import SCOPES
-from neptune_lab.loop_schedule.arguments import HINTS, NOTES, is_count
+from neptune_lab.loop_schedule.arguments import NOTES, is_count
 from neptune_lab.loop_schedule.cut_loops import FACTORS, SIZE, TILES, Cutting
 from neptune_lab.strict.console import shown
-
-THREADS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 
 
 def _is_text(value: Any) -> bool:
@@ -193,7 +192,7 @@ Switch: TypeAlias = Annotated[
         offered=(True, False),
     ),
 ]
-GridAxis: TypeAlias = Annotated[str, _choice(THREADS, "{name}={value} is not a grid axis")]
+GridAxis: TypeAlias = Annotated[str, _choice(GRID, "{name}={value} is not a grid axis")]
 # Explicit: readers of a schedule look for the scope, so a step always names it.
 Scope: TypeAlias = Annotated[str, _choice(SCOPES, "{name}={value} is not a memory scope", explicit=True)]
 MapPolicy: TypeAlias = Annotated[str, _choice(("auto", "inline", "keep"), "{name}={value} is not a policy")]
@@ -218,7 +217,6 @@ NoteValue: TypeAlias = Annotated[
 __all__ = [
     "FORMULA",
     "SCOPES",
-    "THREADS",
     "BlockName",
     "BufferName",
     "Factors",

@@ -13,6 +13,7 @@ from neptune_lab.errors import TileError
 from neptune_lab.htile.nodes import Access, Dot, Elementwise, For, GridAxis, Int, Kernel, Slice, Store, Tensor, TileExpr
 from neptune_lab.htile.nodes import Program as TileProgram
 from neptune_lab.htile.nodes import Stmt as TileStmt
+from neptune_lab.loop_ir.annotations import GRID, HINTS, SEQUENTIAL
 from neptune_lab.loop_ir.nodes import Block, Const, Expr, Loop, Op, Program, Stmt, loads, substitute, variables
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.roles import Role
@@ -24,9 +25,6 @@ from neptune_lab.loop_to_htile.capacity import check_fits
 from neptune_lab.loop_to_htile.patterns import Converter, always, match_compute_pattern
 from neptune_lab.loop_to_htile.skipped import unless_skipped, with_first_values
 
-GRID = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
-SEQUENTIAL = "sequential"  # annotation of a loop that is not a dimension of a tile
-_HINTS = ("num_warps", "num_stages")  # annotations of a loop that are launch options
 MAX_TILE = 1 << 20  # elements: Triton's own limit on one tensor
 
 
@@ -135,7 +133,7 @@ def _check_hints(body: tuple[Stmt, ...]) -> None:
     """Refuses a launch option inside a kernel, where it has no effect."""
     for stmt in body:
         if isinstance(stmt, Loop):
-            hints = [key for key, _ in stmt.annotations if key in _HINTS]
+            hints = [key for key, _ in stmt.annotations if key in HINTS]
             if hints:
                 first = blocks_under(stmt)[0].name
                 raise TileError(

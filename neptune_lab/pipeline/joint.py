@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from neptune_lab.choice import Choice, CodeOptions
+from neptune_lab.htile_to_gluon.joint.form import KEYS
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.positions import compares_positions
 from neptune_lab.loop_schedule.plan import plan
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
     from neptune_lab.pipeline.kernel import Kernel
     from neptune_lab.target import Target
 
-# Keys of a program, and queries of a tile by the width of the heads.
-KEYS = 128
+# Queries of a tile by the width of the heads.
 QUERIES = {64: 128, 128: 64}
 # The width of heads with which programs that add in order are faster than two nests, or as fast to 1.3%, under any
 # mask. Without a mask, under which programs have different numbers of tiles, they are with each width: with 64 columns,

@@ -23,7 +23,7 @@ from neptune_lab.repair.render import text
 
 TRIALS = 64
 TAGS = 6
-_FEWEST = 8
+FEWEST = 8  # finite samples, without which a check says nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def draw(model: Model) -> SamplePoints:
     inputs = [{symbol: rows[row] for symbol, rows in drawn.items()} for row in range(TAGS)]
     c = [compute(model.g_c, {**fixed, **row}, wide) for row in inputs]
     good = [point for point, seen in enumerate(zip(*(row.finite for row in c), strict=True)) if all(seen)][:TRIALS]
-    if len(good) < _FEWEST:
+    if len(good) < FEWEST:
         _refuse("prove Eq. 3", model, f"C = {text(model.g_c)} is not a finite number at the points that were tried")
     r = tuple({symbol: sample(symbol, len(good), source) for symbol in model.previous} for _ in range(TAGS))
 
@@ -157,7 +157,7 @@ def check_tag_updating(model: Model, points: SamplePoints) -> None:
 def _compare(model: Model, step: str, what: str, found: Column, expected: Column, scale: Column) -> None:
     # Points outside the domain of the term (a root of a negative input) say nothing about h.
     inside = list(map(operator.and_, expected.finite, scale.finite))
-    if sum(inside) < _FEWEST:
+    if sum(inside) < FEWEST:
         _refuse(step, model, f"{what} could not be checked: the term is finite at too few of the points tried")
     if not all(compress(close(found, expected, scale), inside)):
         _refuse(step, model, f"{what} fails by numbers although it was derived: h = {text(model.h)}")

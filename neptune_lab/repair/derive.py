@@ -11,11 +11,10 @@ from sympy import Dummy, Expr, Function, Symbol
 
 from neptune_lab.errors import RepairError
 from neptune_lab.repair.render import Line, equation, text
-from neptune_lab.repair.simplify import is_zero, nicest, seems_zero
+from neptune_lab.repair.simplify import LARGE, is_zero, nicest, seems_zero
 
 _DERIVED = "Derive: h(t, r, r') = g0(r', C) with the C just found (Eq. 5)"
 _SUPPLIED = "Given: h(t, r, r') as the schedule has it"
-_LARGE = 120  # operations, beyond which sp.simplify takes seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +126,7 @@ def as_derivation(h: Expr, t: Symbol, current: Mapping[Symbol, Symbol]) -> Deriv
 
 def _with_factor(h: Expr, raw: Expr, inverse: Expr | None, t: Symbol, current: Mapping[Symbol, Symbol]) -> Derivation:
     factor = linear_factor(h, t)
-    if factor is None and h.count_ops() <= _LARGE and _seems_linear(h, t):
+    if factor is None and h.count_ops() <= LARGE and _seems_linear(h, t):
         # h behaves as if it were linear, so the slow simplifier is likely to succeed.
         slow = cast(Expr, sp.simplify(h))
         factor = linear_factor(slow, t)

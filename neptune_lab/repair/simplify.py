@@ -16,8 +16,8 @@ from neptune_lab.repair.column import largest, total
 from neptune_lab.repair.numeric import compute_all
 from neptune_lab.repair.points import Generator, sample
 
-_LARGE = 120  # operations, beyond which sp.simplify takes seconds
-_LARGEST_POWER = 16  # a polynomial in exp(x/q) with exp(p*x/q) has degree p, and SymPy stores every coefficient
+LARGE = 120  # operations, beyond which sp.simplify takes seconds
+LARGEST_POWER = 16  # a polynomial in exp(x/q) with exp(p*x/q) has degree p, and SymPy stores every coefficient
 
 
 def _cancel_inverses(expr: Expr) -> Expr:
@@ -55,7 +55,7 @@ def as_polynomial(rewrite: Callable[[Expr], Any], expr: Expr) -> Expr:
 
 
 def _is_simple(number: sp.Rational) -> bool:
-    return max(abs(number.p), number.q) <= _LARGEST_POWER
+    return max(abs(number.p), number.q) <= LARGEST_POWER
 
 
 _REWRITES: tuple[Callable[[Expr], Expr], ...] = (
@@ -86,7 +86,7 @@ def is_zero(expr: Expr) -> bool:
     if seems is None:
         worth = _REWRITES[:2]
     else:
-        worth = _REWRITES if expr.count_ops() <= _LARGE else _REWRITES[:-1]
+        worth = _REWRITES if expr.count_ops() <= LARGE else _REWRITES[:-1]
     return any(rewrite(expr) == 0 for rewrite in worth)
 
 

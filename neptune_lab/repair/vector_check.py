@@ -16,7 +16,7 @@ import sympy as sp
 from sympy import Expr, Symbol
 
 from neptune_lab.errors import RepairError
-from neptune_lab.repair.check import TAGS, TRIALS
+from neptune_lab.repair.check import FEWEST, TAGS, TRIALS
 from neptune_lab.repair.column import Column, largest, maximum, total
 from neptune_lab.repair.guard import REPLACEMENTS, Guard, excluded
 from neptune_lab.repair.numeric import Values, close, compute_all
@@ -24,7 +24,6 @@ from neptune_lab.repair.points import Generator, sample, samples
 from neptune_lab.repair.reducers import REDUCERS
 from neptune_lab.repair.render import text
 
-_FEWEST = 8
 Vector: TypeAlias = Sequence[Column]
 Matrix: TypeAlias = Sequence[Vector]
 """Rows."""
@@ -136,7 +135,7 @@ def _flat(matrix: Matrix) -> Vector:
 def _compare(model: VectorModel, what: str, found: Vector, expected: Vector, scale: Vector) -> None:
     whole, size = Column.joined(expected), Column.joined(scale)
     inside = list(map(operator.and_, whole.finite, size.finite))
-    if sum(inside) < _FEWEST:
+    if sum(inside) < FEWEST:
         _refuse(model, f"{what} could not be checked: the term is finite at too few of the points tried")
     if not all(compress(close(Column.joined(found), whole, size), inside)):
         _refuse(model, f"{what} fails by numbers although it was derived")

@@ -14,11 +14,11 @@ import torch
 
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, walk
 from neptune_lab.scalar_ops import NEGATION, OPERATIONS
+from neptune_lab.strict.dtypes import HALVES
 from neptune_lab.torch_to_stages.lines import SourceLine
 
 Index: TypeAlias = tuple[Expr, ...]
 
-HALVES = ("float16", "bfloat16")
 WIDE = ("int64", "float64")
 NARROW_INTEGERS = ("int8", "int16", "uint8")
 

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.annotations import GRID
 from neptune_lab.loop_ir.nodes import Loop, Program, variables
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.fusion import loop_ref
-from neptune_lab.loop_schedule.kinds import THREADS, GridAxis, LoopRef
+from neptune_lab.loop_schedule.kinds import GridAxis, LoopRef
 from neptune_lab.loop_schedule.outcome import Outcome, plain
 
 
@@ -54,7 +55,7 @@ def bind(program: Program, *, loop: LoopRef, thread: GridAxis) -> Outcome:
         raise ScheduleError(
             f"{thread} is taken by loop {taken[0]!r} of the same nest",
             node=block,
-            help=f"bind to another of {', '.join(THREADS)}, or fuse the two loops",
+            help=f"bind to another of {', '.join(GRID)}, or fuse the two loops",
         )
     result = tree.map_loop(program, path, lambda x: replace(x, kind=thread))
     return plain("bind", result, f"{var} is bound to {thread}.")

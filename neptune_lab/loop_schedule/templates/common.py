@@ -10,6 +10,7 @@ from typing import Concatenate, ParamSpec
 
 from neptune_lab.errors import NeptuneError, ScheduleError
 from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.annotations import SEQUENTIAL
 from neptune_lab.loop_ir.nodes import Program, folded_loops, reads, variables
 from neptune_lab.loop_ir.products import is_product
 from neptune_lab.loop_ir.reduction import reducer_of
@@ -23,9 +24,6 @@ from neptune_lab.loop_schedule.templates.nest_shape import COLUMNS, ROWS, NestCo
 from neptune_lab.strict.console import shown
 
 P = ParamSpec("P")
-
-# The annotation of a loop that runs in order. Without it, a loop around a single block is a dimension of its tile.
-SEQUENTIAL = "sequential"
 
 
 def all_or_nothing(

@@ -15,6 +15,7 @@ from math import prod
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.annotations import HINTS
 from neptune_lab.loop_ir.nodes import (
     Block,
     Buffer,
@@ -36,7 +37,6 @@ from neptune_lab.loop_ir.nodes import (
     variables,
 )
 from neptune_lab.loop_ir.verify import verify
-from neptune_lab.loop_schedule.arguments import HINTS
 from neptune_lab.loop_schedule.schedule import Applied, Schedule
 from neptune_lab.operators import Operator
 from neptune_lab.pipeline.validate.affine import Term, factors, products, strides_of, unclear, with_strides
