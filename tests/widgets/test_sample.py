@@ -121,3 +121,14 @@ def test_a_sample_must_be_the_same_operator():
 def test_a_sample_that_is_too_large_says_so():
     payload = json.loads(nl.explore(nl.compile(scaled_sum(2048, 65536)), sample=scaled_sum(512, 512)).payload)
     assert "the sample makes" in payload["tags_note"]
+
+
+@pytest.mark.parametrize("name", ["attention.gqa", "norms.rms_norm_max"])
+def test_a_backward_pass_is_derived_anew_of_its_operator_at_small_sizes(name: str):
+    sizes = {"rows": 512, "cols": 1000}
+    if name == "attention.gqa":
+        sizes = {"batch": 1, "heads": 8, "seq": 1024, "head_dim": 64, "kv_heads": 2}
+    kernel = nl.compile(nl.operators.training(nl.operators.OPERATORS[name](**sizes)).backward, validate="none")
+    made, said = sample(kernel.schedule)
+    assert made.blocks == kernel.schedule.blocks
+    assert ("heads=2" if "heads" in sizes else "rows=2") in said

@@ -12,7 +12,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from neptune_lab.errors import NeptuneError, ScheduleError
-from neptune_widgets.sizes import again, remade_smaller, tiny
+from neptune_widgets.sizes import differentiated, pass_again, remade_smaller, tiny
 
 if TYPE_CHECKING:
     from neptune_lab import Schedule
@@ -55,8 +55,9 @@ def _named(tensors: list[tuple[str, int, str]]) -> str:
 def _sample(operator: Operator, steps: tuple[Step, ...], given: Operator | None) -> tuple[Schedule, str] | None:
     from neptune_lab import Schedule
 
-    wanted = tiny(operator)
-    smaller = None if given is not None else again(operator, wanted)
+    definition = differentiated(operator) or operator
+    wanted = tiny(definition)
+    smaller = None if given is not None else pass_again(operator, wanted)
     if smaller is None:
         given = given if given is not None else remade_smaller(operator)
         smaller = given
@@ -71,7 +72,7 @@ def _sample(operator: Operator, steps: tuple[Step, ...], given: Operator | None)
         return None
     if given is not None:
         return small, ", ".join(f"{t.name} of {' × '.join(map(str, t.shape)) or 'no dimension'}" for t in given.inputs)
-    return small, ", ".join(f"{n}={v}" for n, v in wanted.items() if v != operator.params[n])
+    return small, ", ".join(f"{n}={v}" for n, v in wanted.items() if v != definition.params[n])
 
 
 def _scaled(step: Step, real: Schedule, small: Schedule) -> Step:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import NeptuneError
@@ -42,7 +42,7 @@ _SMALL = {"batch": 1, "heads": 2, "head_dim": 16, "v_head_dim": 16}
 _FEW = (2, 4, 8)
 
 
-def tiny(operator: Operator) -> dict[str, int]:
+def tiny(operator: Operator | Differentiated) -> dict[str, int]:
     """The sizes for a tag table, by parameter; heads are few, and where they share keys, two share them."""
     wanted = {name: min(value, TINY[name]) for name, value in _integers(operator).items() if name in TINY}
     if "heads" in wanted and "kv_heads" not in wanted:
@@ -67,17 +67,17 @@ def few_tiles(operator: Operator, tile: int) -> dict[str, int]:
     return wanted
 
 
-def _integers(operator: Operator) -> dict[str, int]:
+def _integers(operator: Operator | Differentiated) -> dict[str, int]:
     found = operator.params.items()
     return {name: value for name, value in found if isinstance(value, int) and not isinstance(value, bool)}
 
 
-def _group(operator: Operator) -> int:
+def _group(operator: Operator | Differentiated) -> int:
     """How many heads of q share a head of k and v."""
     return operator.params["heads"] // operator.params["kv_heads"]
 
 
-def function_name(operator: Operator | OperatorRecord) -> str | None:
+def function_name(operator: Operator | OperatorRecord | Differentiated) -> str | None:
     """Under which name OPERATORS has it; None where it is no operator of the library."""
     from neptune_lab.operators import OPERATORS
 
@@ -85,7 +85,7 @@ def function_name(operator: Operator | OperatorRecord) -> str | None:
     return next(names, None)
 
 
-def again(operator: Operator | OperatorRecord, sizes: dict[str, Any]) -> Operator | None:
+def again(operator: Operator | OperatorRecord | Differentiated, sizes: dict[str, Any]) -> Operator | None:
     """The operator made anew at other sizes; None where its parameters do not tell all (a mod is a function)."""
     from neptune_lab.operators import OPERATORS
 
@@ -96,6 +96,39 @@ def again(operator: Operator | OperatorRecord, sizes: dict[str, Any]) -> Operato
     try:
         return OPERATORS[name](**{n: v for n, v in {**operator.params, **sizes}.items() if n in taken})
     except (NeptuneError, TypeError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Differentiated:
+    """The operator whose backward pass another one is.
+
+    Args:
+        name: of the operator.
+        params: what it was made of.
+    """
+
+    name: str
+    params: dict[str, Any]
+
+
+def differentiated(operator: Operator) -> Differentiated | None:
+    """The operator whose backward pass this one is; None if it is none."""
+    name, params = operator.params.get("of"), operator.params.get("operator")
+    return Differentiated(name, params) if isinstance(name, str) and isinstance(params, dict) else None
+
+
+def pass_again(operator: Operator, sizes: dict[str, Any]) -> Operator | None:
+    """As `again`; a backward pass is derived anew, of its operator at these sizes."""
+    from neptune_lab.operators import training
+
+    definition = differentiated(operator)
+    made = again(definition or operator, sizes)
+    if definition is None or made is None:
+        return made
+    try:
+        return training(made, operator.params["wrt"]).backward
+    except NeptuneError:
         return None
 
 
@@ -147,4 +180,14 @@ def small_extents(extents: Collection[int]) -> dict[int, int]:
     return {1: 1} | {extent: min(extent, small) for extent, small in zip(above_one, few, strict=False)}
 
 
-__all__ = ["again", "few_tiles", "function_name", "remade_smaller", "small_extents", "tiny"]
+__all__ = [
+    "Differentiated",
+    "again",
+    "differentiated",
+    "few_tiles",
+    "function_name",
+    "pass_again",
+    "remade_smaller",
+    "small_extents",
+    "tiny",
+]
