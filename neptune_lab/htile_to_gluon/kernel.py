@@ -13,9 +13,9 @@ from neptune_lab.htile_to_gluon.context import (
     SizeParameters,
     gluon_dtype,
     layout_lines,
-    spelled,
 )
 from neptune_lab.htile_to_gluon.data_bounds import DataBounds, with_variables
+from neptune_lab.htile_to_gluon.functions import KernelLine, function_lines, lines_of, specialized
 from neptune_lab.htile_to_gluon.key_order import keys_in_halves
 from neptune_lab.htile_to_gluon.match import match_structure
 from neptune_lab.htile_to_gluon.options import GluonOptions
@@ -28,24 +28,14 @@ from neptune_lab.htile_to_gluon.structure import Structure, UnsupportedKernel
 from neptune_lab.htile_to_gluon.tile_schedule import heads_at_launch, tiles
 from neptune_lab.htile_to_gluon.unscaled import unscaled
 from neptune_lab.htile_to_gluon.widths import enlarged
-from neptune_lab.htile_to_triton.context import WIDTH, HostDescriptor
-from neptune_lab.htile_to_triton.module import repr_of, rounds_to_eights
+from neptune_lab.htile_to_triton.context import HostDescriptor
+from neptune_lab.htile_to_triton.module import rounds_to_eights
 from neptune_lab.htile_to_triton.scope import UniqueNames
-from neptune_lab.wrapping import Bracketed, lines
 
 BARRIERS = 1024  # bytes reserved for barriers
 PRODUCER_REGISTERS = 24
 # Registers per thread at the launch that the assembler needs if a product has more than 128 columns.
 WIDE_PRODUCT, WIDE_REGISTERS = 128, 168
-
-
-@dataclass(frozen=True, slots=True)
-class KernelLine:
-    """One line of a kernel's text, with the HTile nodes that it belongs to; none if it does not compute."""
-
-    text: str
-    nodes: tuple[str, ...] = ()
-    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,28 +302,6 @@ def _launch_registers(program: Program, structure: Structure) -> int:
     return WIDE_REGISTERS
 
 
-def lines_of(ctx: GluonContext) -> list[KernelLine]:
-    """The body of a function that was emitted."""
-    return [
-        KernelLine(indent + spelled(text), tuple(draft.nodes), draft.origin)
-        for indent, draft in ctx.root.drafts("    ")
-        for text in draft.lines
-    ]
-
-
-def function_lines(
-    kernel: Kernel, name: str, parameters: list[str], body: list[KernelLine], sizes: list[str] | None = None
-) -> list[KernelLine]:
-    """A function of the module."""
-    texts = lines(Bracketed(f"def {name}(", tuple(parameters), "):"), WIDTH)
-    once = f"(do_not_specialize=[{', '.join(map(repr_of, sizes))}])" if sizes else ""
-    return [
-        KernelLine(f"@gluon.jit{once}"),
-        *(KernelLine(text, (kernel.node_id,), kernel.name) for text in texts),
-        *body,
-    ]
-
-
 def _entry(
     name: str,
     warps: _Warps,
@@ -343,8 +311,23 @@ def _entry(
     descriptors: tuple[HostDescriptor, ...],
 ) -> list[str]:
     """The body of the entry: shared memory, barriers, and which warps do what with how many registers."""
-    shared, number = warps.shared, warps.shared.consumers
+    number = warps.shared.consumers
     groups = warps.consumer.structure.warp_groups  # each arrives, itself or by its relay
+    relays = 0 if warps.relay is None else groups
+    functions = [
+        *((f"{name}_consumer", [*for_consumer, str(n)]) for n in range(number)),
+        (f"{name}_producer", for_producer),
+        *((f"{name}_relay", [*for_relay, str(n)]) for n in range(relays)),
+    ]
+    registers = [REGISTERS[groups][1]] * (number - 1) + [PRODUCER_REGISTERS] * (1 + relays)
+    warps_of = [4] * (number - 1) + [1] * (1 + relays)
+    return [*_allocations(warps, descriptors), *specialized(functions, warps_of, registers)]
+
+
+def _allocations(warps: _Warps, descriptors: tuple[HostDescriptor, ...]) -> list[str]:
+    """Lines that allocate tiles and barriers in shared memory; a tile has the layout of its descriptor."""
+    shared, number = warps.shared, warps.shared.consumers
+    groups = warps.consumer.structure.warp_groups
     described = {(d.tensor, d.block): d.parameter for d in descriptors}
     body: list[str] = []
 
@@ -380,14 +363,4 @@ def _entry(
         body.append(f"{ring.empty} = _barriers({shared.stages}, {groups})")
     for tensor, staged in warps.consumer.outputs.buffers.items():
         allocate(staged.buffer, number, tensor, staged.shape, staged.dtype, staged.of_matrix)
-    relays = 0 if warps.relay is None else groups
-    body += ["gl.warp_specialize(", "    ["]
-    for arguments, function in (
-        *(([*for_consumer, str(n)], f"{name}_consumer") for n in range(number)),
-        (for_producer, f"{name}_producer"),
-        *(([*for_relay, str(n)], f"{name}_relay") for n in range(relays)),
-    ):
-        body += lines(Bracketed("(", (function, Bracketed("(", tuple(arguments), ")")), "),"), WIDTH - 4, " " * 8)
-    registers = [REGISTERS[groups][1]] * (number - 1) + [PRODUCER_REGISTERS] * (1 + relays)
-    warps_of = [4] * (number - 1) + [1] * (1 + relays)
-    return [*body, "    ],", f"    {warps_of},", f"    {registers},", ")"]
+    return body

@@ -13,28 +13,20 @@ from neptune_lab.htile_to_gluon.context import (
     gluon_dtype,
     layout_lines,
 )
+from neptune_lab.htile_to_gluon.functions import KernelLine, function_lines, lines_of, specialized
 from neptune_lab.htile_to_gluon.joint.consumer import JointConsumer
 from neptune_lab.htile_to_gluon.joint.joining import Joined
 from neptune_lab.htile_to_gluon.joint.plan import Plan, plan_of
 from neptune_lab.htile_to_gluon.joint.producer import ADDER, CONSUMERS, TICKET, emit_adder, emit_producer
-from neptune_lab.htile_to_gluon.kernel import (
-    BARRIERS,
-    PRODUCER_REGISTERS,
-    WIDE_REGISTERS,
-    GluonKernel,
-    KernelLine,
-    function_lines,
-    lines_of,
-)
+from neptune_lab.htile_to_gluon.kernel import BARRIERS, PRODUCER_REGISTERS, WIDE_REGISTERS, GluonKernel
 from neptune_lab.htile_to_gluon.options import GluonOptions
 from neptune_lab.htile_to_gluon.registers import REGISTERS
 from neptune_lab.htile_to_gluon.rows import ROWS
 from neptune_lab.htile_to_gluon.structure import UnsupportedKernel
 from neptune_lab.htile_to_gluon.tile_schedule import depends_on_sizes, heads_at_launch, tiles
-from neptune_lab.htile_to_triton.context import WIDTH, HostDescriptor
+from neptune_lab.htile_to_triton.context import HostDescriptor
 from neptune_lab.htile_to_triton.module import rounds_to_eights
 from neptune_lab.htile_to_triton.scope import UniqueNames
-from neptune_lab.wrapping import Bracketed, lines
 
 ADDER_REGISTERS = PRODUCER_REGISTERS
 
@@ -241,11 +233,8 @@ def _entry(
     allocate(plan.stage, [CONSUMERS, *apart, ROWS, plan.share], "gl.float32", f"{plan.total.parameter}.layout")
     body.append(f"{plan.staged} = _barriers({CONSUMERS * plan.adders}, 1)")
     body.append(f"{plan.freed} = _barriers({CONSUMERS}, 1)")
-    body += ["gl.warp_specialize(", "    ["]
-    for function, arguments in warps:
-        body += lines(Bracketed("(", (function, Bracketed("(", tuple(arguments), ")")), "),"), WIDTH - 4, " " * 8)
     registers = [REGISTERS[CONSUMERS][1], PRODUCER_REGISTERS, *[ADDER_REGISTERS] * plan.adders]
-    return [*body, "    ],", f"    {[4, 1, *[1] * plan.adders]},", f"    {registers},", ")"]
+    return [*body, *specialized(warps, [4, 1, *[1] * plan.adders], registers)]
 
 
 __all__ = ["emit_joint"]
