@@ -367,3 +367,9 @@ def test_a_captured_tensor_may_be_left_out_and_a_wrong_one_is_refused() -> None:
 def test_a_misspelt_name_is_answered_with_the_nearest(lookup, near: str):
     with pytest.raises(AttributeError, match=near):
         lookup()
+
+
+def test_completion_lists_operators_and_no_imports():
+    assert [name for name in dir(softmax) if not name.startswith("_")] == ["define_figure1", "figure1"]
+    assert {"causal", "general"} <= {*dir(attention)}
+    assert not {"Any", "DefinitionError", "annotations"} & {*dir(attention), *dir(nl.operators)}

@@ -54,18 +54,27 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _suggest(module: ModuleType) -> None:
-    """Lets the error of a function that `module` has not name the nearest one."""
+def _list_operators(module: ModuleType) -> None:
+    """Lets completion list the functions of `module` alone, and the error of one that it has not name the nearest."""
+
+    def own() -> set[str]:
+        made = {name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__}
+        return made.union(vars(module).get("__all__", ()))
 
     def missing(name: str) -> NoReturn:
-        own = (key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__)
-        raise no_attribute(f"module {module.__name__!r}", name, own)
+        raise no_attribute(f"module {module.__name__!r}", name, own())
 
-    module.__getattr__ = missing  # type: ignore[method-assign]  # set here: written there, checkers would accept any name
+    # Set here: of functions that are written there, type checkers would infer that the module has any name.
+    module.__getattr__ = missing  # type: ignore[method-assign]
+    module.__dir__ = lambda: sorted({*(n for n in vars(module) if n.startswith("__")), *own()})  # type: ignore[method-assign]
 
 
 for _module in (attention, gemm_chain, mla, norms, performer, rows, softmax):
-    _suggest(_module)
+    _list_operators(_module)
+
+
+def __dir__() -> list[str]:
+    return sorted({*(name for name in globals() if name.startswith("__")), *__all__})
 
 
 def find(name: str) -> Callable[..., Operator]:

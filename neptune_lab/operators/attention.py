@@ -52,6 +52,7 @@ from neptune_lab.strict.dtypes import EIGHTS
 from neptune_lab.strict.values import check_number, check_switch
 
 __all__ = [
+    "AttentionOptions",
     "alibi",
     "causal",
     "define_attention",

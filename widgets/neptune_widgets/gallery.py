@@ -98,7 +98,12 @@ def _compiled(name: str) -> Kernel:
 
 
 def write(
-    folder: Path, chosen: Iterable[str] | None = None, *, with_live: bool = False, machine_code: str | None = None
+    folder: Path,
+    chosen: Iterable[str] | None = None,
+    *,
+    with_live: bool = False,
+    machine_code: str | None = None,
+    home: str = "",
 ) -> list[Entry]:
     """Compiles operators and writes a page each, and index.html.
 
@@ -107,6 +112,7 @@ def write(
         chosen: names of operators; default: all of `names()`.
         with_live: whether the index links the live page.
         machine_code: a target for which each page has the machine code, such as "sm_90"; None: none.
+        home: where the index links to as the documentation; "": it has no such link.
 
     Returns:
         The entries of the index, in order.
@@ -120,7 +126,7 @@ def write(
         entry = Entry(name, _compiled(name))
         write_text(folder / entry.file, explore(entry.kernel).export_html(machine_code=machine_code), parents=True)
         entries.append(entry)
-    write_text(folder / "index.html", index(entries, with_live=with_live), parents=True)
+    write_text(folder / "index.html", index(entries, with_live=with_live, home=home), parents=True)
     return entries
 
 
@@ -128,8 +134,9 @@ def write(
 _FIRST = ("softmax.figure1", "attention.causal")
 
 
-def index(entries: Sequence[Entry], *, with_live: bool = False) -> str:
-    """The index as a page; with `with_live` it links the live page."""
+def index(entries: Sequence[Entry], *, with_live: bool = False, home: str = "") -> str:
+    """The index as a page; with `with_live` it links the live page, and with `home` the documentation."""
+    back = f'<p><a href="{escape(home)}">Documentation</a></p>\n' if home else ""
     first = 'Begin with <a href="{}.html">Figure 1</a>, then open <a href="{}.html">causal attention</a>. '.format(
         *_FIRST
     )
@@ -150,7 +157,7 @@ def index(entries: Sequence[Entry], *, with_live: bool = False) -> str:
 <style>{_STYLE}</style>
 </head>
 <body>
-<h1>Gallery</h1>
+{back}<h1>Gallery</h1>
 <p>Every operator and preset, compiled: each page is an explorer with the whole record, from the definition to the
 kernel. {first if {e.name for e in entries} >= {*_FIRST} else ""}A page needs no network and no Python; what it cannot
 do is compile an edited schedule.</p>
@@ -196,7 +203,9 @@ def main(folder: Path) -> None:
     except live.NoPyodide as error:
         print(f"warning: the gallery has no live page: {error}", file=sys.stderr)
         with_live = False
-    print(f"{len(write(folder, with_live=with_live, machine_code=_TARGET))} pages; {folder / 'index.html'}")
+    home = "../index.html" if (folder.parent / "index.html").exists() else ""  # beside it, as `make docs` writes it
+    written = write(folder, with_live=with_live, machine_code=_TARGET, home=home)
+    print(f"{len(written)} pages; {folder / 'index.html'}")
 
 
 if __name__ == "__main__":
