@@ -125,6 +125,7 @@ def test_it_opens_where_the_pointer_rests_and_goes_with_it(drawn: LivePage):
     page.wait_for_function("window.viewOfPage?.panes.explain === 'key'")
 
 
+@pytest.mark.nightly
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("width", [390, 900, 1440])
 def test_the_panel_stays_inside_the_widget(live: Callable[..., LivePage], kernel: nl.Kernel, width: int):
@@ -139,6 +140,7 @@ def test_the_panel_stays_inside_the_widget(live: Callable[..., LivePage], kernel
     assert inside
 
 
+@pytest.mark.nightly
 def test_a_line_of_machine_code_is_explained_by_what_it_was_compiled_from(live, kernel, monkeypatch):
     monkeypatch.setattr(nl.Kernel, "machine_code", machine_code_of)
     drawn = live(kernel, {"panes": {"graph": "machine", "story": "off"}})

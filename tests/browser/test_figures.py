@@ -47,7 +47,7 @@ VIEWS = {
 }
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_figure_is_saved_as_svg_and_png(kernel, live, new_page, view, scheme):

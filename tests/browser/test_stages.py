@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import expect
 
 CODE = "section[aria-label='kernel code'] .ln"
@@ -44,6 +45,7 @@ def test_loops_beside_triton_are_aligned_by_their_links_and_nothing_is_red(live,
     assert "s_max_start" in beside or "s_max_0" in beside
 
 
+@pytest.mark.nightly
 def test_differences_are_walked_through(live, kernel):
     compare = {"left": "10.reverse_compute_at", "right": ""}
     view = {"step": 13, "phase": "decompose_reduction", "compare": compare}

@@ -111,6 +111,7 @@ def test_what_a_stop_speaks_of_is_in_sight(new_page: Callable[..., Page], export
     assert hidden == {title: [] for title in titles}
 
 
+@pytest.mark.nightly
 def test_the_kernel_s_stop_shows_two_stages(new_page: Callable[..., Page], exported: Callable[[str], Path]):
     page = new_page(viewport={"width": 1440, "height": 900})
     page.goto(exported("attention").as_uri())
