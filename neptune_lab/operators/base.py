@@ -218,7 +218,10 @@ class Operator:
                 raise DefinitionError(f"{self.name} has no tensor {name!r}", help=f"one of {', '.join(tensors)}")
             tensors[name] = _laid_out(tensors[name], given, written=name in written)
         inputs, outputs = (tuple(tensors[t.name] for t in every) for every in (self.inputs, self.outputs))
-        return replace(self, inputs=inputs, outputs=outputs, resized=None)
+        made = replace(self, inputs=inputs, outputs=outputs, resized=None)
+        if "program" in vars(self):  # (the definition is the same: it is not built again)
+            vars(made)["program"] = self.program
+        return made
 
     def __str__(self) -> str:
         taken = ", ".join(map(str, self.inputs))

@@ -1,6 +1,6 @@
 """Kernels in Gluon that nobody tuned: which options follow from their tiles, and when Triton is better.
 
-A kernel's tiles are scheduled and rewritten once; its options are chosen by them, and only the text is written again.
+A kernel's tiles are scheduled and rewritten first; its options are chosen by them, and then its text is written.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import replace
 from math import prod
 
 from neptune_lab.choice import Choice, CodeOptions
+from neptune_lab.htile.nodes import Program
 from neptune_lab.htile_passes import PASSES, apply
 from neptune_lab.htile_to_gluon import (
     SHORT_LOOP,
@@ -25,7 +26,7 @@ from neptune_lab.htile_to_triton.module import rounds_to_eights
 from neptune_lab.loop_schedule.templates import TileConfig
 from neptune_lab.pipeline.fallback import REFUSALS
 from neptune_lab.pipeline.kernel import Kernel
-from neptune_lab.pipeline.lower import emitted_with
+from neptune_lab.pipeline.lower import suited_by
 from neptune_lab.target import DEFAULT, Target
 
 # Columns of a tile if those of the choice are too many for shared memory (two products of scores) or, beside a wide
@@ -60,13 +61,12 @@ def gluon_kernel(make: Callable[[Choice], Kernel], choice: Choice, *, small: boo
         The kernel; None if it would spill registers, or is refused.
     """
     choice = compiled_once(choice)
-    # (Most lengths have a last tile that is not full: text is rarely emitted again.)
-    choice = replace(choice, code=replace(choice.code, tie=True))
     if small and (made := _small(make, choice)) is not None:
         return made
     for config in (choice.sizes, replace(choice.sizes, block_kv=FEWER_COLUMNS)):
         with suppress(*REFUSALS):
-            kernel = make(replace(choice, config=config))
+            with suited_by(_suited_options):
+                kernel = make(replace(choice, config=config))
             if _would_skip_by_data(kernel):
                 return _skipping(make, choice, kernel)
             if _widest_output(kernel) <= NARROW_COLUMNS and reads_pairs(kernel.htile):
@@ -77,9 +77,24 @@ def gluon_kernel(make: Callable[[Choice], Kernel], choice: Choice, *, small: boo
                 return None
             if (wide := _wider(make, choice, kernel)) is not None:
                 return wide
-            persistent = suits_persistence(kernel.htile) and _fills_twice(kernel)
-            return _with_options(kernel, persistent=persistent, tie=persistent or suits_tie(kernel.htile))
+            return kernel
     return None
+
+
+def _suited_options(tiles: Program, code: CodeOptions, target: Target | None) -> CodeOptions:
+    """Options of a kernel in Gluon that suit its tiles."""
+    persistent = suits_persistence(tiles) and _fills_twice(tiles, target)
+    return replace(code, persistent=persistent, tie=persistent or suits_tie(tiles))
+
+
+def _small_options(tiles: Program, code: CodeOptions, target: Target | None) -> CodeOptions:
+    """Options of a kernel whose tiles are those of one consumer."""
+    return replace(code, persistent=False, tie=suits_tie(tiles))
+
+
+def _wide_options(tiles: Program, code: CodeOptions, target: Target | None) -> CodeOptions:
+    """Options of a kernel with tiles of twice as many columns."""
+    return replace(code, persistent=True, tie=False)
 
 
 def compiled_once(choice: Choice) -> Choice:
@@ -97,21 +112,17 @@ def _skipping(make: Callable[[Choice], Kernel], choice: Choice, kernel: Kernel) 
 def _small(make: Callable[[Choice], Kernel], choice: Choice) -> Kernel | None:
     """The kernel with tiles of one consumer; None if that is refused, or persistent programs of two are faster."""
     with suppress(*REFUSALS):
-        kernel = make(replace(choice, config=replace(choice.sizes, **SMALL)))
+        with suited_by(_small_options):
+            kernel = make(replace(choice, config=replace(choice.sizes, **SMALL)))
         if _would_skip_by_data(kernel):
             return _skipping(make, choice, kernel)
         shared = 2 * (kernel.target or Target.current(otherwise=DEFAULT)).sm_count
-        if _programs(kernel) > shared and suits_persistence(kernel.htile, 2 * SHORT_LOOP):
+        if _programs(kernel.htile) > shared and suits_persistence(kernel.htile, 2 * SHORT_LOOP):
             return None
         if not fits_registers(kernel.htile) or any(map(rounds_to_eights, kernel.htile.kernels)):
             return None
-        return _with_options(kernel, persistent=False, tie=suits_tie(kernel.htile))
+        return kernel
     return None
-
-
-def _with_options(kernel: Kernel, *, persistent: bool, tie: bool) -> Kernel:
-    code = replace(kernel.code, persistent=persistent, tie=tie)
-    return kernel if code == kernel.code else emitted_with(kernel, code)
 
 
 def _wider(make: Callable[[Choice], Kernel], choice: Choice, kernel: Kernel) -> Kernel | None:
@@ -121,34 +132,41 @@ def _wider(make: Callable[[Choice], Kernel], choice: Choice, kernel: Kernel) -> 
         return None
     mixed = replace(choice.code, rounded_weights="mixed")
     with suppress(*REFUSALS):
-        wide = make(replace(choice, config=replace(choice.sizes, block_kv=MORE_COLUMNS), code=mixed))
+        with suited_by(_wide_options):
+            wide = make(replace(choice, config=replace(choice.sizes, block_kv=MORE_COLUMNS), code=mixed))
         if moves_no_weights(wide.htile) and fits_registers(wide.htile):
-            return _with_options(wide, persistent=True, tie=False)
+            return wide
     return None
 
 
-def suited_to_lengths(kernel: Kernel) -> Kernel:
-    """A kernel in Gluon whose options were measured at other sizes, with those that depend on sizes as they suit it:
+def kernel_of_other_lengths(make: Callable[[Choice], Kernel], choice: Choice) -> Kernel:
+    """The kernel of a choice that was measured at other sizes, with those options that depend on sizes as they suit it:
     `tie` if its tiles do not divide the keys, and persistent programs if they are short and several for each
     multiprocessor.  (With the options of the nearest records, 64 heads of 570 positions took 27.7 us on an H200, with
     these 23.2; 64 of 701 took 37.6 and 32.0.)"""
-    if kernel.code.code != "gluon":
-        return kernel
-    code = suited_to_odd_lengths(kernel.code) if suits_tie(kernel.htile) else kernel.code
-    if suits_persistence(kernel.htile):
-        code = replace(code, persistent=_fills_twice(kernel), heads_together=None)
-    return kernel if code == kernel.code else emitted_with(kernel, code)
+    with suited_by(_length_options):
+        return make(compiled_once(choice))
 
 
-def _fills_twice(kernel: Kernel) -> bool:
+def _length_options(tiles: Program, code: CodeOptions, target: Target | None) -> CodeOptions:
+    """Options of a kernel in Gluon, some of which were measured at other sizes."""
+    if code.code != "gluon":
+        return code
+    suited = suited_to_odd_lengths(code) if suits_tie(tiles) else code
+    if suits_persistence(tiles):
+        suited = replace(suited, persistent=_fills_twice(tiles, target), heads_together=None)
+    return suited
+
+
+def _fills_twice(tiles: Program, target: Target | None) -> bool:
     """Whether some multiprocessor has a second program: else persistent programs save nothing, and take up to 9% longer
     on an H200."""
-    return _programs(kernel) > (kernel.target or Target.current(otherwise=DEFAULT)).sm_count
+    return _programs(tiles) > (target or Target.current(otherwise=DEFAULT)).sm_count
 
 
-def _programs(kernel: Kernel) -> int:
-    """The most programs of a kernel in it."""
-    return max(prod(axis.extent for axis in part.grid) for part in kernel.htile.kernels)
+def _programs(tiles: Program) -> int:
+    """The most programs of a kernel in a program of tiles."""
+    return max(prod(axis.extent for axis in part.grid) for part in tiles.kernels)
 
 
 def suited_to_odd_lengths(code: CodeOptions) -> CodeOptions:
@@ -172,4 +190,4 @@ def _would_skip_by_data(kernel: Kernel) -> bool:
     return bool(apply(PASSES["skip_tiles_by_data"], programs[-1]).notes)
 
 
-__all__ = ["compiled_once", "gluon_kernel", "suited_to_lengths"]
+__all__ = ["compiled_once", "gluon_kernel", "kernel_of_other_lengths"]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from neptune_lab import htile_passes, htile_to_gluon, htile_to_triton
 from neptune_lab.choice import CodeOptions
@@ -27,6 +30,22 @@ class PassWarning(UserWarning):
     """A pass made a program of tiles that is not valid: a mistake of the pass, whose rewrite is left out."""
 
 
+# Chooses options of the emitter by a program of tiles.
+Suited: TypeAlias = Callable[[TileProgram, CodeOptions, "Target | None"], CodeOptions]
+_suited: ContextVar[Suited | None] = ContextVar("suited", default=None)
+
+
+@contextmanager
+def suited_by(choose: Suited) -> Iterator[None]:
+    """Inside, kernels have the options that `choose` gives for their tiles, which have the same passes: it is asked
+    before the text is emitted, which is then emitted once."""
+    before = _suited.set(choose)
+    try:
+        yield
+    finally:
+        _suited.reset(before)
+
+
 def lower(
     scheduled: Schedule, code: CodeOptions, target: Target | None, *, each: bool = True, any_size: bool = False
 ) -> Kernel:
@@ -43,6 +62,9 @@ def lower(
     translated = translated_and_verified(scheduled) if each else laid_out(scheduled)  # loops -> HTile
     passes = passed(translated, code, each=each, any_size=any_size)  # HTile -> HTile
     tiles = passes[-1].program if passes else translated
+    suited = _suited.get()
+    if suited is not None:
+        code = suited(tiles, code, target)
     if not each:
         try:
             verify(tiles)

@@ -24,7 +24,7 @@ from neptune_lab.autotune.ranking import RECORD, SHAPE, Ranked, ranking
 from neptune_lab.choice import Choice
 from neptune_lab.errors import LaunchError, NeptuneError, ValidationError
 from neptune_lab.pipeline.fallback import REFUSALS
-from neptune_lab.pipeline.hopper import compiled_once, gluon_kernel, suited_to_lengths
+from neptune_lab.pipeline.hopper import gluon_kernel, kernel_of_other_lengths
 from neptune_lab.pipeline.joint import default_joint_choice
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.records import Record, RecordsWarning
@@ -179,7 +179,7 @@ def _kernel_of_ranked(one: Ranked, make: Make, *, nearest: bool, small: bool) ->
         if one.choice.code.code != "gluon":
             return make(one.choice)
         if nearest:
-            return suited_to_lengths(make(compiled_once(one.choice)))
+            return kernel_of_other_lengths(make, one.choice)
         return gluon_kernel(make, one.choice, small=small)
     return None
 

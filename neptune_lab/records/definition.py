@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import OrderedDict
 from collections.abc import Mapping
 from math import isfinite
 from types import MappingProxyType
@@ -75,6 +76,12 @@ def definition_of(program: Program, strides: Mapping[str, Strides | None] = Mapp
     }
 
 
+# Keys by the identity of a program and its strides, since constants that differ in type alone are equal.  Each entry
+# keeps its program alive, so that its id stays unique.  A call of attention asks six times, for the keys of two.
+_known_keys: OrderedDict[tuple[int, tuple[tuple[str, Strides | None], ...]], tuple[Program, str]] = OrderedDict()
+_MOST_KEYS = 16
+
+
 def definition_of_operator(op: Operator) -> Definition:
     """The definition of an operator, with the strides of its inputs and outputs."""
     return definition_of(op.program, {t.name: t.strides for t in (*op.inputs, *op.outputs)})
@@ -86,6 +93,17 @@ def workload_key(op: Operator) -> str:
 
     Two operators with the same definition (a preset and the equivalent call) have the same key.
     """
+    place = id(op.program), tuple((t.name, t.strides) for t in (*op.inputs, *op.outputs))
+    known = _known_keys.pop(place, None)
+    if known is None:
+        known = op.program, _key_of(op)
+    _known_keys[place] = known
+    if len(_known_keys) > _MOST_KEYS:
+        _known_keys.popitem(last=False)
+    return known[1]
+
+
+def _key_of(op: Operator) -> str:
     text = json.dumps(definition_of_operator(op), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 

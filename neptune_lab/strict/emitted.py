@@ -34,7 +34,9 @@ def _add_out(rows, place, tile, _semantic=None):
     at = _semantic._convert_to_ir_values(place, require_i64=False)
     _semantic.builder.create_async_tma_reduce(compiler_ir.DESCRIPTOR_REDUCE_KIND.ADD, rows.handle, at, tile.handle)
 '''
-_KNOWN_FUNCTIONS = frozenset({ast.dump(ast.parse(ADD_OUT).body[0])})
+_KNOWN_FUNCTIONS = {
+    function.name: ast.dump(function) for function in ast.parse(ADD_OUT).body if isinstance(function, ast.FunctionDef)
+}
 _DECORATORS = frozenset({"triton.jit", "gluon.jit", "functools.cache"})
 _BUILTINS = frozenset({"range", "min", "max", "float", "int", "hasattr", "len", "dict"})
 # Allowed attributes of attributes of an imported module; everything else is `module.name`.
@@ -137,7 +139,7 @@ def _problems(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
     known |= modules
     for statement in tree.body:
         if isinstance(statement, ast.FunctionDef):
-            if ast.dump(statement) in _KNOWN_FUNCTIONS:
+            if statement.name in _KNOWN_FUNCTIONS and ast.dump(statement) == _KNOWN_FUNCTIONS[statement.name]:
                 continue
             yield from _function(statement, known, modules)
         elif isinstance(statement, ast.Assign | ast.Expr):

@@ -10,7 +10,7 @@ from neptune_lab import records
 from neptune_lab.autotune import ranking
 from neptune_lab.operators import attention
 from neptune_lab.operators.math import tanh
-from neptune_lab.pipeline import chosen_kernel, tuned
+from neptune_lab.pipeline import chosen_kernel, lower, tuned
 from neptune_lab.pytorch import compiled
 from neptune_lab.target import Target
 
@@ -38,6 +38,19 @@ def test_the_entry_points_agree(on_a_gpu, name: str):
     assert (name == "prefill") == (plain.code.code == "gluon")
     assert plain.chosen
     assert any(text.startswith("Chosen by") for text in plain.remarks)
+
+
+@pytest.mark.parametrize("nearest", [True, False])
+def test_the_text_is_emitted_once(on_a_gpu, monkeypatch: pytest.MonkeyPatch, nearest: bool):
+    """Options that follow from the tiles are known by then, whether records of other sizes are followed or none."""
+    if not nearest:
+        monkeypatch.setattr(tuned, "_record", lambda *of: (None, False))
+    emitted, texts = lower.emitted, []
+    monkeypatch.setattr(lower, "emitted", lambda *of: texts.append(emitted(*of)) or texts[-1])
+    op = attention.causal(batch=1, heads=64, seq=701, head_dim=128)
+    kernel = nl.compile(op, tuned=True, validate="none")
+    assert kernel.code.persistent
+    assert texts == [kernel.triton]
 
 
 def test_traced_functions_ask_too(on_a_gpu):

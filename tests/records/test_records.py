@@ -53,6 +53,9 @@ def record(op):
 def test_a_workload_is_its_definition_and_not_its_name(op):
     assert workload_key(op) == workload_key(attention.causal(heads=2, seq=32, head_dim=16))
     assert workload_key(op) == workload_key(attention.gqa(heads=2, seq=32, head_dim=16, kv_heads=2))
+    strided = op.with_strides(q=(1024, 16, 32, 1))
+    assert strided.program is op.program
+    assert workload_key(strided) != workload_key(op) == workload_key(op.with_strides(q=None))
     others = [
         attention.causal(heads=2, seq=64, head_dim=16),
         attention.causal(heads=2, seq=32, head_dim=16, dtype="bfloat16"),
