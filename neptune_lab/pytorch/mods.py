@@ -172,7 +172,11 @@ class _Walk:
                     waiting = True
                     done.add(name)
                     value = getattr(module, name, _MISSING)
-                    if value is not _MISSING and not belongs(module, value):
+                    if value is _MISSING:
+                        continue
+                    if belongs(module, value):
+                        self.exact = self.exact and depends_on_arguments(value)
+                    else:
                         parts.append((index, name, self.value(value, (link, "attribute", name))))
         self.exact = self.exact and self._names.isdisjoint(self._tensor_attributes)
         return tuple(parts)
@@ -212,6 +216,7 @@ class _Walk:
             self.exact = False
             return "method", self._held(value, link)
         if isinstance(value, _NAMED) and is_library(_home(value)):
+            self.exact = self.exact and depends_on_arguments(value)
             return "named", _home(value), value.__name__
         self.exact = False
         if id(value) not in self._seen:
@@ -237,7 +242,9 @@ class _Walk:
 
     def _function(self, function: FunctionType, link: _Link) -> Any:
         code = code_of(function.__code__)
-        if not is_library(function.__module__):
+        if is_library(function.__module__):
+            self.exact = self.exact and depends_on_arguments(function)
+        else:
             self._names.update(code.attribute_names)  # attributes of any value, modules among them
             self.exact = self.exact and code.seen
         if code.closed and not (function.__defaults__ or function.__kwdefaults__ or function.__dict__):
@@ -257,6 +264,45 @@ def belongs(module: ModuleType, value: Any) -> bool:
         return False
     known = isinstance(value, FunctionType) and is_library(value.__module__)
     return known or isinstance(value, _TORCH_NAMES) or (isinstance(value, _NAMED) and is_library(_home(value)))
+
+
+# Modules of torch whose functions compute with tensors only, functions beside them, and classes without a state.
+_OF_TENSORS = frozenset(
+    {
+        *("torch.functional", "torch.nn.functional", "torch._jit_internal", "torch.special", "torch.linalg"),
+        "torch.nn.attention.flex_attention",  # and_masks, or_masks
+        *("torch._C._nn", "torch._C._special", "torch._C._linalg", "torch._C._fft"),
+    }
+)
+_WITHOUT_STATE = frozenset(
+    {torch.is_tensor, torch.sym_max, torch.sym_min, torch.sym_int, torch.sym_float, torch.sym_not, torch.sym_ite}
+    | {torch.Tensor, torch.Size, torch.finfo, torch.iinfo, torch.dtype, torch.device, torch.nn.Parameter}
+)
+
+
+def depends_on_arguments(value: Any) -> bool:
+    """Whether what a function or a class of a library returns follows from its arguments, but for random numbers.
+
+    Functions of torch that read a setting (`torch.is_grad_enabled`, `torch.get_num_threads`) do not, nor do objects of
+    its classes, such as a distribution.  Whatever is not known counts as such.
+
+    Args:
+        value: a function or a class; those of other libraries than torch count as functions of their arguments.
+
+    >>> depends_on_arguments(torch.exp), depends_on_arguments(torch.is_grad_enabled)
+    (True, False)
+    """
+    if isinstance(value, _TORCH_NAMES):  # a dtype, a device
+        return True
+    home = (_home(value) if isinstance(value, _NAMED) else value.__module__) or ""
+    if home.partition(".")[0] != "torch" or home in _OF_TENSORS:
+        return True
+    if isinstance(value, BuiltinFunctionType) and not isinstance(value.__self__, ModuleType):
+        return True  # an operator
+    try:
+        return value in _WITHOUT_STATE
+    except TypeError:
+        return False
 
 
 def _home(value: Any) -> str:

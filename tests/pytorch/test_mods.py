@@ -181,6 +181,27 @@ def test_numbers_that_a_mod_draws_are_seen_to_differ_from_call_to_call():
     assert read(lambda b, h, q, kv: torch.tensor(4) > kv).exact
 
 
+def test_settings_of_torch_and_objects_of_its_classes_are_read_at_each_call():
+    enabled, normal = torch.is_grad_enabled, torch.distributions.Normal(0.0, 1.0)
+    for mod in (
+        lambda s, b, h, q, kv: s + torch.is_grad_enabled() * kv,
+        lambda s, b, h, q, kv: s + enabled() * kv,
+        lambda s, b, h, q, kv: s + torch.get_num_threads() * kv,
+        lambda s, b, h, q, kv: s + torch.finfo(torch.get_default_dtype()).bits * kv,
+        lambda s, b, h, q, kv: s + torch.initial_seed() % 97 * kv,
+        lambda s, b, h, q, kv: s + torch.distributions.Normal(0.0, 1.0).sample((4,))[h],
+        lambda s, b, h, q, kv: s + normal.rsample((4,))[h],
+    ):
+        assert not read(mod).exact
+    gelu, softplus = torch.nn.functional.gelu, torch.nn.functional.softplus
+    for mod in (
+        lambda s, b, h, q, kv: torch.where(q > kv, torch.exp(s), torch.finfo(torch.float32).min),
+        lambda s, b, h, q, kv: gelu(s) + softplus(s) + torch.nn.functional.relu(s) + torch.special.expit(s),
+        lambda s, b, h, q, kv: torch.is_tensor(s) * torch.linalg.vector_norm(torch.ones(3)) + s.to(torch.float32),
+    ):
+        assert read(mod).exact
+
+
 def test_every_operation_of_torch_that_draws_numbers_is_known_to():
     """Those that a mod may apply to tensors that it makes: not private ones, networks and attention."""
     others = {"gru", "lstm", "miopen_rnn", "rnn_relu", "rnn_tanh", "scaled_dot_product_attention"}
