@@ -44,7 +44,7 @@ def svg(record: TrainingRecord) -> str:
     ]
     return (
         f'<svg viewBox="0 0 {drawn.width:.0f} {drawn.height:.0f}" width="{drawn.width:.0f}" '
-        f'style="min-width:{drawn.width * 0.66:.0f}px"><g aria-hidden="true">{body}</g>{"".join(listed)}</svg>'
+        f'style="min-width:{drawn.width * 0.65:.0f}px"><g aria-hidden="true">{body}</g>{"".join(listed)}</svg>'
     )
 
 
