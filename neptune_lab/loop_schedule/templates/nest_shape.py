@@ -57,9 +57,6 @@ def has_product(program: Program, nest: NestPlan) -> bool:
     Args:
         program: the definition, before any step.
         nest: from `plan`.
-
-    Returns:
-        True if there is one.
     """
     return bool(products(program, nest))
 
@@ -83,6 +80,7 @@ def multiplies_eights(program: Program, nest: NestPlan) -> bool:
 
 
 def products(program: Program, nest: NestPlan) -> list[Block]:
+    """The nest's blocks that are sums of products."""
     names = {nest.first, *nest.auxiliary_reductions, *nest.reductions}
     return [b for b in tree.blocks(program) if b.name in names and reducer_of(b) == "sum" and is_product(b)]
 
@@ -377,6 +375,7 @@ __all__ = [
     "ROWS",
     "NestConfig",
     "accumulated",
+    "accumulates_several",
     "columns_of",
     "element_bytes",
     "folded",
