@@ -148,7 +148,8 @@ class Simulator:
                     flat = [a if isinstance(a, Descriptor | int) else Pointer(memory_of(a)) for a in arguments]
                     simulator.programs, simulator.launched = grid[0], simulator.launched + 1
                     simulator.warps = options.get("num_warps", 4)
-                    for program in range(1 if simulator._first_only else grid[0]):
+                    # (The last one first: what it stores past its own rows, the next one does not overwrite.)
+                    for program in reversed(range(1 if simulator._first_only else grid[0])):
                         simulator.program = program
                         simulator.named.clear()
                         simulator.crew.begin(1)

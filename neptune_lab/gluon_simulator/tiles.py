@@ -303,6 +303,7 @@ def wait_for_products(running: int, deps: list[Any]) -> Any:
 def copy_in(rows: Descriptor, place: Sequence[int], barrier: Barrier, slot: Memory) -> None:
     """Copies a block to shared memory, and tells a barrier of it."""
     land()
+    assert list(slot.array.shape) == rows.block, "a block has another shape than the slot that it is copied to"
     slot.array[...] = rows.at(place)
     group = current()
     stamp = START if group is None else group.fly("copy")

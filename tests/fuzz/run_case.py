@@ -11,6 +11,7 @@ import by_name
 import numpy as np
 
 from fuzz import draw, judge, special
+from fuzz.chains import chain, two_axes
 from fuzz.definitions import evaluate, tensor_expressions
 from fuzz.judge import Expected
 from fuzz.outcome import Outcome, Wrong
@@ -47,7 +48,9 @@ def make(seed: str) -> Case:
 
         case.update(draw_gradient(rng))
     else:
-        case["definition"] = draw.definition(rng)
+        drawn = random.Random(f"{seed} definition")
+        way = drawn.choices([None, chain, two_axes], [80, 10, 10])[0]
+        case["definition"] = draw.definition(rng) if way is None else way(drawn)
         if kind == "schedule":
             from fuzz.schedules import draw_steps
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import by_name
@@ -12,6 +13,8 @@ import torch
 
 from neptune_lab.gluon_simulator import Simulator
 from neptune_lab.htile import from_text, to_text, verify
+from neptune_lab.htile import nodes as ir
+from neptune_lab.htile.walk import rewrite
 from neptune_lab.htile_to_gluon import why_unsupported
 from neptune_lab.operators import Operator, attention, math
 from neptune_lab.pipeline import tuned
@@ -163,6 +166,29 @@ def test_keys_that_both_products_weigh_are_refused(number: int):
     verify(program)
     assert why_unsupported(kernel.htile, kernel.htile.kernels[1]) is None
     assert "is added to another product" in (why_unsupported(program, program.kernels[1]) or "")
+
+
+def test_two_numbers_of_a_weight_multiply_the_same_values():
+    program = by_name.compile(eights(), "rolling_update", block_q=128, block_kv=64, rounded_weights="split").htile
+
+    def first_head(expr: ir.TileExpr) -> ir.TileExpr:
+        return replace(expr, index=(ir.Int(0), ir.Int(0), *expr.index[2:])) if isinstance(expr, ir.Access) else expr
+
+    def visit(expr: ir.TileExpr) -> ir.TileExpr:
+        is_added = isinstance(expr, ir.Dot) and isinstance(expr.acc, ir.Dot)
+        return replace(expr, b=rewrite(expr.b, first_head)) if is_added else expr
+
+    def changed(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+        return tuple(
+            replace(s, body=changed(s.body)) if isinstance(s, ir.For) else replace(s, value=rewrite(s.value, visit))
+            for s in body
+        )
+
+    kernel = program.kernels[0]
+    assert why_unsupported(program, kernel) is None
+    other = replace(kernel, body=changed(kernel.body))
+    assert other != kernel
+    assert "is added to another product" in (why_unsupported(program, other) or "")
 
 
 def test_tiles_of_too_few_keys_for_weights_that_are_two_numbers():

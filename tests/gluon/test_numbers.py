@@ -172,6 +172,18 @@ def test_products_of_the_same_tiles_share_a_ring(options):
     assert simulate(operator, **options) < 2e-3
 
 
+@pytest.mark.parametrize("persistent", [False, True])
+def test_several_outputs_have_buffers_of_their_own(persistent: bool):
+    """The copy engine still reads the first output when the second is stored to shared memory."""
+
+    def two(q, k, v):
+        out = torch.softmax(q @ k.mT / 8, dim=-1) @ v
+        return out, torch.relu(out)
+
+    tensors = [torch.ones(1, 2, 256, 64, dtype=torch.float16)] * 3
+    assert simulate(nl.from_torch(two, *tensors), persistent=persistent, multiprocessors=1) < 2e-3
+
+
 def test_products_of_different_tiles_of_a_tensor_have_rings_of_their_own():
     def two_keys(q, k, v):
         scores = q[:, 0] @ k[:, 0].mT + q[:, 1] @ k[:, 1].mT

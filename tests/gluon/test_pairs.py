@@ -60,8 +60,15 @@ def with_bias(
     return attention.general(batch, heads, queries, keys, width, score_mod, mask, "bfloat16", **options)
 
 
-def simulated(kernel: nl.Kernel, op: Operator, mask: Mask | None = None, *, transposed: bool = False) -> float:
-    """The largest relative error of a gradient."""
+def simulated(
+    kernel: nl.Kernel,
+    op: Operator,
+    mask: Mask | None = None,
+    *,
+    transposed: bool = False,
+    added: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> float:
+    """The largest relative error of a gradient; `added`: what is added to scores, of the bias."""
     program = joined(kernel.htile, in_order=kernel.code.deterministic).program
     plain = {
         s.name: interpreted(program, k, s.arguments)
@@ -70,7 +77,8 @@ def simulated(kernel: nl.Kernel, op: Operator, mask: Mask | None = None, *, tran
     }
     drawn = {n: torch.from_numpy(a.astype(np.float32)).bfloat16() for n, a in op.random_inputs(0).items()}
     wide = [t.double().requires_grad_() for t in drawn.values()]
-    score = wide[0] @ wide[1].mT * wide[0].shape[-1] ** -0.5 + (wide[3].mT if transposed else wide[3])
+    bias = added(wide[3]) if added is not None else wide[3].mT if transposed else wide[3]
+    score = wide[0] @ wide[1].mT * wide[0].shape[-1] ** -0.5 + bias
     if mask is not None:
         i, j = (torch.arange(n) for n in score.shape[-2:])
         score = score.masked_fill(~mask(0, 0, i[:, None], j), -torch.inf)
@@ -128,6 +136,44 @@ def test_a_bias_of_each_sample_gets_its_gradient_from_the_kernel_of_both():
     kernel = compile_choice(training(op).backward, choice, target="h100", validate="none")
     assert [k.language for k in kernel.triton.kernels] == ["triton", "gluon", "triton"], "nothing is copied"
     assert simulated(kernel, op) < 1e-2
+
+
+Added = Callable[[Any, Any, Any, Any, Any], Any]
+
+
+def with_two_biases(second: Added, columns: int = 256) -> Operator:
+    """Attention with a bias that is read at two places."""
+    bias = torch.linspace(-1, 1, 2 * 256 * columns).view(2, 256, columns).bfloat16()
+
+    def score_mod(score, b, h, q, kv):
+        return score + bias[h, q, kv] + second(bias, b, h, q, kv)
+
+    return attention.general(1, 2, 256, 256, 128, score_mod, None, "bfloat16", empty_rows="zero", live=True)
+
+
+@pytest.mark.parametrize(
+    ("second", "added"),
+    [
+        (lambda t, b, h, q, kv: t[0, q, kv], lambda t: t + t[0]),
+        (lambda t, b, h, q, kv: t[h, kv, q], lambda t: t + t.mT),
+    ],
+    ids=["of the first head", "keys first"],
+)
+def test_tiles_of_pairs_at_two_places_are_two(second: Added, added: Callable[[torch.Tensor], torch.Tensor]):
+    op = with_two_biases(second)
+    kernel = backward(op, IN_ORDER, ("q", "k", "v"))
+    assert simulated(kernel, op, added=added) < 1e-2
+
+
+def test_pairs_of_32_bits_are_refused():
+    """Two consumers' products leave no room for them."""
+    with pytest.raises(EmitError, match="reads float32 of bias for each pair"):
+        backward(with_bias(256, 256, 128, dtype=torch.float32), IN_ORDER, ("q", "k", "v"))
+
+
+def test_pairs_beside_those_that_are_visited_are_refused():
+    with pytest.raises(EmitError, match="is read beside the pairs"):
+        backward(with_two_biases(lambda t, b, h, q, kv: t[h, q, kv + 8], 264), IN_ORDER, ("q", "k", "v"))
 
 
 def causal(b, h, q, kv):

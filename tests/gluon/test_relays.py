@@ -37,7 +37,7 @@ def compiled(operator, **options):
 
 def outputs(operator, kernel, source: str = "") -> list[np.ndarray]:
     tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in operator.random_inputs(0).values()]
-    made = Simulator(source or kernel.source, 3)(kernel.triton.entry, *tensors)
+    made = Simulator(source or kernel.source, 1)(kernel.triton.entry, *tensors)
     return [one.numpy() for one in (made if isinstance(made, tuple) else (made,))]
 
 
@@ -74,6 +74,20 @@ def test_a_group_waits_between_two_arrivals(name):
         for _, lines in loops:
             inside = re.findall(rf"({wait}|{arrival})\(", lines)
             assert (inside[0], inside[-1]) == (wait, arrival)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_groups_take_turns(name):
+    """Each group takes a turn and passes it on, in this order; the simulator takes both for one."""
+    source = compiled(OPERATORS[name](), one_consumer=True, persistent=True).source
+    body = re.search(r"def \w+_consumer\(.*?(?=\n\n\n)", source, re.DOTALL)
+    assert body is not None
+    opened, *turns = re.findall(r"^ *(_open_turns|_take_turn|_pass_turn)\(", body[0], re.MULTILINE)
+    assert opened == "_open_turns"
+    assert turns == ["_take_turn", "_pass_turn"] * (len(turns) // 2)
+    assert turns
+    for lines in re.findall(r"_take_turn\(\)\n(.*?)_pass_turn\(", body[0], re.DOTALL):
+        assert "warpgroup_mma(" in lines
 
 
 # Beside each, `_rest()` lets everything happen first that may, so that chance hides nothing.

@@ -268,6 +268,32 @@ def repeated_in_one_of_two() -> Any:
     return [x], [compute((3,), lambda i: te.sum(x[i, k], axis=[j, k]), name="s")], lambda x: 7 * x.sum(1)
 
 
+def carried_value_second() -> Any:
+    """Reducers that te.comm_reducer takes with their operands exchanged: a softmax's sum of them."""
+    x = matrix(shape=(3, 12))
+    j, k = te.reduce_axis((0, 12), name="j"), te.reduce_axis((0, 12), name="k")
+    largest = te.comm_reducer(lambda a, b: te.max(b, a), lambda t: tirx.const(float("-inf"), t), name="largest")
+    added = te.comm_reducer(lambda a, b: b + a, lambda t: tirx.const(0, t), name="added")
+    r = compute((3,), lambda i: largest(x[i, j], axis=j), name="r")
+    return (
+        [x],
+        [compute((3,), lambda i: added(te.exp(x[i, k] - r[i]), axis=k), name="s")],
+        lambda x: np.exp(x - x.max(1, keepdims=True)).sum(1),
+    )
+
+
+def softmax_of_parts() -> Any:
+    """The maximum of each part of a row, which a sum over all parts reads."""
+    x = matrix(shape=(3, 4, 5))
+    j, k, c = te.reduce_axis((0, 5), name="j"), te.reduce_axis((0, 5), name="k"), te.reduce_axis((0, 4), name="c")
+    r = compute((3, 4), lambda i, part: te.max(x[i, part, j], axis=j), name="r")
+    return (
+        [x],
+        [compute((3,), lambda i: te.sum(te.exp(x[i, c, k] - r[i, c]), axis=[c, k]), name="s")],
+        lambda x: np.exp(x - x.max(2, keepdims=True)).sum((1, 2)),
+    )
+
+
 def loop_called_t() -> Any:
     x = matrix(shape=(3, 12))
     j, k = te.reduce_axis((0, 12), name="j"), te.reduce_axis((0, 12), name="t0")
@@ -288,18 +314,22 @@ DEFINED = [
     part_of_a_row,
     strided_part,
     repeated_sum,
+    carried_value_second,
+    softmax_of_parts,
     repeated_product,
     repeated_in_one_of_two,
     loop_called_t,
 ]
 
 
-@pytest.mark.parametrize("block_kv", [None, 4])
+@pytest.mark.parametrize(("template", "block_kv"), [(None, None), (None, 4), ("rolling_update", 4)])
 @pytest.mark.parametrize("definition", DEFINED, ids=lambda d: d.__name__)
-def test_kernels_compute_what_the_tensor_expressions_say(definition, block_kv: int | None) -> None:
+def test_kernels_compute_what_the_tensor_expressions_say(
+    definition, template: str | None, block_kv: int | None
+) -> None:
     """Compared with NumPy: the reference that `custom` derives comes from the same conversion as the kernel."""
     inputs, outputs, wanted = definition()
-    kernel = compile(custom("defined", inputs, outputs), block_kv=block_kv)
+    kernel = compile(custom("defined", inputs, outputs), template, block_kv=block_kv)
     rng = np.random.default_rng(0)
     x = rng.standard_normal(tuple(map(int, inputs[0].shape)))
     found = kernel(torch.tensor(x, dtype=torch.float32)).double().numpy()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 import neptune_lab as nl
-from neptune_lab.htile.nodes import Store
+from neptune_lab.htile.nodes import Access, For, Literal, Stmt, Store
 from neptune_lab.htile_to_triton import EmitOptions
 from neptune_lab.htile_to_triton.asked_together import loaded_in_loops, runs_once
 from neptune_lab.operators import Operator, attention
@@ -66,6 +67,39 @@ def test_where_nothing_is_changed():
     rows = next(s for s in local.body if isinstance(s, Store) and s.target.tensor == "q_tile")
     read_again = replace(rows, node_id="again", target=replace(rows.target, tensor="other"), value=rows.target)
     assert not loaded_in_loops(program, replace(local, body=(*local.body, read_again)), H200), "read behind the loop"
+
+
+def stored_again(rows: Store) -> Store:
+    return replace(rows, node_id="again", value=Literal(0.0, "float16"))
+
+
+def stored_to(rows: Store) -> Store:
+    assert isinstance(rows.value, Access)
+    return replace(rows, node_id="stored", target=rows.value, value=Literal(0.0, "float16"))
+
+
+@pytest.mark.parametrize("other", [stored_again, stored_to], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("in_a_loop", [False, True])
+def test_rows_that_change_are_loaded_once(other: Callable[[Store], Store], in_a_loop: bool):
+    program = compiled(OPERATORS["groups"]()).htile
+    local = program.kernels[0]
+    rows = next(s for s in local.body if isinstance(s, Store) and s.target.tensor == "q_tile")
+
+    def changed(stmt: Stmt) -> Stmt:
+        return replace(stmt, body=(*stmt.body, other(rows))) if isinstance(stmt, For) else stmt
+
+    body = tuple(map(changed, local.body)) if in_a_loop else (*local.body, other(rows))
+    assert not loaded_in_loops(program, replace(local, body=body), H200)
+
+
+def test_rows_under_a_condition_are_loaded_once():
+    program = compiled(OPERATORS["groups"]()).htile
+    local = program.kernels[0]
+    always = Literal(value=True, dtype="bool")
+    body = tuple(
+        replace(s, mask=always) if isinstance(s, Store) and s.target.tensor == "q_tile" else s for s in local.body
+    )
+    assert not loaded_in_loops(program, replace(local, body=body), H200)
 
 
 def test_tiles_that_only_fit_in_turns_are_not_asked_for_together():

@@ -36,6 +36,7 @@ from neptune_lab.loop_ir.nodes import (
     map_store,
     transform,
 )
+from neptune_lab.loop_ir.reduction import REDUCERS
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.simplify import simplify
 from neptune_lab.loop_ir.tree import blocks
@@ -171,6 +172,8 @@ class _In:
         if init is not None and isinstance(init.value, Const):
             init = replace(init, value=_infinite(init.value))
         body = self.store(b.body, env)
+        if any(kind == "reduce" for _, _, kind in axes):
+            body = _carried_first(body)
         return _Inner(name, tuple(axes), tuple(starts), body, init, tuple(self.buffers.values()))
 
     def block(self, realize: Any, env: dict[Any, Expr]) -> Block:
@@ -233,6 +236,17 @@ def _with_offsets_folded(expr: Expr) -> Expr:
         case Op("add" | "sub" as sign, (Op("add", (x, Const(p, "int32"))), Const(q, "int32"))):
             return add(x, const(p + q if sign == "add" else p - q))
     return expr
+
+
+def _carried_first(store: Store) -> Store:
+    """A fold whose reducer has the carried value as its first operand; te.comm_reducer takes functions of either order.
+
+    Formal statement: each f of `REDUCERS` is commutative, so f(e, x) is f(x, e).
+    """
+    match store.value:
+        case Op(op, (term, carried)) if op in REDUCERS and carried == Load(store.buffer, store.indices) != term:
+            return replace(store, value=Op(op, (carried, term)))
+    return store
 
 
 def _is_guarded(x: Expr) -> bool:

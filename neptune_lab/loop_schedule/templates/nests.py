@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
@@ -131,12 +131,17 @@ def schedule_nests(sch: Schedule, config: TileConfig, *, split: bool) -> None:
         step()
     # Retiring tags makes several blocks write one buffer; TVM then refuses to move blocks, so this is last too.
     retire_all(sch)
-    for loop in state.rolling_loops:
+    for loop in _still_there(sch, state.rolling_loops):
         start_outside(sch, loop)
         run_single_block_in_order(sch, loop)
     for contraction in state.contractions:
         start_contraction(sch, contraction)
     finish(sch, state.hints, config.matrix_unit)
+
+
+def _still_there(sch: Schedule, loops: Iterable[str]) -> list[str]:
+    """The loops that a block still has: TVM makes its loops anew where it is moved into a later nest."""
+    return [loop for loop in loops if loop in sch.loops(loop_ref(loop)[0])]
 
 
 def schedule_rolling(sch: Schedule, state: TemplateState, n: int) -> None:
