@@ -22,8 +22,8 @@ class ScalarLoop:
         reducer: f.
         terms: g with every map inlined, over loop variables; then the companions of a vector repair.
         carried: the variable for the partial result of each term.
-        moved: h of each term, over `carried`, the values in `places`, and reads of the terms that are constant in a
-            row.
+        moved: h of each term, with every map inlined too, over `carried`, the values in `places`, and reads of the
+            terms that are constant in a row.
         places: for each producer's buffer, the variables for its previous and its current value.
         points: the producers' guarded points.
         estimates: producers that are read through running estimates (`estimate`).
@@ -82,7 +82,7 @@ def scalar_loop(
         reducer,
         placed,
         tuple(carried),
-        tuple(in_loops(program, consumer, h, guards=True) for h in moved),
+        tuple(in_loops(program, consumer, without_maps(program, h), guards=True) for h in moved),
         places,
         points,
         frozenset(estimates),

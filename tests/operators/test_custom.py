@@ -269,17 +269,10 @@ def repeated_in_one_of_two() -> Any:
 
 
 def carried_value_second() -> Any:
-    """Reducers that te.comm_reducer takes with their operands exchanged: a softmax's sum of them."""
-    x = matrix(shape=(3, 12))
-    j, k = te.reduce_axis((0, 12), name="j"), te.reduce_axis((0, 12), name="k")
+    """A reducer that te.comm_reducer takes with its operands exchanged."""
+    x, j = matrix(shape=(3, 12)), te.reduce_axis((0, 12), name="j")
     largest = te.comm_reducer(lambda a, b: te.max(b, a), lambda t: tirx.const(float("-inf"), t), name="largest")
-    added = te.comm_reducer(lambda a, b: b + a, lambda t: tirx.const(0, t), name="added")
-    r = compute((3,), lambda i: largest(x[i, j], axis=j), name="r")
-    return (
-        [x],
-        [compute((3,), lambda i: added(te.exp(x[i, k] - r[i]), axis=k), name="s")],
-        lambda x: np.exp(x - x.max(1, keepdims=True)).sum(1),
-    )
+    return [x], [compute((3,), lambda i: largest(x[i, j], axis=j), name="r")], lambda x: x.max(1)
 
 
 def softmax_of_parts() -> Any:
@@ -292,6 +285,22 @@ def softmax_of_parts() -> Any:
         [compute((3,), lambda i: te.sum(te.exp(x[i, c, k] - r[i, c]), axis=[c, k]), name="s")],
         lambda x: np.exp(x - x.max(2, keepdims=True)).sum((1, 2)),
     )
+
+
+def quotients_by_a_map() -> Any:
+    """A repair that reads a map of a complete reduction, as do the elements that its producer folds."""
+    x = matrix(shape=(3, 12))
+    j, k, l = (te.reduce_axis((0, 12), name=name) for name in "jkl")
+    low = compute((3,), lambda i: te.min(x[i, 11 - j], axis=j), name="low")
+    size = compute((3,), lambda i: te.abs(low[i]) + 0.5, name="size")
+    s = compute((3,), lambda i: te.sum(te.abs(x[i, k]) / size[i], axis=k), name="s")
+    o = compute((3,), lambda i: te.max((x[i, l] - s[i]) / size[i], axis=l), name="o")
+
+    def wanted(x: np.ndarray) -> np.ndarray:
+        size = np.abs(x.min(1)) + 0.5
+        return (x.max(1) - np.abs(x).sum(1) / size) / size
+
+    return [x], [o], wanted
 
 
 def loop_called_t() -> Any:
@@ -316,6 +325,7 @@ DEFINED = [
     repeated_sum,
     carried_value_second,
     softmax_of_parts,
+    quotients_by_a_map,
     repeated_product,
     repeated_in_one_of_two,
     loop_called_t,
