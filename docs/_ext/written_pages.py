@@ -159,6 +159,7 @@ def operators() -> str:
 
 def torch_operations() -> str:
     """A table of the ATen operations that `from_torch` takes, and one of those that it refuses by their names."""
+    from neptune_lab.torch_to_stages.definitions import DEFINITIONS
     from neptune_lab.torch_to_stages.lowering import lowering_of, taken_operations
     from neptune_lab.torch_to_stages.refusals import HELP
 
@@ -173,6 +174,8 @@ def torch_operations() -> str:
         for file, texts in families.items()
         for text, names in texts.items()
     ]
+    defined = dict.fromkeys(name.partition(".")[0] for name in DEFINITIONS)
+    rows.append(f"| definitions | {', '.join(f'`{name}`' for name in defined)} | Made of the others. |")
     made = ["| family | ATen operations | what they compute |", "| --- | --- | --- |", *rows, ""]
     helps: dict[str, list[str]] = defaultdict(list)
     for name, help in HELP.items():

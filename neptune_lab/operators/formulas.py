@@ -26,6 +26,11 @@ def expm1(x: Term) -> Term:
     return ("select", ("eq", u, 1.0), x, ("select", far, less, corrected))
 
 
+def softplus(x: Term) -> Term:
+    """log(1 + exp(x)), which does not overflow."""
+    return ("add", ("max", x, 0.0), log1p(("exp", ("neg", ("abs", x)))))
+
+
 def _odd(of_size: Term) -> Term:
     """An odd function of x by its values for |x|."""
     return ("mul", ("select", ("lt", "x", 0.0), -1.0, 1.0), of_size)
@@ -65,7 +70,7 @@ FORMULAS: dict[str, Term] = {
     "hardswish": ("div", ("mul", "x", ("min", ("max", ("add", "x", 3.0), 0.0), 6.0)), 6.0),
     "trunc": ("select", ("lt", "x", 0.0), ("ceil", "x"), ("floor", "x")),
     "frac": ("sub", "x", ("select", ("lt", "x", 0.0), ("ceil", "x"), ("floor", "x"))),
-    "softplus": ("add", ("max", "x", 0.0), log1p(("exp", ("neg", ("abs", "x"))))),
+    "softplus": softplus("x"),
     "log_sigmoid": ("sub", ("min", "x", 0.0), log1p(("exp", ("neg", ("abs", "x"))))),
     "log1p": log1p("x"),
     "expm1": expm1("x"),
@@ -79,7 +84,12 @@ FORMULAS: dict[str, Term] = {
     "asin": ("atan", ("div", "x", ("sqrt", ("mul", ("sub", 1.0, "x"), ("add", 1.0, "x"))))),
     "acos": ("mul", 2.0, ("atan", ("sqrt", ("div", ("sub", 1.0, "x"), ("add", 1.0, "x"))))),
     "asinh": _odd(_grown(_SIZE, ("add", _SIZE, ("div", ("mul", "x", "x"), ("add", 1.0, _ROOT))))),
-    "acosh": ("select", ("lt", "x", 1.0), math.nan, _grown("x", ("add", ("sub", "x", 1.0), _BESIDE_ONE))),
+    "acosh": (
+        "select",
+        ("lt", "x", 1.0),
+        ("sqrt", ("sub", "x", 1.0)),
+        _grown("x", ("add", ("sub", "x", 1.0), _BESIDE_ONE)),
+    ),
     "atanh": _odd(("mul", 0.5, log1p(("div", ("mul", 2.0, _SIZE), ("sub", 1.0, _SIZE))))),
     "sinc": ("select", ("eq", "x", 0.0), 1.0, ("div", ("sin", ("mul", math.pi, "x")), ("mul", math.pi, "x"))),
     "deg2rad": ("mul", "x", math.pi / 180),

@@ -1,4 +1,4 @@
-"""torch's own definitions of operations that have no lowering here."""
+"""Definitions of operations that have no lowering here: ours, else torch's own."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ from typing import Any
 
 import torch
 
+from neptune_lab.torch_to_stages.definitions import DEFINITIONS
 from neptune_lab.torch_to_stages.lowering import lowering_of
 from neptune_lab.torch_to_stages.refusals import help_for
 
 
 def decomposition(operation: Any) -> Callable[..., Any] | None:
-    """torch's definition of an operation by others.
+    """The definition of an operation by others.
 
     Args:
         operation: an overload of an ATen operation, or anything else that a graph calls.
 
     Returns:
-        A function that computes it; None if it has a lowering, is refused by its name, or torch has none.
+        A function that computes it; None if it has a lowering, is refused by its name, or there is none.
     """
     name = getattr(operation, "_opname", "")
+    own = DEFINITIONS.get(f"{name}.{operation._overloadname}") if name else None
+    if own is not None:
+        return own
     if not name or help_for(name) is not None or lowering_of(f"{name}.{operation._overloadname}") is not None:
         return None
     return _table().get(operation)

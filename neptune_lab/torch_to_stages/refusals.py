@@ -27,8 +27,8 @@ HELP: dict[str, str] = {
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"), _SCAN),
     **dict.fromkeys(
         (
-            *("convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "max_pool2d"),
-            *("avg_pool2d", "_fft_c2c", "_fft_r2c", "gru", "lstm", "histc", "searchsorted", "bucketize"),
+            *("convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d"),
+            *("_fft_c2c", "_fft_r2c", "gru", "lstm", "histc", "searchsorted", "bucketize"),
         ),
         _LINEAR,
     ),
@@ -37,11 +37,8 @@ HELP: dict[str, str] = {
         "write it as a product with ones at the positions: torch.nn.functional.one_hot(index, n).T.to(x.dtype) @ x",
     ),
     **dict.fromkeys(
-        ("scatter", "scatter_reduce", "index_put", "index_copy", "masked_scatter"),
+        ("scatter", "scatter_reduce", "index_put", "masked_scatter"),
         "write it as a gather: say for each element of the result which element it reads, such as x[index]",
-    ),
-    **dict.fromkeys(
-        ("fmax", "fmin"), "use torch.maximum or torch.minimum, which keep NaN where torch.fmax and torch.fmin drop it"
     ),
     **dict.fromkeys(
         ("dropout", "native_dropout", "alpha_dropout", "feature_dropout"),
@@ -50,6 +47,11 @@ HELP: dict[str, str] = {
     "item": "keep the value in a tensor: a shape or a Python number cannot depend on data",
     "_local_scalar_dense": "keep the value in a tensor: a shape or a Python number cannot depend on data",
 }
+# Operations of torch.linalg that are sums of products.
+_PRODUCTS = frozenset(
+    f"linalg_{name}"
+    for name in ("matmul", "multi_dot", "vecdot", "cross", "diagonal", "norm", "matrix_norm", "vector_norm")
+)
 # By what the refusal of some arguments speaks of: what would help.
 _FOR_ARGUMENTS = {
     "shape depends": _SHAPE,
@@ -68,7 +70,7 @@ def help_for(name: str) -> str | None:
         A fix; None if operations of this name are not refused as such.
     """
     plain = name.removesuffix("_")
-    if plain.startswith(("linalg_", "fft_")) and plain != "linalg_vector_norm":
+    if plain.startswith(("linalg_", "_linalg_", "fft_")) and plain not in _PRODUCTS:
         return _LINEAR
     return HELP.get(plain)
 

@@ -411,6 +411,42 @@ x.scatter(1, j, 2.5) + 1
 x.scatter(1, i[:, None], y[:, :1] * 2) + 1
 t.scatter(1, i[:, None, None].expand(-1, 1, t.shape[2]), 3.0)
 x.scatter(1, i[:, None].expand(-1, 9) * 0, -1.0)
+torch.atan2(x, y)
+torch.atan2(x * m, y * o)
+torch.hypot(x, y * m)
+torch.fmax(x, y)
+torch.fmin(x.masked_fill(m, float('nan')), y.masked_fill(o, float('nan')))
+torch.copysign(x, y) + torch.copysign(x, -1.0)
+torch.signbit(x) | torch.signbit(n)
+torch.round(x, decimals=1) - torch.round(x * 30, decimals=-1)
+torch.nn.functional.softplus(x, beta=2.0, threshold=1.5)
+torch.addmv(v, w.T, v[:w.shape[0]], beta=0.5) if w.shape[0] == w.shape[1] else torch.addmv(x[:, 0], x, v, alpha=2)
+torch.addbmm(t[0, :, :1], t, u, beta=2)
+torch.linalg.multi_dot([x, w, w.T, v])
+torch.linalg.matmul(x, w) + torch.linalg.vecdot(x, y)[:, None]
+torch.linalg.cross(t[..., :1].expand(-1, -1, 3), torch.stack([x, y, x * y], -1))
+torch.linalg.norm(x, dim=-1) + torch.linalg.norm(x, 1) + torch.linalg.matrix_norm(t)
+torch.dist(x, y)
+torch.nn.functional.bilinear(x, y, w.T[:, :, None] * v, w[0])
+torch.nn.functional.avg_pool1d(t, 2, 1)
+torch.nn.functional.avg_pool2d(q, 2, 1, 1, count_include_pad=False)
+torch.nn.functional.avg_pool2d(q, (2, 1), 2, (1, 0), ceil_mode=True)
+torch.nn.functional.avg_pool3d(q, (2, 2, 1), divisor_override=3)
+torch.nn.functional.max_pool1d(t, 2, 1, 1)
+torch.nn.functional.max_pool2d(q, 2, 1, 1, return_indices=True)
+torch.nn.functional.max_pool3d(q, (2, 2, 1), 1, dilation=(2, 1, 1))
+torch.nn.functional.adaptive_avg_pool2d(q, (2, 1))
+torch.nn.functional.adaptive_max_pool1d(t, 2)
+v.repeat_interleave(2) * 2
+q[torch.tensor([0, 1]), :, torch.tensor([0, 1])] + 1
+x.index_copy(0, i[:2] * 0 + torch.arange(2), y[:2] * 2)
+x.index_fill(1, torch.tensor([0, 2]), -1.0) + 1
+m < o
+(n & 6) + (n | 4) - (n ^ 1) + (~n & n)
+n // -3 + n % -3 - n // (n * n + 1)
+torch.div(n, 2, rounding_mode='trunc') + torch.div(n, -n * n - 1, rounding_mode='trunc')
+n.fmod(-3) + torch.fmod(n, n * n + 2)
+n ** 5 + n ** 7
 n & 7
 3 & n
 n >> 2

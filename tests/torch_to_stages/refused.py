@@ -65,10 +65,6 @@ def scatters(x):
     return torch.zeros(4, 8).scatter_add(1, places, x)  # here
 
 
-def drops_nan(x):
-    return torch.fmax(x, -x)  # here
-
-
 def measures_distances_of_order_three(x):
     return torch.cdist(x, x, p=3.0)  # here
 
@@ -104,6 +100,6 @@ def returns_a_number(x):
 
 FUNCTIONS = (
     sorts, takes_the_best, selects_by_mask, finds_nonzero, branches, makes_a_number, writes_to_its_input, drops_out,
-    draws, accumulates, convolves, inverts, scatters, drops_nan, takes_complex, computes_in_int8, rounds_to_8_bits,
+    draws, accumulates, convolves, inverts, scatters, takes_complex, computes_in_int8, rounds_to_8_bits,
     measures_distances_of_order_three, leaves_a_remainder, rounds_a_quotient, shapes_do_not_fit, returns_a_number,
 )  # fmt: skip

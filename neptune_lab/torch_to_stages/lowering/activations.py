@@ -8,6 +8,7 @@ from typing import Any
 
 from neptune_lab.loop_ir.nodes import Const, Expr, Op
 from neptune_lab.operators.formulas import FLAT_AT_LIMITS, FORMULAS, Term, expm1
+from neptune_lab.operators.formulas import softplus as softplus_of
 from neptune_lab.operators.ties import HALVES_TIES
 from neptune_lab.torch_to_stages.lowering.context import Context, lowers
 from neptune_lab.torch_to_stages.values import Value
@@ -58,7 +59,8 @@ def by_formula(ctx: Context, x: Value, term: Term) -> Value:
 
 
 def _register_formulas() -> None:
-    for name, term in {**{n: (n, "x") for n in _SAME}, **FORMULAS}.items():
+    formulas = {n: term for n, term in FORMULAS.items() if n != "softplus"}
+    for name, term in {**{n: (n, "x") for n in _SAME}, **formulas}.items():
         lowers(name)(partial(_unary, term))
 
 
@@ -70,8 +72,6 @@ def _unary(term: Term, ctx: Context, x: Value, *more: Any, **kwargs: Any) -> Val
 def _only(ctx: Context, x: Value, more: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
     """`x`, or a refusal if an operation of one operand has further arguments."""
     given = [*more, *kwargs.values()]
-    if ctx.name == "softplus" and given in ([1], [1, 20]):
-        return x
     if given:
         raise ctx.refused(f"with the arguments {', '.join(map(str, given))}")
     return x
@@ -81,6 +81,17 @@ def _only(ctx: Context, x: Value, more: tuple[Any, ...], kwargs: dict[str, Any])
 def gelu(ctx: Context, x: Value, *, approximate: str = "none") -> Value:
     """x times the normal distribution's function, exactly or by tanh."""
     return by_formula(ctx, x, _GELU[approximate])
+
+
+@lowers("softplus")
+def softplus(ctx: Context, x: Value, beta: float = 1.0, threshold: float = 20.0) -> Value:
+    """log(1 + exp(beta * x)) / beta, or x where beta * x is above the threshold."""
+    usual = FORMULAS["softplus"]
+    if (beta, threshold) == (1, 20):  # (there, both are equal)
+        return by_formula(ctx, x, usual)
+    inner: Term = ("mul", "x", float(beta))
+    scaled: Term = ("div", softplus_of(inner), float(beta))
+    return by_formula(ctx, x, ("select", ("gt", inner, float(threshold)), "x", scaled))
 
 
 @lowers("leaky_relu")

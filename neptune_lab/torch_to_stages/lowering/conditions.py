@@ -26,9 +26,7 @@ def compare(ctx: Context, name: str, a: Operand, b: Operand) -> Value:
 
     def element(x: Expr, y: Expr) -> Expr:
         if dtype == "bool":
-            if name in ("eq", "ne"):
-                return Op(name, (ctx.as_dtype(x, "int32"), ctx.as_dtype(y, "int32")))
-            raise ctx.refused("for conditions")
+            return Op(name, (ctx.as_dtype(x, "int32"), ctx.as_dtype(y, "int32")))
         short, other = _from_int32(ctx, x), _from_int32(ctx, y)
         if dtype == "int64" and short is not None and other is not None:
             return Op(name, (short, other))
@@ -56,12 +54,15 @@ def _from_int32(ctx: Context, expr: Expr) -> Expr | None:
     return expr if ctx.stages.type_of(expr) == "int32" else None
 
 
-@lowers("logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "__and__", "__or__")
+@lowers(
+    *("logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor"),
+    *("__and__", "__or__", "__xor__"),
+)
 def logic(ctx: Context, a: Operand, b: Operand) -> Value:
-    """Both, one of two, or exactly one of two conditions; of integers, the lowest bits."""
+    """Both, one of two, or exactly one of two conditions; of integers, of each bit."""
     kind = ctx.name.strip("_").rpartition("_")[2]
     if ctx.dtype != "bool":
-        return _lowest_bits(ctx, kind, a, b)
+        return _bits(ctx, kind, a, b)
     if kind == "xor":
 
         def element(x: Expr, y: Expr) -> Expr:
@@ -74,12 +75,12 @@ def logic(ctx: Context, a: Operand, b: Operand) -> Value:
     return ctx.elementwise(element, *(_condition(ctx, v) for v in (a, b)))
 
 
-def _lowest_bits(ctx: Context, kind: str, a: Operand, b: Operand) -> Value:
-    """a & (2**n - 1) as the remainder of a division by 2**n."""
+def _bits(ctx: Context, kind: str, a: Operand, b: Operand) -> Value:
+    """Bits of integers; a & (2**n - 1) as the remainder of a division by 2**n, which has bounds."""
     a, b = (b, a) if isinstance(b, Value) else (a, b)
-    if kind != "and" or isinstance(b, Value) or b <= 0 or int(b) & (int(b) + 1):
-        raise ctx.refused("for integers other than x & (2**n - 1)")
-    return ctx.elementwise(lambda x, y: ctx.applied("floormod", x, y), a, int(b) + 1)
+    if kind == "and" and not isinstance(b, Value) and 0 < b < 2**_SHIFTS and not int(b) & (int(b) + 1):
+        return ctx.elementwise(lambda x, y: ctx.applied("floormod", x, y), a, int(b) + 1)
+    return ctx.elementwise(lambda x, y: ctx.applied(f"bit{kind}", x, y), a, b)
 
 
 @lowers("__rshift__", "__lshift__", "bitwise_right_shift", "bitwise_left_shift")
@@ -97,9 +98,11 @@ def _condition(ctx: Context, v: Operand) -> Operand:
 
 @lowers("logical_not", "bitwise_not")
 def invert(ctx: Context, x: Value) -> Value:
-    """The negation of a condition."""
+    """The negation of a condition, or of each bit of a signed integer, which is -1 - x."""
     if ctx.dtype != "bool":
-        raise ctx.refused("for integers")
+        if ctx.dtype == "uint8":
+            raise ctx.refused("for uint8")
+        return ctx.elementwise(lambda e: ctx.applied("sub", Const(-1, ctx.stages.type_of(e)), e), x)
     return ctx.elementwise(negated, x)
 
 

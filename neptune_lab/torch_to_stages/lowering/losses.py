@@ -257,21 +257,21 @@ def _row(ctx: Context, index: Expr, size: int, negative: bool) -> Expr:
 
 
 def _indexed(ctx: Context, x: Value, indices: list[Value | None]) -> Value:
-    """x[indices]: index tensors are broadcast with each other, and stand where the first of them does."""
+    """x[indices]: index tensors are broadcast with each other."""
     given = [d for d, index in enumerate(indices) if index is not None]
     tensors = [indices[d] for d in given]
     if any(t is not None and t.dtype == "bool" for t in tensors):
         raise ctx.refused("with a mask, whose result's shape depends on values")
-    if given != list(range(given[0], given[-1] + 1)):
-        raise ctx.refused("with index tensors that are not side by side")
     rank = max(t.ndim for t in tensors if t is not None)
-    start = given[0]
+    # Index tensors that are side by side stand where the first of them does, others in front.
+    start = given[0] if given == list(range(given[0], given[-1] + 1)) else 0
     common = ctx.shape[start : start + rank]
-    wide = [t.expanded(common) for t in tensors if t is not None]
+    wide = dict(zip(given, (t.expanded(common) for t in tensors if t is not None), strict=True))
 
     def index(i: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        inner = i[start : start + rank]
-        found = [_row(ctx, t.at(inner), x.shape[d], True) for d, t in zip(given, wide, strict=True)]
-        return (*i[:start], *found, *i[start + rank :])
+        inner, others = i[start : start + rank], iter((*i[:start], *i[start + rank :]))
+        return tuple(
+            _row(ctx, wide[d].at(inner), n, True) if d in wide else next(others) for d, n in enumerate(x.shape)
+        )
 
     return x.viewed(ctx.shape, index)

@@ -68,9 +68,7 @@ def multiply(ctx: Context, a: Operand, b: Operand) -> Value:
 def divide(ctx: Context, a: Operand, b: Operand, *, rounding_mode: str | None = None) -> Value:
     """a / b, perhaps rounded down or towards 0."""
     if "int" in ctx.dtype:
-        if rounding_mode == "floor":
-            return floor_divide(ctx, a, b)
-        raise ctx.refused(f"for integers with rounding_mode={rounding_mode!r}")
+        return floor_divide(ctx, a, b) if rounding_mode == "floor" else _quotient(ctx, a, b)
     value = ctx.elementwise(lambda x, y: Op("div", (x, y)), a, b)
     if rounding_mode is None:
         return value
@@ -79,6 +77,18 @@ def divide(ctx: Context, a: Operand, b: Operand, *, rounding_mode: str | None = 
         return Value(value.shape, value.dtype, lambda i: Op("floor", (value.at(i),)))
     value = ctx.reused(value)
     return Value(value.shape, value.dtype, lambda i: formula(ctx, FORMULAS["trunc"], value.at(i)))
+
+
+def _quotient(ctx: Context, a: Operand, b: Operand) -> Value:
+    """The quotient of integers, rounded towards 0: one more than rounded down, if it is negative and not exact."""
+
+    def element(x: Expr, y: Expr) -> Expr:
+        quotient, left = ctx.applied("floordiv", x, y), ctx.applied("floormod", x, y)
+        below = Op("lt", (quotient, Const(0, ctx.stages.type_of(quotient))))
+        inexact = Op("and", (below, Op("ne", (left, Const(0, ctx.stages.type_of(left))))))
+        return ctx.applied("add", quotient, Op("select", (inexact, Const(1), Const(0))))
+
+    return ctx.elementwise(element, not_wrapping(ctx, a), _divisor(ctx, b))
 
 
 @lowers("floor_divide")
@@ -110,7 +120,8 @@ def fmod(ctx: Context, a: Operand, b: Operand) -> Value:
 
         def whole(x: Expr, y: Expr) -> Expr:
             left = ctx.applied("floormod", x, y)
-            negative = Op("lt", (x, Const(0, ctx.stages.type_of(x))))
+            sign = x if not isinstance(b, Value) and b > 0 else ctx.applied("bitxor", x, y)
+            negative = Op("lt", (sign, Const(0, ctx.stages.type_of(sign))))
             other_sign = Op("and", (negative, Op("ne", (left, Const(0, ctx.stages.type_of(left))))))
             return Op("select", (other_sign, ctx.applied("sub", left, y), left))
 
@@ -135,9 +146,10 @@ def _checked_step(ctx: Context, b: Operand) -> None:
 
 
 def _divisor(ctx: Context, b: Operand) -> Operand:
-    if isinstance(b, Value | float) or b <= 0:
-        raise ctx.refused("for integers by something else than a positive constant")
-    return b
+    """A divisor of integers.  Where a tensor holds 0, any number comes out, as on PyTorch's GPUs."""
+    if not isinstance(b, Value) and b == 0:
+        raise ctx.refused("for integers by 0")
+    return not_wrapping(ctx, b)
 
 
 @lowers("maximum", "minimum", "max.other", "min.other")
@@ -172,6 +184,17 @@ def clamp(ctx: Context, x: Value, *limits: Operand | None, **named: Operand | No
     return value
 
 
+# Whole powers of integers are products of so many factors.
+_LARGEST_EXPONENT = 16
+
+
+def _product(exponent: int) -> Term:
+    """x to a whole power from 1, by squares."""
+    half: Term = "x" if exponent < 4 else _product(exponent // 2)
+    square: Term = "x" if exponent == 1 else ("mul", half, half)
+    return ("mul", square, "x") if exponent % 2 and exponent > 1 else square
+
+
 @lowers("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
 def power(ctx: Context, base: Operand, exponent: Operand) -> Value:
     """base ** exponent; small whole exponents by products, without rounding through a logarithm."""
@@ -190,10 +213,10 @@ def power(ctx: Context, base: Operand, exponent: Operand) -> Value:
         4: ("mul", ("mul", "x", "x"), ("mul", "x", "x")),
     }
     if "int" in ctx.dtype:
-        if exponent not in (1, 2, 3, 4):
+        if exponent not in range(1, _LARGEST_EXPONENT + 1):
             raise ctx.refused(f"for integers with the exponent {exponent}")
         not_wrapping(ctx, base)
-        return by_formula(ctx, base, simple[exponent])
+        return by_formula(ctx, base, simple.get(exponent) or _product(int(exponent)))
     if exponent in simple:
         return by_formula(ctx, base, simple[exponent])
     return ctx.elementwise(lambda x, y: Op("pow", (x, y)), base, exponent)

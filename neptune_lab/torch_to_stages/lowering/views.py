@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -183,9 +184,20 @@ def repeat(ctx: Context, x: Value, counts: Sequence[int]) -> Value:
 def repeat_interleave(ctx: Context, x: Value, repeats: int, dim: int | None = None, **_: Any) -> Value:
     """Each element of a dimension `repeats` times in a row."""
     if dim is None:
-        raise ctx.refused("without dim")
+        own, dim = x.shape, 0
+        x = x.viewed((math.prod(own),), lambda i: _place_of(i[0], own))
     dim = dim % x.ndim
     return view(ctx, x, ctx.shape, lambda i: (*i[:dim], Op("floordiv", (i[dim], Const(repeats))), *i[dim + 1 :]))
+
+
+def _place_of(position: Expr, shape: Sequence[int]) -> Index:
+    """The index of the element at a position of a tensor that is flattened."""
+    found: list[Expr] = []
+    for axis, size in enumerate(shape):
+        rest = math.prod(shape[axis + 1 :])
+        part = Op("floordiv", (position, Const(rest))) if rest > 1 else position
+        found.append(Op("floormod", (part, Const(size))) if axis else part)
+    return tuple(found)
 
 
 @lowers("diagonal")
