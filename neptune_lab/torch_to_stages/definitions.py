@@ -1,7 +1,6 @@
 """Definitions of ATen operations by others, where torch has none that suits: functions of two numbers, and products.
 
-Each has PyTorch's values, and its derivative is PyTorch's, also at zeros and ties.  (At (0, 0), `hypot` has the
-derivative 0, and PyTorch's is NaN.)
+Each has PyTorch's values, and its derivative is PyTorch's, also at zeros and ties.
 """
 
 from __future__ import annotations
@@ -36,8 +35,9 @@ def _atan2(y: Tensor, x: Tensor) -> Tensor:
     above, below = torch.where(steep, x, y), torch.where(steep, y, x)
     both = x.isinf() & y.isinf()
     quotient = torch.where(both, torch.sign(x) * torch.sign(y), above / torch.where(nowhere, 1.0, below))
-    half = torch.where(_negative(y), -math.pi, math.pi)
     flat = torch.atan(quotient)
+    pi = flat.new_full((), math.pi)  # (two numbers would be chosen from in torch's default dtype)
+    half = torch.where(_negative(y), -pi, pi)
     angle = torch.where(steep, half / 2 - flat, torch.where(x < 0, half + flat, flat))
     return torch.where(nowhere, torch.where(_negative(x), half, 0.0), angle)
 
@@ -49,7 +49,9 @@ def _hypot(x: Tensor, y: Tensor) -> Tensor:
     large, small = torch.where(swapped, b, a), torch.where(swapped, a, b)
     ratio = small / torch.where(large == 0, 1.0, large)
     infinite = (a == math.inf) | (b == math.inf)
-    return torch.where(infinite, math.inf, large * torch.sqrt(1.0 + ratio * ratio))
+    length = large * torch.sqrt(1.0 + ratio * ratio)
+    # At (0, 0), PyTorch's derivative is 0 / 0, and so is that of this root.
+    return torch.where(infinite, math.inf, torch.where(large == 0, torch.sqrt(x * y), length))
 
 
 def _unless_nan(first: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:

@@ -215,6 +215,17 @@ KINKS = {
     "xlogy": lambda x: torch.xlogy(x, torch.arange(1.0, 9.0)),
     "norm of order 3": lambda x: torch.linalg.vector_norm(x, 3, -1),
     "norm of order 1/2": lambda x: torch.linalg.vector_norm(x, 0.5, -1),
+    "root of relu": lambda x: torch.relu(x).sqrt(),
+    "root of clamp": lambda x: (x - 0.25).clamp(min=0).sqrt(),
+    "root of maximum": lambda x: torch.maximum(x - 0.25, x.new_zeros(())).sqrt(),
+    "logarithm of relu": lambda x: torch.relu(torch.relu(x)).log() * 0.5 + torch.relu(-x).log(),
+    "pooled roots": lambda x: F.lp_pool1d(x, 2, 2),
+    "acosh": lambda x: torch.acosh(x.abs() + 1.5),
+    "hypot": lambda x: torch.hypot(x, x.flip(1) + 0.3),
+    "atan2": lambda x: torch.atan2(x, x.flip(1)) + torch.atan2(x, x.new_zeros(())),
+    "copysign": lambda x: torch.copysign(x, x.flip(1) + 0.5),
+    "fmax": lambda x: torch.fmax(x, x.flip(1)) + torch.fmin(x, x.new_ones(())),
+    "max_pool": lambda x: F.max_pool1d(x, 2, 1),
     "sinc": lambda x: torch.sinc(x / 4),
 }
 AT_KINKS = torch.tensor([[0.0, 1.0, -1.0, 3.0, -3.0, 6.0, 2.0, -0.5], [0.0] * 8, [1.0] * 8])
@@ -233,7 +244,9 @@ def test_derivatives_at_kinks_are_those_of_pytorch(part: int):
         given = torch.arange(ours.numel(), device=DEVICE).reshape(ours.shape) - 3.0
         (gradient,) = torch.autograd.grad(ours, x, given, retain_graph=True)
         (expected,) = torch.autograd.grad(theirs, x, given, retain_graph=True)
-        torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(
+            gradient, expected, rtol=1e-5, atol=1e-5, equal_nan=True, msg=lambda m, n=name: f"{n}: {m}"
+        )
 
 
 def test_a_functions_own_table_may_stop_its_gradients():

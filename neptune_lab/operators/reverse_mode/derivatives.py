@@ -71,7 +71,7 @@ class Arithmetic:
         """-a."""
         if isinstance(a, Const):
             return self.number(-a.value)
-        return None if a is None else Op("neg", (a,))
+        return self._within_choice(a, self.negated) or (None if a is None else Op("neg", (a,)))
 
     def mul(self, a: Expr | None, b: Expr | None) -> Expr | None:
         """a * b; where a choice has 0, the product has 0 too, whatever the other factor is."""
@@ -83,18 +83,24 @@ class Arithmetic:
             if isinstance(one, Const) and one.value in (1, 0, -1):
                 return {1: other, 0: None, -1: self.negated(other)}[int(one.value)]
         for one, other in ((a, b), (b, a)):
-            match one:
-                case Op("select", (condition, Const(0.0), y)):
-                    return self.select(condition, None, self.mul(other, y))
-                case Op("select", (condition, x, Const(0.0))):
-                    return self.select(condition, self.mul(other, x), None)
+            if chosen := self._within_choice(one, lambda x, other=other: self.mul(other, x)):
+                return chosen
         return Op("mul", (a, b))
 
     def div(self, a: Expr | None, b: Expr) -> Expr | None:
-        """a / b."""
-        if isinstance(b, Const):
-            return self.mul(a, self.number(1 / b.value)) if _is_power_of_two(b.value) else _quotient(a, b)
-        return _quotient(a, b)
+        """a / b; where a choice has 0, the quotient has 0 too, also for a divisor of 0."""
+        if isinstance(b, Const) and _is_power_of_two(b.value):
+            return self.mul(a, self.number(1 / b.value))
+        return self._within_choice(a, lambda x: self.div(x, b)) or _quotient(a, b)
+
+    def _within_choice(self, a: Expr | None, change: Callable[[Expr], Expr | None]) -> Expr | None:
+        """A choice between 0 and something else, with that changed; None for other expressions."""
+        match a:
+            case Op("select", (condition, Const(0.0), y)):
+                return self.select(condition, None, change(y))
+            case Op("select", (condition, x, Const(0.0))):
+                return self.select(condition, change(x), None)
+        return None
 
     def select(self, condition: Expr, a: Expr | None, b: Expr | None) -> Expr | None:
         """a if the condition holds, else b."""
@@ -250,6 +256,11 @@ def _larger(comparison: str, or_equal: str) -> Rule:
         part = a.tie.get(without_indices(op), HALVES_TIES) if a.tie else HALVES_TIES
         if part != HALVES_TIES:
             return a.select(Op(or_equal if part else comparison, (x, y)), d[0], d[1])
+        if d[0] is None or d[1] is None:  # (a choice that has 0 itself, so that its product is 0 beside an infinity)
+            share = a.select(Op("eq", (x, y)), a.number(0.5), a.number(1))
+            if d[1] is None:
+                return a.select(Op(or_equal, (x, y)), a.mul(share, d[0]), None)
+            return a.select(Op(comparison, (x, y)), None, a.mul(share, d[1]))
         half = a.mul(a.number(0.5), a.add(d[0], d[1]))
         chosen = a.select(Op(comparison, (x, y)), d[0], d[1])
         return a.select(Op("eq", (x, y)), half, chosen)

@@ -1,0 +1,57 @@
+"""Operations that are defined here by others, beside PyTorch's own, in their dtype."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from neptune_lab.torch_to_stages.definitions import DEFINITIONS
+from neptune_lab.torch_to_stages.pooling import POOLING
+
+inf, nan = float("inf"), float("nan")
+ENDS = torch.tensor([0.0, -0.0, 1.0, -2.0, 3e-30, -1e30, inf, -inf, nan], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", ["atan2", "hypot", "fmax", "fmin", "copysign"])
+def test_functions_of_two_numbers(name: str):
+    x, y = (t.reshape(-1) for t in torch.meshgrid(ENDS, ENDS, indexing="ij"))
+    own = DEFINITIONS[f"{name}.{'Tensor' if name == 'copysign' else 'default'}"]
+    for a, b in ((x, y), (x.float(), y), (x.float(), y.float())):
+        if a.dtype == torch.float32:
+            a = a.clamp(-1e15, 1e15)
+        theirs = getattr(torch, name)(a, b)
+        near = 1e-13 if theirs.dtype == torch.float64 else 1e-6
+        torch.testing.assert_close(own(a, b), theirs, rtol=near, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("size", [4, 5, 7])
+def test_windows_are_those_of_pytorch(size: int):
+    x = torch.randn(2, 3, size, size + 1, dtype=torch.float64).round(decimals=1)
+    x[0, 0, 1, 1], x[0, 1, 2, 0], x[1] = nan, -inf, x[1].round()
+    mean, largest = POOLING["avg_pool2d.default"], POOLING["max_pool2d_with_indices.default"]
+    for kernel, stride, ceil, full in itertools.product((2, 3), (1, 2, 3), (False, True), (False, True)):
+        around = kernel // 2 if full else 0
+        for include in (True, False):
+            ours = mean(x, [kernel], [stride], [around], ceil, include)
+            torch.testing.assert_close(ours, F.avg_pool2d(x, kernel, stride, around, ceil, include), equal_nan=True)
+        ours = largest(x, [kernel, 2], [stride], [around, 1], [1, 2 - full], ceil)
+        theirs = F.max_pool2d(x, (kernel, 2), stride, (around, 1), (1, 2 - full), ceil, return_indices=True)
+        for a, b in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(a, b, equal_nan=True)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_adaptive_windows_are_those_of_pytorch(size: int):
+    x = torch.randn(2, 6, 5, dtype=torch.float64)
+    x[0, 0, 0] = -inf
+    ours = POOLING["_adaptive_avg_pool2d.default"](x, [size, None])
+    torch.testing.assert_close(ours, F.adaptive_avg_pool2d(x, (size, None)))
+    for a, b in zip(
+        POOLING["adaptive_max_pool2d.default"](x, [size, 2]),
+        F.adaptive_max_pool2d(x, (size, 2), return_indices=True),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b)
