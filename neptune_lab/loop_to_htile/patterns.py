@@ -211,6 +211,7 @@ def fold(
     dot = match_dot(convert, term, masks, spatial, reduced) if reducer == "sum" else None
     if dot is not None:
         return dot if dtype == "float32" else TileCast(dot, dtype)
+    reduced = _folded(convert, reducer, (term, *masks), reduced)
     axes = _order_of_reads(term, spatial, reduced) if reduced else spatial
     tile = convert.tile(term, axes)
     start = identity(reducer, dtype)
@@ -224,11 +225,16 @@ def fold(
     return tile
 
 
+def _folded(convert: Converter, reducer: str, parts: tuple[Expr, ...], reduced: tuple[str, ...]) -> tuple[str, ...]:
+    """The loops along which a fold has more than one term: x max x is x, and so are min, any and all of equal terms."""
+    used = set().union(*(_variables(part, convert.nest) for part in parts))
+    return reduced if reducer in ("sum", "prod") else tuple(v for v in reduced if v in used)
+
+
 def _repetitions(convert: Converter, reducer: str, parts: tuple[Expr, ...], reduced: tuple[str, ...]) -> list[Expr]:
     """Conditions that always hold, one per folded loop that nothing depends on: they give the tile that loop's extent.
 
-    Without them, the tile has one element along the loop, and a sum of n equal terms would be one term.  Folding equal
-    terms with max, min, any and all gives that term anyway.
+    Without them, the tile has one element along the loop, and a sum of n equal terms would be one term.
     """
     if reducer not in ("sum", "prod"):
         return []

@@ -262,6 +262,18 @@ def repeated_product() -> Any:
     return [x], [compute((3, 6), lambda i, t: product(x[i, t], axis=j), name="s")], lambda x: x**5
 
 
+def repeated_maximum() -> Any:
+    """Of one row, whose elements no loop of a tile moves."""
+    x = matrix(shape=(1, 6))
+    j, k = te.reduce_axis((0, 4), name="j"), te.reduce_axis((0, 4), name="k")
+    r = compute((1,), lambda i: te.max(x[i, j // 4], axis=j), name="r")
+    return (
+        [x],
+        [compute((1,), lambda i: te.min(x[i, k // 4 + 1] - r[i], axis=k), name="s")],
+        lambda x: x[:, 1] - x[:, 0],
+    )
+
+
 def repeated_in_one_of_two() -> Any:
     x = matrix(shape=(3, 24))
     j, k = te.reduce_axis((0, 7), name="j"), te.reduce_axis((0, 24), name="k")
@@ -327,6 +339,7 @@ DEFINED = [
     softmax_of_parts,
     quotients_by_a_map,
     repeated_product,
+    repeated_maximum,
     repeated_in_one_of_two,
     loop_called_t,
 ]
