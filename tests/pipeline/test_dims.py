@@ -2,6 +2,8 @@
 
 import sys
 from functools import cache
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,9 @@ import neptune_lab as nl
 from neptune_lab import htile_passes, trace
 from neptune_lab.errors import DefinitionError, LaunchError, NeptuneError, ScheduleError, TileError
 from neptune_lab.operators import attention, gemm_chain, norms, performer, rows
+from neptune_lab.pipeline import for_sizes
 from neptune_lab.pipeline.kernel import Kernel
+from neptune_lab.pipeline.size_samples import Tiling
 
 n, m, batch = nl.dim("n"), nl.dim("m"), nl.dim("batch")
 # Of these, one loop is over all columns: it compiles in a third of the time that splits take.
@@ -114,6 +118,14 @@ def test_a_prefix_says_from_which_length_on():
         own = op.at(n=length)
         inputs = given(own)
         assert error(kernel(*inputs), own.reference(*inputs)) < 2e-3, length
+
+
+def test_sizes_below_one_at_which_a_kernel_is_wrong_are_not_taken(monkeypatch):
+    monkeypatch.setattr(for_sizes, "wrong_at", lambda _, sample: "wrong" if sample["n"] < 100 else None)
+    module: Any = SimpleNamespace(kernels=[SimpleNamespace(language="triton")])
+    least, said = for_sizes._checked_at_small_sizes(module, lambda sample: sample, {"n": Tiling(64, 64, 1)}, 0, 1)
+    assert least == {"n": 129}, "the first after the tile of 100"
+    assert "6 sizes (n from 129 on)" in str(said)
 
 
 BY_DESCRIPTORS = nl.CodeOptions(loads="descriptors")
