@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -230,10 +231,21 @@ def captured_inputs(
     return inputs
 
 
-def refuse_options(enable_gqa: object, scale: object) -> None:
-    """Raise LaunchError for an option that is not of its type."""
+def checked_scale(enable_gqa: object, scale: Any) -> float | None:
+    """The scale as a number of Python; NumPy's numbers and fractions count as such.
+
+    Args:
+        enable_gqa: it must be a switch.
+        scale: None, or a finite number.
+
+    Raises:
+        LaunchError: an option is not of its type.
+    """
     check_switch("enable_gqa", enable_gqa, LaunchError)
+    if isinstance(scale, Real) and not isinstance(scale, int | float):
+        scale = float(scale)
     check_number("scale", scale, LaunchError, optional=True)
+    return scale
 
 
 def warn_of_conversions(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, common: torch.dtype) -> None:

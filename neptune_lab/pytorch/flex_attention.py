@@ -15,10 +15,10 @@ from neptune_lab.pytorch import known_calls, recording
 from neptune_lab.pytorch.arguments import (
     captured_inputs,
     check_shape,
+    checked_scale,
     common_dtype,
     device_of,
     problem_of,
-    refuse_options,
     warn_of_conversions,
 )
 from neptune_lab.pytorch.autocast import under_autocast
@@ -261,7 +261,7 @@ def _attend(
         same = q.to(common), k.to(common), v.to(common)
         return with_first_as(traced(*same, score_mod, mask_mod, enable_gqa, scale, extras, places), q.dtype)
     if not isinstance(enable_gqa, bool) or not (scale is None or isinstance(scale, int | float)):
-        refuse_options(enable_gqa, scale)
+        scale = checked_scale(enable_gqa, scale)
     device = device_of(q, k, v)
     refuse_transforms(q, k, v)
     if forward_ad._current_level >= 0:

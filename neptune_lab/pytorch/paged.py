@@ -12,7 +12,7 @@ import torch
 from neptune_lab.errors import LaunchError
 from neptune_lab.operators.paging import paged_mods
 from neptune_lab.power_of_two import power_of_two
-from neptune_lab.pytorch.arguments import captured_inputs, check_shape, device_of, problem_of, refuse_options
+from neptune_lab.pytorch.arguments import captured_inputs, check_shape, checked_scale, device_of, problem_of
 from neptune_lab.pytorch.autocast import under_autocast
 from neptune_lab.pytorch.compiled import Compiled, compiled_for
 from neptune_lab.pytorch.extras import extras_of
@@ -109,6 +109,7 @@ def paged(
     scales: tuple[Any, Any, Any],
 ) -> Any:
     """`paged_attention` outside of graphs."""
+    scale = checked_scale(True, scale)
     device = check_paged(q, k_cache, v_cache, page_table, lengths, scale)
     refuse_transforms(q, k_cache, v_cache)
     refuse_forward_gradients({"q": q, "k_cache": k_cache, "v_cache": v_cache}, scales)
@@ -171,7 +172,7 @@ def _widened(page_table: torch.Tensor, sizes: Any) -> torch.Tensor:
 def check_paged(q: Any, k_cache: Any, v_cache: Any, page_table: Any, lengths: Any, scale: float | None) -> torch.device:
     """The device of a call's tensors; LaunchError if they do not fit together."""
     device = device_of(q, k_cache, v_cache, ("q", "k_cache", "v_cache"))
-    refuse_options(True, scale)
+    checked_scale(True, scale)
     refuse_gradients({"argument q": q, "argument k_cache": k_cache, "argument v_cache": v_cache})
     _check_caches(q, k_cache, v_cache)
     _check_tables(q, k_cache, page_table, lengths, device)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from neptune_lab.errors import LaunchError
-from neptune_lab.pytorch.arguments import Shape, device_of, refuse_options
+from neptune_lab.pytorch.arguments import Shape, checked_scale, device_of
 from neptune_lab.pytorch.autocast import under_autocast
 from neptune_lab.pytorch.empty import recorded
 from neptune_lab.pytorch.flex_attention import attention
@@ -68,7 +68,7 @@ def scaled_dot_product_attention(
         attn_mask = None
     query, key, value, attn_mask = under_autocast(query, key, value, attn_mask)
     _check(query, key, value, attn_mask, dropout_p, is_causal)
-    refuse_options(enable_gqa, scale)
+    scale = checked_scale(enable_gqa, scale)
     batch = _broadcast([t.shape[:-3] for t in (query, key, value)])
     heads, shared = _heads(query, key, value, enable_gqa)
     q_len, kv_len = query.shape[-2], key.shape[-2]

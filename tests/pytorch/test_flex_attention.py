@@ -236,6 +236,14 @@ def test_wrong_mods_and_scales():
         attend(q, k, v, scale=float("inf"))
 
 
+def test_a_scale_may_be_a_number_of_numpy():
+    q, k, v = torch.randn(3, 1, 1, 4, 4, device=DEVICE)
+    found = nl.attention(q, k, v, scale=np.float32(0.25))
+    assert torch.equal(found, nl.attention(q, k, v, scale=0.25))
+    assert torch.allclose(found, nl.scaled_dot_product_attention(q, k, v, scale=np.float64(0.25)))
+    assert torch.equal(nl.attention(q, k, v, scale=np.int64(1)), nl.attention(q, k, v, scale=1))
+
+
 def test_a_captured_tensor_elsewhere():
     q, k, v = tensors()
     slopes = torch.ones(2, device=DEVICE)
