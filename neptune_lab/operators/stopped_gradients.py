@@ -122,7 +122,12 @@ def _first_line(watch: _Watch, mod: Callable[..., Any], *args: Any) -> str | Non
         with torch.enable_grad() if torch else nullcontext(), suppress(DefinitionError):
             mod(*map(Scalar, args))
     finally:
-        sys.setprofile(profiled)
+        sys.setprofile(None)
+        enable: Callable[[], None] | None = getattr(profiled, "enable", None)  # of cProfile's object, no function
+        if enable is None:
+            sys.setprofile(profiled)
+        else:
+            enable()
         _watch.reset(token)
     return watch.lines[0] if watch.lines else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 from collections.abc import Callable
 from typing import Any
 
@@ -216,3 +217,15 @@ def test_they_are_refused_in_graphs_too():
     compiled = torch.compile(lambda: _paged(lambda score, b, h, q, kv: score * slopes[h]), backend="eager")
     with pytest.raises(Exception, match=r"shape \(4,\) records gradients"):
         compiled()
+
+
+def test_a_profiler_goes_on():
+    slopes = torch.ones(2, requires_grad=True)
+    profile = cProfile.Profile()
+    profile.enable()
+    try:
+        nl.attention(*tensors((1, 2, 8, 8)), score_mod=lambda s, b, h, q, kv: s * slopes[h])
+        torch.ones(1).tolist()
+    finally:
+        profile.disable()
+    assert any("tolist" in str(entry.code) for entry in profile.getstats())
