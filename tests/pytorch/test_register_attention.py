@@ -185,7 +185,7 @@ def test_without_a_mask_the_layer_says_whether_it_is_causal():
     [
         ({"dropout": 0.1}, r"has no dropout, and the layer asks for 0.1\n.*model.eval"),
         ({"output_attentions": True}, r"no weights to return\n.*eager"),
-        ({"cache": object()}, r"does not take a object\n.*model.generate"),
+        ({"cache": object()}, r"does not take an object\n.*model.generate"),
         (
             {"attention_mask": torch.ones(1, 1, 5, 8, device=DEVICE)},
             r"attention_mask has shape \(1, 1, 5, 8\); expected",
