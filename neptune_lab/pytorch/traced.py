@@ -75,7 +75,7 @@ def traced(
     if places is not None:
         last = [places.q_sequence, places.q_place] if packed == "alike" else [*places]
     tensors = q, k, v, [*scales], last
-    found, results, outside = _node(*tensors, score_mod, mask_mod, enable_gqa, scale, asked, packed)
+    found, results, outside, scale = _node(*tensors, score_mod, mask_mod, enable_gqa, scale, asked, packed)
     if outside:
         return _outside_graphs(q, k, v, score_mod, mask_mod, enable_gqa, scale, extras, places, scales)
     if found is not None:
@@ -122,9 +122,9 @@ def _node(
     scale: Any,
     asked: tuple[Any, ...],
     packed: str,
-) -> tuple[Any, int | None, bool]:
+) -> tuple[Any, int | None, bool, float | None]:
     """The outputs of a node of `graph_calls`, None if there is none; how many of them the call returns, None for all;
-    and whether the call leaves the graph.
+    whether the call leaves the graph; and the scale as a constant, also if it is a number that the function takes.
 
     `_choose` reads the parameters, and sets these; if neither the first nor the last, the call becomes a kernel's node.
     """
@@ -132,7 +132,7 @@ def _node(
     results: int | None = None
     outside = False
     comptime(_choose)
-    return found, results, outside
+    return found, results, outside, scale
 
 
 def _eagerly(*arguments: Any) -> Any:
@@ -148,6 +148,7 @@ def _choose(context: Any) -> None:
     """Decides how the call becomes a part of the graph, for `_node`."""
     tracing = Tracing(context)
     tensors = [tracing.fake(name) for name in "qkv"]
+    tracing.assign("scale", tracing.number("scale"))
     score_known, score_mod = tracing.constant("score_mod")
     mask_known, mask_mod = tracing.constant("mask_mod")
     extras, scales = Extras(*tracing.value("asked")), tracing.proxies("scales")

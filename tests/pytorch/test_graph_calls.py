@@ -387,3 +387,10 @@ def test_the_operator_is_as_torch_expects():
     torch.library.opcheck(graph_calls.operator(), (given, node.args[1]))
     with pytest.raises(LaunchError, match="was compiled in another process"):
         graph_calls.operator()(given, "unknown")
+
+
+def test_a_scale_that_the_compiled_function_takes(compile_whole):
+    q, k, v = torch.randn(3, 1, 1, 8, 4, device=DEVICE)
+    compiled = compile_whole(lambda q, scale: nl.attention(q, k, v, scale=scale))
+    for scale in (0.3, 1.5, -0.25):
+        assert torch.allclose(compiled(q, scale), nl.attention(q, k, v, scale=scale), atol=1e-6)
