@@ -18,7 +18,8 @@ from typing import Any
 from neptune_lab.errors import TileError
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.at_sample import FOLDED, AtSample, Sample, at, field_names
-from neptune_lab.htile.bounds import Interval
+from neptune_lab.htile.bounds import Interval, interval
+from neptune_lab.htile.tile_bounds import INT32
 from neptune_lab.htile.walk import evaluate, names_of_index, simplify
 from neptune_lab.tensor_spec import LARGEST
 
@@ -274,9 +275,11 @@ class _Generalizer:
         return simplify(ir.Arith("+", ir.Arith("*", base.expr, ir.Int(factor)), ir.Int(offset)))
 
     def literal(self, values: tuple[Any, ...], dtype: str, where: str) -> ir.TileExpr:
-        if dtype.startswith("int") and dtype != "int64" and all(isinstance(value, int) for value in values):
-            scalar = ir.Scalar(self.number(values, where))
-            return scalar if dtype == "int32" else ir.Cast(scalar, dtype)
+        if dtype.startswith("int") and all(isinstance(value, int) for value in values):
+            number = self.number(values, where)
+            if dtype == "int64" and not self.is_int32(number):
+                return self.refuse(values, where)
+            return ir.Scalar(number) if dtype == "int32" else ir.Cast(ir.Scalar(number), dtype)
         if dtype == "float32":
             whole = tuple(int(value) if float(value).is_integer() else 0 for value in values)
             if all(a == b and abs(a) < 1 << 24 for a, b in zip(values, whole, strict=True)):
@@ -285,6 +288,11 @@ class _Generalizer:
             if scaled is not None:
                 return scaled
         return self.refuse(values, where)
+
+    def is_int32(self, number: ir.IndexExpr) -> bool:
+        """Whether a kernel may compute an expression in int32, whatever the sizes are."""
+        found = interval(number, {size.name: Interval(1, size.most) for size in self.sizes})
+        return INT32.lo <= found.lo and found.hi <= INT32.hi
 
     def scaled(self, values: tuple[float, ...]) -> ir.TileExpr | None:
         """constant / size, as in a mean, or constant * size, that is each of these values to the last bit."""

@@ -128,7 +128,10 @@ def _uncast(expr: ir.TileExpr) -> ir.TileExpr:
 
 
 def _is_small(term: ir.TileExpr, around: Around) -> bool:
-    found = tile_interval(_uncast(term), around.env)
+    term = _uncast(term)
+    if isinstance(term, ir.Literal) and isinstance(term.value, int):
+        return abs(term.value) <= SMALL
+    found = tile_interval(term, around.env)
     return found is not None and found.lo >= -SMALL and found.hi <= SMALL
 
 

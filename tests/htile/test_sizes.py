@@ -93,6 +93,28 @@ def test_programs_of_different_trees_are_refused():
         generalized([other, *(causal(n) for n in LENGTHS[1:])], SAMPLES, {16})
 
 
+def with_literal(n: int, dtype: str, value: int) -> ir.Program:
+    """A program that stores a number."""
+    store = ir.Store("s", ir.Access("y", (ir.Name("i"),)), ir.Literal(value, dtype), "y")
+    kernel = ir.Kernel("k", "k", (ir.GridAxis("i", n),), (store,))
+    tensors = (ir.Tensor("x", (n,), "float32", "global"), ir.Tensor("y", (n,), dtype, "global"))
+    return ir.Program("p", tensors, ("x",), ("y",), (kernel,))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_numbers_of_each_kind_of_integer_follow_sizes(dtype: str):
+    made = generalized([with_literal(n, dtype, 2 * n - 1) for n in LENGTHS], SAMPLES, {16})
+    ((store,),) = (kernel.body for kernel in made.kernels)
+    number = ir.Scalar(ir.Arith("+", ir.Arith("*", ir.Name("n"), ir.Int(2)), ir.Int(-1)))
+    assert store.value == (number if dtype == "int32" else ir.Cast(number, dtype))
+
+
+def test_an_int64_that_leaves_int32_at_large_sizes_is_refused():
+    """A kernel would compute it in int32."""
+    with pytest.raises(TileError, match="which no expression of these sizes gives"):
+        generalized([with_literal(n, "int64", n * n) for n in LENGTHS], SAMPLES, {16})
+
+
 def test_a_number_that_no_expression_gives_is_refused():
     """The samples are not the lengths that the programs were made for."""
     wrong = [{"n": n} for n in (87, 99, 134, 181, 263)]

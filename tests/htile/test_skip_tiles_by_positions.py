@@ -143,6 +143,19 @@ def test_scores_of_their_own(score: str):
     np.testing.assert_allclose(run(after, off, pos)[0], run(before, off, pos)[0], atol=1e-6)
 
 
+def test_what_a_tile_stores_and_reads_again_is_stored_before():
+    """Without `keep_stored_tiles`, a program of one tile reads its own maximum."""
+    off = np.zeros(BATCH, "int32")
+    operator = attention.general(
+        BATCH, HEADS, ROWS, COLUMNS, 4, mask_mod=MASKS["window"](off, None), dtype="float32", empty_rows="zero"
+    )
+    config, code = nl.SplitKConfig(splits=TILES, block_kv=TILE), nl.CodeOptions(disable_passes=("keep_stored_tiles",))
+    kernel = nl.compile(operator, "split_k_update", config=config, code=code, validate="none")
+    before, after = kernel.passes[0].program, kernel.htile
+    offsets, pos = [5, 40], [0] * ROWS
+    np.testing.assert_allclose(run(after, offsets, pos)[0], run(before, offsets, pos)[0], atol=1e-5)
+
+
 def test_the_text_of_the_program_is_complete():
     for form in FORMS:
         _, after = programs("window by distance", form)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.printer import expr_doc
 from neptune_lab.htile.shapes import shape_of_access
-from neptune_lab.htile.walk import reads, rewrite, same_region, stores, subexpressions, tile_dims
+from neptune_lab.htile.walk import read_tensors, reads, rewrite, same_region, stores, subexpressions, tile_dims
 from neptune_lab.htile_passes.partition_masked_loops.simplify import (
     INF,
     NEITHER,
@@ -89,13 +89,15 @@ class NoOpProver:
         """The constant that a kernel without loops stores to each tensor, if these masks are false on the whole tile.
 
         Returns:
-            None unless all that it stores outside of the chip are constants, each stored once; else these by tensor,
-            and the proof.
+            None unless all that it stores outside of the chip are constants, each stored once and not read; else these
+            by tensor, and the proof.
         """
         chips = {tensor.name for tensor in self.program.tensors if tensor.space == "chip"}
         stored = [store.target.tensor for store in self.stores if store.target.tensor not in chips]
         if len(set(stored)) < len(stored) or any(store.mask is not None for store in self.stores):
             return None
+        if any(name in stored for store in self.stores for name in read_tensors(store)):
+            return None  # (`keep_stored_tiles` was left out)
         dtypes = {tensor.name: tensor.dtype for tensor in self.program.tensors}
         run = _Execution(self.stores, frozenset(), infinities_of_tensors(self.program), dtypes, is_false, Case())
         proof = run.run()
