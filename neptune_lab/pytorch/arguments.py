@@ -232,11 +232,11 @@ def captured_inputs(
 
 
 def checked_scale(enable_gqa: object, scale: Any) -> float | None:
-    """The scale as a number of Python; NumPy's numbers and fractions count as such.
+    """The scale as a number of Python; NumPy's numbers and fractions count as such, and tensors () as in torch.
 
     Args:
         enable_gqa: it must be a switch.
-        scale: None, or a finite number.
+        scale: None, or a finite number; a tensor must not record gradients, which would be lost.
 
     Raises:
         LaunchError: an option is not of its type.
@@ -244,8 +244,11 @@ def checked_scale(enable_gqa: object, scale: Any) -> float | None:
     check_switch("enable_gqa", enable_gqa, LaunchError)
     if isinstance(scale, Real) and not isinstance(scale, int | float):
         scale = float(scale)
-    check_number("scale", scale, LaunchError, optional=True)
-    return scale
+    elif isinstance(scale, torch.Tensor) and scale.ndim == 0 and not (scale.requires_grad or scale.is_meta):
+        scale = scale.item()  # (check_number refuses a bool and a complex number)
+    number: Any = scale
+    check_number("scale", number, LaunchError, optional=True)
+    return number
 
 
 def warn_of_conversions(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, common: torch.dtype) -> None:

@@ -16,6 +16,8 @@ import torch
 from torch._dynamo.exc import TorchRuntimeError, Unsupported, UserError
 from torch.overrides import TorchFunctionMode
 
+from neptune_lab.errors import LaunchError
+
 # What Dynamo raises for a function that it cannot trace.
 UNTRACEABLE: tuple[type[Exception], ...] = (Unsupported, TorchRuntimeError, UserError)
 
@@ -87,11 +89,20 @@ class Tracing:
         return self._variable(name).as_python_constant()
 
     def number(self, name: str) -> Any:
-        """The value of a local variable that is a number or None; a guard is added for a symbolic one."""
+        """The value of a local variable that is a number or None; a guard is added for a symbolic one.
+
+        Raises:
+            LaunchError: it is something else, such as a tensor.
+        """
         known, value = self.constant(name)
         if known:
             return value
-        symbolic = self._variable(name).sym_num
+        symbolic = getattr(self._variable(name), "sym_num", None)
+        if symbolic is None:
+            raise LaunchError(
+                f"{name} is a tensor in a compiled function; its value is not known while the graph is made",
+                help=f"call the compiled function with the number, float({name})",
+            )
         kinds = {torch.SymFloat: float, torch.SymBool: bool}
         return kinds.get(type(symbolic), int)(symbolic)
 

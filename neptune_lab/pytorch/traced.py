@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch._dynamo.comptime import comptime
 
-from neptune_lab.errors import NeptuneError
+from neptune_lab.errors import LaunchError, NeptuneError
 from neptune_lab.pytorch.arguments import Shape, as_input, has_columns, problem_of
 from neptune_lab.pytorch.attention_calls import AttentionCall
 from neptune_lab.pytorch.captured_mods import (
@@ -148,7 +148,11 @@ def _choose(context: Any) -> None:
     """Decides how the call becomes a part of the graph, for `_node`."""
     tracing = Tracing(context)
     tensors = [tracing.fake(name) for name in "qkv"]
-    tracing.assign("scale", tracing.number("scale"))
+    try:
+        tracing.assign("scale", tracing.number("scale"))
+    except LaunchError as error:
+        leave(tracing, error)
+        return
     score_known, score_mod = tracing.constant("score_mod")
     mask_known, mask_mod = tracing.constant("mask_mod")
     extras, scales = Extras(*tracing.value("asked")), tracing.proxies("scales")

@@ -244,6 +244,19 @@ def test_a_scale_may_be_a_number_of_numpy():
     assert torch.equal(nl.attention(q, k, v, scale=np.int64(1)), nl.attention(q, k, v, scale=1))
 
 
+def test_a_scale_may_be_a_tensor_without_dimensions():
+    q, k, v = torch.randn(3, 1, 1, 4, 4, device=DEVICE)
+    scale = torch.tensor(0.25)
+    for call in (nl.attention, nl.scaled_dot_product_attention):
+        assert torch.equal(call(q, k, v, scale=scale), call(q, k, v, scale=0.25))
+        scale.fill_(0.5)  # it is read at each call
+        assert torch.equal(call(q, k, v, scale=scale), call(q, k, v, scale=0.5))
+        scale.fill_(0.25)
+        for other in (torch.tensor(0.25, requires_grad=True), torch.tensor([0.25, 1.0]), torch.tensor(1j)):
+            with pytest.raises(LaunchError, match="expected a finite number"):
+                call(q, k, v, scale=other)
+
+
 def test_a_captured_tensor_elsewhere():
     q, k, v = tensors()
     slopes = torch.ones(2, device=DEVICE)

@@ -394,3 +394,12 @@ def test_a_scale_that_the_compiled_function_takes(compile_whole):
     compiled = compile_whole(lambda q, scale: nl.attention(q, k, v, scale=scale))
     for scale in (0.3, 1.5, -0.25):
         assert torch.allclose(compiled(q, scale), nl.attention(q, k, v, scale=scale), atol=1e-6)
+
+
+def test_a_scale_that_is_a_tensor(compile_whole):
+    q, k, v = torch.randn(3, 1, 1, 8, 4, device=DEVICE)
+    scale, wanted = torch.tensor(0.3), nl.attention(q, k, v, scale=0.3)
+    with pytest.raises(Exception, match="scale is a tensor in a compiled function"):
+        compile_whole(lambda q, scale: nl.attention(q, k, v, scale=scale))(q, scale)
+    compiled = torch.compile(lambda q, scale: nl.attention(q, k, v, scale=scale), backend="eager")
+    assert torch.allclose(compiled(q, scale), wanted, atol=1e-6)
