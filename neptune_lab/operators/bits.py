@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.arrays import Array, constant, elementwise
-from neptune_lab.operators.operations import NUMBERS, convert, is_wide, kind_of
+from neptune_lab.operators.operations import NARROW, NUMBERS, convert, is_wide, kind_of, narrow_of
 
 if TYPE_CHECKING:
     from neptune_lab.operators.math import Scalar
@@ -67,8 +67,12 @@ def bits(name: str, a: Any, b: Any) -> Scalar:
         a, b = b, a
     mask = _value(b)
     if name == "and" and isinstance(mask, NUMBERS):
+        largest = _LARGEST_REMAINDER
+        if narrow := narrow_of((a,)):  # (the divisor has this dtype)
+            width, signed = NARROW[narrow]
+            largest = width - 2 if signed else width - 1
         for kept, cleared in ((int(mask), False), (-int(mask) - 1, True)):
-            if _is_run(kept):
+            if _is_run(kept, largest):
                 return _apply("sub", a, _run(a, kept)) if cleared else _run(a, kept)
     return _apply(f"bit{name}", a, b)
 
@@ -88,10 +92,11 @@ def _as_integer(x: Any, operation: str, kinds: tuple[str, ...]) -> Any:
     return Scalar(convert(x.value, "int32")) if isinstance(x, Scalar) else int(x)
 
 
-def _is_run(mask: int) -> bool:
-    """Whether the ones of a mask are side by side, so that it is a remainder of a quotient, which has known bounds."""
+def _is_run(mask: int, bits: int) -> bool:
+    """Whether the ones of a mask are side by side, so that it is a remainder of a quotient, which has known bounds; and
+    it has at most so many bits."""
     lowest = mask & -mask
-    return mask == 0 or (0 < mask < 2**_LARGEST_REMAINDER and (mask + lowest) & mask == 0)
+    return mask == 0 or (0 < mask < 2**bits and (mask + lowest) & mask == 0)
 
 
 def _run(x: Any, mask: int) -> Any:

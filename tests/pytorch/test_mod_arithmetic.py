@@ -48,6 +48,8 @@ def same(score_mod=None, mask_mod=None) -> None:
         lambda b, h, q, kv: BYTES[kv] - BYTES[q] > kv,
         lambda b, h, q, kv: (TINY[kv] + BYTES[q]) * 100 + SHORT[kv] >= 0,
         lambda b, h, q, kv: -TINY[kv] + q > 3,
+        lambda b, h, q, kv: ((TINY[kv] & 127) > 60) ^ ((TINY[q] & -128) == 0),
+        lambda b, h, q, kv: ((BYTES[kv] & 255) > 128) ^ ((SHORT[q] & 0x7FFF) > 16000),
         lambda b, h, q, kv: (q >= kv) + (kv < 3),
         lambda b, h, q, kv: (q >= kv) * (kv >= 3),
         lambda b, h, q, kv: torch.fmod(kv - q, 5) >= -1,

@@ -34,6 +34,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
         lambda x: ((x * 2**27).int() % (2**31 - 1), (x * 2**27).int() // (2**31 - 1)),
         WHOLE,
     ),
+    "the lowest bits": (lambda x: tuple(x.to(t) & torch.iinfo(t).max for t in (torch.int8, torch.int32)), WHOLE),
     "a maximum of large numbers": (lambda x: ((x > 0) * 2**30).amax(-1) * 4, FLOATS),
     "constants alone": (lambda x: (torch.full((5,), 2**30) * 4 + x).amax(-1), WHOLE),
     "floats that are infinite": (lambda x: ((x * 1e39).amax(-1), x.clamp(-1e39, 1e300).sum(-1)), FLOATS),

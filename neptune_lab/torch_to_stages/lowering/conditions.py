@@ -6,6 +6,8 @@ import math
 from dataclasses import replace
 from functools import partial
 
+import torch
+
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op
 from neptune_lab.torch_to_stages.lowering.context import Context, lowers
 from neptune_lab.torch_to_stages.lowering.operands import Operand, not_wrapping, promoted
@@ -76,9 +78,10 @@ def logic(ctx: Context, a: Operand, b: Operand) -> Value:
 
 
 def _bits(ctx: Context, kind: str, a: Operand, b: Operand) -> Value:
-    """Bits of integers; a & (2**n - 1) as the remainder of a division by 2**n, which has bounds."""
+    """Bits of integers; a & (2**n - 1) as the remainder of a division by 2**n, which has bounds, if its dtype has 2**n."""
     a, b = (b, a) if isinstance(b, Value) else (a, b)
-    if kind == "and" and not isinstance(b, Value) and 0 < b < 2**_SHIFTS and not int(b) & (int(b) + 1):
+    largest = min(2**_SHIFTS, torch.iinfo(getattr(torch, ctx.dtype)).max)
+    if kind == "and" and not isinstance(b, Value) and 0 < b < largest and not int(b) & (int(b) + 1):
         return ctx.elementwise(lambda x, y: ctx.applied("floormod", x, y), a, int(b) + 1)
     return ctx.elementwise(lambda x, y: ctx.applied(f"bit{kind}", x, y), a, b)
 
