@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.torch_to_stages.lines import RecordedLines, line_of_error, line_of_node
+from neptune_lab.torch_to_stages.margin_losses import MarginLosses
 from neptune_lab.torch_to_stages.refusals import help_for, refusal, refused_operation
 
 # Another version of torch may not have it.
@@ -67,7 +68,7 @@ class _Called(torch.nn.Module):
         self.function = function
 
     def forward(self, *args: Any) -> Any:
-        with RecordedLines():
+        with MarginLosses(), RecordedLines():
             return self.function(*args)
 
 
