@@ -72,6 +72,14 @@ def test_plain_pytorch_and_a_whole_graph():
     )
 
 
+@pytest.mark.parametrize(("dim", "shape"), [(0, (3, 2)), (1, (3, 7))])
+def test_an_index_that_is_narrower_than_what_it_reads(dim: int, shape: tuple[int, int]):
+    (x,) = drawn((5, 4))
+    index = (torch.arange(shape[0] * shape[1], device=DEVICE).reshape(shape) * 3) % x.shape[dim]
+    function = lambda x, i: x.gather(dim, i) ** 2  # noqa: E731
+    check(nl.compile(nl.from_torch(function, x.detach(), index)).with_gradients(), function, (x, index))
+
+
 def test_what_has_no_gradient():
     x = torch.zeros(4, dtype=torch.int32, device=DEVICE)
     with pytest.raises(DefinitionError, match=r"has no float input(.|\n)*call its kernel"):

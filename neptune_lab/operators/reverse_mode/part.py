@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from neptune_lab.loop_ir.names import unique
-from neptune_lab.loop_ir.nodes import Const, Expr, Op, Var, substitute
+from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, Var, substitute, variables, walk
 from neptune_lab.operators.reverse_mode.derivatives import Arithmetic
 from neptune_lab.operators.reverse_mode.stages import Axis
 from neptune_lab.operators.reverse_mode.transpose import transposed
@@ -74,12 +75,23 @@ def placed(target: Sequence[Axis], index: Sequence[Expr], axes: Sequence[Axis], 
         new = unique(name, own | {axis for axis, _ in free}, "_")
         names[name] = Var(new)
         free.append((new, extent))
-    if found.conditions:
-        condition = found.conditions[0]
-        for other in found.conditions[1:]:
-            condition = Op("and", (condition, other))
-        value = Op("select", (condition, value, a.number(0)))
+    for conditions in _guards(found.conditions):
+        value = Op("select", (_all(conditions), value, a.number(0)))
     return Part(substitute(value, names), tuple(free))
+
+
+def _guards(conditions: Sequence[Expr]) -> list[list[Expr]]:
+    """The conditions in groups, the innermost first: one that reads an element where others hold is inside of these."""
+    reads = [c for c in conditions if any(isinstance(e, Load) for e in walk(c))]
+    others = [c for c in conditions if c not in reads]
+    if any(variables(c) & variables(r) for c in others for r in reads):
+        return [reads, others]
+    return [list(conditions)] if conditions else []
+
+
+def _all(conditions: Sequence[Expr]) -> Expr:
+    """Whether all conditions hold."""
+    return reduce(lambda a, b: Op("and", (a, b)), conditions)
 
 
 __all__ = ["Part", "apart", "placed"]
