@@ -19,7 +19,7 @@ from neptune_lab.htile_to_triton import EmittedModule
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates import TEMPLATES
-from neptune_lab.operators.index_limits import check_indices
+from neptune_lab.operators.index_limits import IndexLimits, check_indices
 from neptune_lab.pipeline import record
 from neptune_lab.pipeline.captured_inputs import CapturedInputs
 from neptune_lab.pipeline.exceptions import exceptions_met
@@ -193,8 +193,8 @@ class Kernel:
             fits = True
         if self.other_sizes is not None and not fits:
             return self.other_sizes.kernel(tensors)(*tensors)
-        if self.operator.index_limits and self.operator.family is None:
-            check_indices(self.operator.index_limits, tensors)
+        if self._limits:
+            check_indices(self._limits, tensors)
         return self._loaded(*self._captured.appended(tensors))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Kernel:
@@ -206,6 +206,11 @@ class Kernel:
             f"the kernel {self.operator.name} cannot be pickled",
             help="kernel.export(path) writes it to a file of its own; in another process, compile the operator again",
         )
+
+    @cached_property
+    def _limits(self) -> tuple[IndexLimits, ...]:
+        """What integers a call on the CPU may give; nothing for sizes with names, since a limit is one size's."""
+        return self.operator.index_limits if self.operator.family is None else ()
 
     def _fits(self, tensors: Sequence[Any]) -> bool:
         """Whether the first tensors have sizes of this kernel, or are for its own checks to refuse."""
@@ -319,11 +324,19 @@ class Kernel:
             new tensors.
 
         Raises:
-            LaunchError: `name` is no identifier, or another kernel has it.
+            LaunchError: `name` is no name of an operator, or another kernel has it.
         """
         from neptune_lab.runtime.torch_op import torch_op
 
-        return torch_op(self._loaded, name)
+        if not self._limits:
+            return torch_op(self._loaded, name)
+
+        def launch(*tensors: Any) -> Any:
+            check_indices(self._limits, tensors)
+            return self._loaded(*tensors)
+
+        taken = str([(limit.place, limit.low, limit.high, limit.besides) for limit in self._limits])
+        return torch_op(self._loaded, name, launch, besides=taken)
 
     def with_gradients(self) -> Callable[..., Any]:
         """The kernel's operator as a function of torch tensors that gives gradients, also under torch.compile.

@@ -85,7 +85,7 @@ class Differentiable:
         if self._forward is None:
             launch = of_any_strides(self.forward)
             autograd = self.backward, self.keep
-            op = torch_op(self.forward, launch=launch, autograd=autograd, derivative=self.derivative)
+            op = torch_op(self.forward, launch=launch, autograd=autograd, besides=self.derivative)
             self._forward = launch, op
         return self._forward
 

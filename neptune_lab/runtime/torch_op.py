@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import keyword
 import threading
 from collections.abc import Callable
 from functools import lru_cache
@@ -35,7 +36,7 @@ def torch_op(
     name: str | None = None,
     launch: Callable[..., Any] | None = None,
     autograd: Autograd | None = None,
-    derivative: str = "",
+    besides: str = "",
 ) -> OpOverload:
     """Registers `kernel` as torch.ops.neptune_lab.<name>; registering it again returns the same operator.
 
@@ -48,18 +49,24 @@ def torch_op(
         launch: what the operator calls; None: the kernel.  The first one that is registered under a name stays.
         autograd: what torch calls for gradients; None: the operator has no backward.  An operator with it has another
             name.
-        derivative: text that tells its backward pass from others: functions with the same kernel may differ in it
-            (relu and maximum at 0).
+        besides: text that tells it from other operators with the same kernel, which may differ in the backward pass
+            (relu and maximum at 0) and in the integers that they take.
 
     Raises:
-        LaunchError: `name` is no identifier, or another kernel has it.
+        LaunchError: `name` is no name of an operator, or another kernel has it.
     """
-    digest = _digest(kernel.spec, derivative)
+    digest = _digest(kernel.spec, besides)
     if name is None:
         name = f"{kernel.spec.entry}_{digest[:16]}{'_with_gradients' if autograd else ''}"
     if not isinstance(name, str) or not name.isidentifier():
         raise LaunchError(
             f"name={shown(name)}: expected a Python identifier, for torch.ops.{NAMESPACE}.<name>",
+            help="such as name='my_attention'",
+        )
+    if not _may_name_an_operator(name):
+        raise LaunchError(
+            f"name={shown(name)}: torch takes no keyword, no letters other than a to z, and no attribute of "
+            f"torch.ops.{NAMESPACE} as the name of an operator",
             help="such as name='my_attention'",
         )
     with _registering:
@@ -73,9 +80,18 @@ def torch_op(
     return op
 
 
+def _may_name_an_operator(name: str) -> bool:
+    """Whether torch can declare an operator of this identifier, and find it as an attribute."""
+    import torch
+
+    own = vars(getattr(torch.ops, NAMESPACE))  # operators that were used, and attributes of the namespace itself
+    free = name in _registered or not (name in own or name.startswith("__"))
+    return free and name.isascii() and not keyword.iskeyword(name) and name != "NoneType"
+
+
 @lru_cache(1024)
-def _digest(spec: KernelSpec, derivative: str) -> str:
-    return hashlib.sha256(f"{spec!r}{derivative}".encode()).hexdigest()
+def _digest(spec: KernelSpec, besides: str) -> str:
+    return hashlib.sha256(f"{spec!r}{besides}".encode()).hexdigest()
 
 
 def _empty(spec: TensorSpec, shape: tuple[int, ...], device: Any) -> Tensor:

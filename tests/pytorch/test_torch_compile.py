@@ -59,6 +59,19 @@ def test_an_operator_for_each_kernel(kernel):
         other.as_torch_op("my_attention")
     with pytest.raises(LaunchError, match="name='my attention': expected a Python identifier"):
         kernel.as_torch_op("my attention")
+    for name in ("for", "None", "NoneType", "éa", "name", "_dir", "__init__", "yield"):
+        with pytest.raises(LaunchError, match=f"name='{name}': torch takes no keyword"):
+            kernel.as_torch_op(name)
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU nothing is checked")
+def test_an_operator_refuses_the_indices_that_its_kernel_refuses():
+    op = nl.from_torch(lambda w, i: torch.nn.functional.embedding(i, w), torch.randn(5, 8), torch.tensor([0, 1, 4]))
+    taken, w = nl.compile(op).as_torch_op(), torch.randn(5, 8)
+    assert torch.equal(taken(w, torch.tensor([4, 0, 2])), w[[4, 0, 2]])
+    for wrong in (5, -1):
+        with pytest.raises(LaunchError, match=f"argument i holds {wrong}; expected integers from 0 to 4"):
+            taken(w, torch.tensor([0, 1, wrong]))
 
 
 def test_torch_finds_nothing_wrong_with_it(kernel):
