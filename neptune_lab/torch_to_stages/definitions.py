@@ -21,16 +21,23 @@ def _negative(x: Tensor) -> Tensor:
     return (x < 0) | (1.0 / x < 0) if x.is_floating_point() else x < 0
 
 
+def _as_float(x: Tensor, other: Tensor) -> Tensor:
+    """x in the dtype that torch promotes both numbers to, a float."""
+    dtype = torch.result_type(x, other)
+    return x.to(dtype) if dtype.is_floating_point else x * 1.0
+
+
 def _copysign(x: Tensor, y: Tensor | float) -> Tensor:
-    size = (x * 1.0).abs()
     if not isinstance(y, Tensor):
+        size = (x * 1.0).abs()
         return -size if math.copysign(1.0, y) < 0 else size
-    return torch.where(_negative(y), -size, size).to(torch.result_type(size, y))
+    size = _as_float(x, y).abs()
+    return torch.where(_negative(y), -size, size)
 
 
 def _atan2(y: Tensor, x: Tensor) -> Tensor:
     """The angle of (x, y), by the quotient that is at most 1; (0, 0) has the angle 0 or pi, and no gradient."""
-    y, x = y * 1.0, x * 1.0
+    y, x = _as_float(y, x), _as_float(x, y)
     steep, nowhere = y.abs() > x.abs(), (x == 0) & (y == 0)
     above, below = torch.where(steep, x, y), torch.where(steep, y, x)
     both = x.isinf() & y.isinf()
@@ -119,6 +126,7 @@ def _index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
 
 
 def _index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    index = torch.where(index < 0, index + x.shape[dim], index)
     shape = [index.numel() if d == dim % x.ndim else n for d, n in enumerate(x.shape)]
     return x.scatter(dim, _along(index, dim, x.new_empty(shape)), value)
 

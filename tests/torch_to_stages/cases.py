@@ -440,7 +440,7 @@ torch.nn.functional.adaptive_max_pool1d(t, 2)
 v.repeat_interleave(2) * 2
 q[torch.tensor([0, 1]), :, torch.tensor([0, 1])] + 1
 x.index_copy(0, i[:2] * 0 + torch.arange(2), y[:2] * 2)
-x.index_fill(1, torch.tensor([0, 2]), -1.0) + 1
+x.index_fill(1, torch.tensor([0, -2]), -1.0) + 1
 m < o
 (n & 6) + (n | 4) - (n ^ 1) + (~n & n)
 n // -3 + n % -3 - n // (n * n + 1)

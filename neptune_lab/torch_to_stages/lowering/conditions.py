@@ -78,7 +78,7 @@ def logic(ctx: Context, a: Operand, b: Operand) -> Value:
 
 
 def _bits(ctx: Context, kind: str, a: Operand, b: Operand) -> Value:
-    """Bits of integers; a & (2**n - 1) as the remainder of a division by 2**n, which has bounds, if its dtype has 2**n."""
+    """Bits of integers; a & (2**n - 1) as the remainder of a division by 2**n, if the dtype has that: it has bounds."""
     a, b = (b, a) if isinstance(b, Value) else (a, b)
     largest = min(2**_SHIFTS, torch.iinfo(getattr(torch, ctx.dtype)).max)
     if kind == "and" and not isinstance(b, Value) and 0 < b < largest and not int(b) & (int(b) + 1):
