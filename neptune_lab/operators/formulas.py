@@ -47,6 +47,12 @@ def _grown(size: Term, small: Term) -> Term:
     return ("select", ("gt", size, 1e8), ("add", ("log", size), math.log(2)), _log_beyond_one(small))
 
 
+def _half_exp(half: float) -> Term:
+    """exp(x) / 2 for 0.5 and exp(-x) / 2 for -0.5, as a square: exp(x) overflows where its half is finite."""
+    root: Term = ("exp", ("mul", "x", half))
+    return ("mul", ("mul", 0.5, root), root)
+
+
 # |x|, whose derivative at 0 is 1 and not 0: that of an odd function of x by `_odd` is the slope on the right.
 _SIZE: Term = ("select", ("lt", "x", 0.0), ("neg", "x"), "x")
 _ROOT: Term = ("sqrt", ("add", ("mul", "x", "x"), 1.0))
@@ -74,13 +80,8 @@ FORMULAS: dict[str, Term] = {
     "log_sigmoid": ("sub", ("min", "x", 0.0), log1p(("exp", ("neg", ("abs", "x"))))),
     "log1p": log1p("x"),
     "expm1": expm1("x"),
-    "cosh": ("div", ("add", ("exp", "x"), ("exp", ("neg", "x"))), 2.0),
-    "sinh": (
-        "select",
-        ("gt", ("abs", "x"), 1.0),
-        ("div", ("sub", ("exp", "x"), ("exp", ("neg", "x"))), 2.0),
-        _SMALL_SINH,
-    ),
+    "cosh": ("add", _half_exp(0.5), _half_exp(-0.5)),
+    "sinh": ("select", ("gt", ("abs", "x"), 1.0), ("sub", _half_exp(0.5), _half_exp(-0.5)), _SMALL_SINH),
     "asin": ("atan", ("div", "x", ("sqrt", ("mul", ("sub", 1.0, "x"), ("add", 1.0, "x"))))),
     "acos": ("mul", 2.0, ("atan", ("sqrt", ("div", ("sub", 1.0, "x"), ("add", 1.0, "x"))))),
     "asinh": _odd(_grown(_SIZE, ("add", _SIZE, ("div", ("mul", "x", "x"), ("add", 1.0, _ROOT))))),
