@@ -118,6 +118,20 @@ class Operator:
                     help="choose smaller sizes",
                 )
 
+    def __copy__(self) -> Operator:
+        """The operator itself, which never changes."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Operator:
+        """The operator itself, which never changes: what holds it can be copied."""
+        return self
+
+    def __reduce__(self) -> Any:
+        raise DefinitionError(
+            f"the operator {self.name} cannot be pickled, since it holds functions",
+            help="make it again in the other process; nl.compile(op).export(path) writes its kernel to a file",
+        )
+
     @cached_property
     def program(self) -> Program:
         """The definition as a loop-scalar program, a block a stage."""

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import neptune_lab as nl
-from neptune_lab.errors import LaunchError, ScheduleError
+from neptune_lab.errors import DefinitionError, LaunchError, ScheduleError
 from neptune_lab.htile.nodes import Dot, Elementwise, For, Store
 from neptune_lab.htile.walk import reads, stores, subexpressions
 from neptune_lab.operators import attention, softmax
@@ -158,6 +158,11 @@ def test_models_that_hold_kernels_are_copied_and_kernels_are_not_pickled():
     assert copy.deepcopy({"kernel": kernel})["kernel"] is kernel
     with pytest.raises(LaunchError, match=r"cannot be pickled(.|\n)*kernel.export"):
         pickle.dumps(kernel)
+    op = kernel.operator
+    assert copy.deepcopy([op])[0] is copy.copy(op) is op
+    for holder in (op, nl.Schedule(op)):
+        with pytest.raises(DefinitionError, match="softmax_figure1 cannot be pickled, since it holds functions"):
+            pickle.dumps(holder)
 
 
 def test_vmap_of_a_kernel_is_refused():
