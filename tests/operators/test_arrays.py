@@ -99,7 +99,7 @@ def test_refusals(value, message: str):
         lambda h, q, kv: TABLE[:, :2][h, q % 3, 0],
         lambda h, q, kv: TABLE[:, 1:][h, q % 3, 0],
         lambda h, q, kv: TABLE[:, 1:][h, -(q % 3) - 1, 0],
-        lambda h, q, kv: TABLE.flatten()[(q * 17 + kv) % 61],
+        lambda h, q, kv: TABLE.flatten()[(q * 20 + kv) % 61],
         lambda h, q, kv: TABLE[:2].view(6, 5)[(q % 3) * 3, 0],
     ],
 )
