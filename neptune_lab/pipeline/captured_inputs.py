@@ -1,9 +1,13 @@
-"""The inputs of an operator that a mod or a traced function captured: a call may leave them out."""
+"""The inputs of a call in the operator's order: some may be given by name, and captured ones left out."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from neptune_lab.errors import LaunchError
+from neptune_lab.loop_ir.tree import nearest
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
@@ -19,6 +23,35 @@ class CapturedInputs:
 
     operator: Operator
     _on: dict[Any, tuple[Any, ...]] = field(default_factory=dict)
+
+    def in_order(self, tensors: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The tensors of a call in the operator's order; the captured ones stay out if none of them is given.
+
+        Args:
+            tensors: the first inputs.
+            named: others by their names.
+
+        Raises:
+            LaunchError: an input is not given or given twice, or there is none of that name.
+        """
+        op, names = self.operator, [t.name for t in self.operator.inputs]
+        placed = names[: len(tensors)]
+        for name in named:
+            if name not in names:
+                raise LaunchError(f"{op.name} has no input {name!r}", help=nearest(name, names, "inputs"))
+            if name in placed:
+                raise LaunchError(
+                    f"{op.name} got {name} twice: as argument {names.index(name) + 1} and by its name",
+                    help=f"the inputs in order: {', '.join(names)}",
+                )
+        without = () if any(name in named for name in op.captured) else op.captured
+        wanted = [name for name in names[len(tensors) :] if name not in without]
+        missing = [name for name in wanted if name not in named]
+        if missing:
+            raise LaunchError(
+                f"{op.name} got no {', '.join(missing)}", help=f"give each of its inputs: {', '.join(names)}"
+            )
+        return (*tensors, *(named[name] for name in wanted))
 
     def appended(self, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
         """The tensors of a call, followed by the captured ones if the call left these out.

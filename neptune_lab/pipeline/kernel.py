@@ -173,20 +173,23 @@ class Kernel:
         multiples = [sizes.multiple_of(step) or ("", 0) for step in tensor.steps]
         return replace(found, shape=tensor.shape, strides=tensor.strides, steps=tuple(name for name, _ in multiples))
 
-    def __call__(self, *tensors: Any) -> Any:
+    def __call__(self, /, *tensors: Any, **named: Any) -> Any:
         """Launches on CUDA tensors, or in Triton's interpreter if there is no GPU.
 
         Args:
             tensors: the operator's inputs, in order; of an operator from `from_torch` also of other sizes, for which
                 kernels are compiled. Those that a mod captured may be omitted: then their values at the time of the
                 definition are used, copied once to the first tensor's device.
+            named: the inputs after these by their names, in any order.
 
         Returns:
             The output as a new tensor, or a tuple of them if the operator has several, in its shapes and dtypes.
 
         Raises:
-            LaunchError: wrong number, shape, dtype, device or contiguity of an argument.
+            LaunchError: wrong number, name, shape, dtype, device or contiguity of an argument.
         """
+        if named:
+            tensors = self._captured.in_order(tensors, named)
         try:
             fits = self.other_sizes is None or self._fits(tensors)
         except RuntimeError:  # a nested tensor, which has no shape, is for the kernel's own checks to refuse

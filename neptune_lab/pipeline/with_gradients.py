@@ -85,7 +85,9 @@ def with_gradients(op: Operator) -> Callable[..., Any]:
     kernel = differentiable(op, _kernel, _kernel)
     captured, expected = CapturedInputs(op), len(op.inputs)
 
-    def call(*tensors: Any) -> Any:
+    def call(*tensors: Any, **named: Any) -> Any:
+        if named:
+            tensors = captured.in_order(tensors, named)
         refuse_transforms(*tensors)
         if len(tensors) != expected:
             tensors = captured.appended(tensors)

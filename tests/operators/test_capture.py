@@ -241,6 +241,16 @@ def test_kernels_supply_captured_tensors_and_take_others() -> None:
     assert not torch.allclose(own, other)
     with pytest.raises(LaunchError, match=r"got 2 arguments; expected 4: q, k, v, slopes"):
         kernel(q, k)
+    torch.testing.assert_close(own, kernel(q, v=v, k=k))
+    torch.testing.assert_close(other, kernel(q, k, slopes=-slopes.to(device), v=v))
+    for call, said in (
+        (lambda: kernel(q, keys=k, v=v), r"has no input 'keys'\n.*the inputs: q, k, v, slopes"),
+        (lambda: kernel(q, k, v, slope=slopes), r"has no input 'slope'\n.*did you mean 'slopes'"),
+        (lambda: kernel(q, k, q=q), r"got q twice: as argument 1 and by its name\n.*q, k, v, slopes"),
+        (lambda: kernel(q, v=v), r"got no k\n"),
+    ):
+        with pytest.raises(LaunchError, match=said):
+            call()
 
 
 # -- live captures ---------------------------------------------------------------------------------------------------

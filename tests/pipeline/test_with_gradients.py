@@ -65,6 +65,7 @@ def test_plain_pytorch_and_a_whole_graph():
     inputs = drawn((6, 8), (8, 5), (8, 5))
     function = nl.compile(nl.from_torch(gated, *(t.detach() for t in inputs))).with_gradients()
     check(function, gated, inputs)
+    assert torch.equal(function(inputs[0], u=inputs[2], w=inputs[1]), function(*inputs))
     check(
         torch.compile(lambda *t: function(*t) * 2, fullgraph=True, backend="aot_eager"),
         lambda *t: gated(*t) * 2,
