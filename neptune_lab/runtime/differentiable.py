@@ -167,7 +167,7 @@ class Differentiable:
             if cotangent >= 0 and grad is None:
                 grad = torch.zeros_like(saved[tensor], memory_format=torch.contiguous_format)
             given.append(saved[tensor] if grad is None else grad)
-        plain = not (torch.is_grad_enabled() or torch.compiler.is_compiling()) and _is_plain(given)
+        plain = not (torch.is_grad_enabled() or torch.compiler.is_compiling()) and _is_plain(given, grads)
         found = backward.launch(*given) if plain else backward.op(*given)
         listed = found if isinstance(found, tuple | list) else (found,)
         every = zip(backward.places, needed, saved, strict=False)
@@ -227,12 +227,18 @@ def _passes(kernel: Differentiable) -> type[torch.autograd.Function]:
     return Passes
 
 
-def _is_plain(tensors: Sequence[Any]) -> bool:
-    """Whether these are tensors that a kernel can be launched on, and nothing but the kernel has to see the launch."""
+def _is_plain(tensors: Sequence[Any], cotangents: Sequence[Any] | None = None) -> bool:
+    """Whether these are tensors that a kernel can be launched on, and nothing but the kernel has to see the launch.
+
+    Args:
+        tensors: what the kernel takes.
+        cotangents: those among them that may be batches of `is_grads_batched=True`, or None in their place; None: all.
+    """
     for tensor in tensors:
         if type(tensor) is not _Tensor and type(tensor) is not torch.nn.Parameter:
             return False
-        if _functorch.is_legacy_batchedtensor(tensor):  # (`is_grads_batched=True`)
+    for tensor in tensors if cotangents is None else cotangents:  # (no attribute of the type tells)
+        if tensor is not None and _functorch.is_legacy_batchedtensor(tensor):
             return False
     return not (
         _modes()

@@ -236,6 +236,7 @@ KINKS = {
     "fmax": lambda x: torch.fmax(x, x.flip(1)) + torch.fmin(x, x.new_ones(())),
     "max_pool": lambda x: F.max_pool1d(x, 2, 1),
     "sinc": lambda x: torch.sinc(x / 4),
+    "times zero": lambda x: (x * 0).sum(-1, keepdim=True) + x * 0 + x,
 }
 AT_KINKS = torch.tensor([[0.0, 1.0, -1.0, 3.0, -3.0, 6.0, 2.0, -0.5], [0.0] * 8, [1.0] * 8])
 

@@ -297,7 +297,8 @@ class Reverse:
         number, slope = apart(slope, self.arithmetic)
         factor *= number
         term = self.arithmetic.mul(outer, slope)
-        assert term is not None
+        if term is None:  # (a slope that is the number 0, as of `x * 0`)
+            return
         axes = (*stage.axes, *stage.folded)
         extents = dict(axes)
         target = self._axes_of(read.buffer)
