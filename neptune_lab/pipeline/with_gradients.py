@@ -83,6 +83,7 @@ def with_gradients(op: Operator) -> Callable[..., Any]:
     from neptune_lab.runtime.differentiable import refuse_transforms
 
     kernel = differentiable(op, _kernel, _kernel)
+    _ = kernel.op  # the first call may be in a function that torch.compile traces, which could not define it
     captured, expected = CapturedInputs(op), len(op.inputs)
 
     def call(*tensors: Any, **named: Any) -> Any:
