@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -171,7 +171,7 @@ def _operator(
     buffers = {b.name: b for b in program.buffers}
     inputs = tuple(TensorSpec(n, buffers[n].shape, buffers[n].dtype) for n in program.inputs)
     held = {n: np.array(as_numpy(t), order="C").reshape(tuple(t.shape)) for n, t in made.held.items() if n in buffers}
-    _check_dtypes(inputs)
+    _check_dtypes(inputs, held)
     kept = [b.name for b in blocks(program)]
     lines = {n: stages.lines[n] for n in kept if n in stages.lines}
     own = inputs[: len(inputs) - len(held)]
@@ -194,13 +194,18 @@ def _operator(
     )
 
 
-def _check_dtypes(inputs: Sequence[TensorSpec]) -> None:
+def _check_dtypes(inputs: Sequence[TensorSpec], held: Collection[str]) -> None:
+    """Raise DefinitionError for an argument, or a tensor that the function holds, that kernels do not read."""
     for tensor in inputs:
-        if tensor.dtype not in _READ:
-            raise DefinitionError(
-                f"the input {tensor.name!r} has dtype {tensor.dtype}; expected {', '.join(_READ)}",
-                help="convert it before: nl.from_torch(f, x.int()), and call the kernel with x.int()",
-            )
+        if tensor.dtype in _READ:
+            continue
+        if tensor.name in held:
+            what = f"a parameter, or a tensor from outside of the function, of shape {tensor.shape}"
+            help = "convert it before nl.from_torch, such as mask = mask.int()"
+        else:
+            what = f"the input {tensor.name!r}"
+            help = "convert it before: nl.from_torch(f, x.int()), and call the kernel with x.int()"
+        raise DefinitionError(f"{what} has dtype {tensor.dtype}; expected {', '.join(_READ)}", help=help)
 
 
 def _random(rng: np.random.Generator, spec: TensorSpec, program: Program) -> np.ndarray:
