@@ -362,7 +362,8 @@ def _ties(name: str, captures: Captures, sizes: AttentionSizes, formats: Formats
                     captured=placeholders,
                     wide=wide,
                 )
-                term = find_block(captures.within(from_te(name, *one)), "score")[1].body.value
+                # (not `captures.within`: indices do not count, and a condition around this part may keep one inside)
+                term = find_block(from_te(name, *one), "score")[1].body.value
                 found.append({without_indices(term.arg if isinstance(term, Cast) else term): part})
     return {"score": merged(found)}
 

@@ -63,3 +63,18 @@ def test_limits_of_arrays_and_beside_positions_of_64_bits():
     scores = (q @ k.mT / 4).double() + x.clamp(max=1.0) + torch.relu(x) + 3 * x.clamp(min=0)
     (expected,) = torch.autograd.grad((scores.softmax(-1) @ v.double()).square().sum(), x)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_limits_beside_an_index_that_only_a_condition_keeps_inside():
+    table = torch.zeros(3, device=DEVICE).requires_grad_()
+
+    def score_mod(score, b, h, q, kv):
+        at = 4 - (kv - 4).abs()
+        return torch.where(at < 3, torch.clamp(score * 0 + table[at], min=0), score)
+
+    q, k, v = tensors((1, 1, 9, 16), (1, 1, 9, 16))
+    (found,) = torch.autograd.grad(nl.attention(q, k, v, score_mod=score_mod).square().sum(), table)
+    at = 4 - (torch.arange(9, device=DEVICE) - 4).abs()
+    scores = torch.where(at < 3, table[at.clamp(max=2)].clamp(min=0), (q @ k.mT / 4).double())
+    (expected,) = torch.autograd.grad((scores.softmax(-1) @ v.double()).square().sum(), table)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
