@@ -31,6 +31,14 @@ def test_doublings_count_and_scales_do_not():
     assert distance(SIZES, {**SIZES, "dtype": "bfloat16"}) == 2
 
 
+def test_a_distance_is_the_same_in_whatever_order_sizes_are_compared():
+    """Else which of two records at equal distances is nearer would differ from process to process."""
+    for k in range(2, 22):
+        sizes = {f"n{n}": 100 + 7 * n + k for n in range(9)}
+        exact = math.fsum(math.log2(size / 64) for size in sizes.values())
+        assert distance(sizes, dict.fromkeys(sizes, 64)) == exact
+
+
 @pytest.mark.parametrize("other", [{"q_len": 1}, {"causal": True}, {"dtype": 3, "window": 64}], ids=str)
 def test_what_is_no_matter_of_size(other):
     assert distance(SIZES, {**SIZES, **other}) == math.inf
