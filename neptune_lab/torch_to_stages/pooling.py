@@ -121,14 +121,14 @@ class _Parts:
     def of(self, x: Tensor, fill: float) -> Tensor:
         """As `_Windows.of`."""
         rank, first = len(self.sizes), x.ndim - len(self.sizes)
-        if all(n % count == 0 for n, count in zip(self.sizes, self.counts, strict=True)):
+        if all(count and n % count == 0 for n, count in zip(self.sizes, self.counts, strict=True)):
             kernel = [n // count for n, count in zip(self.sizes, self.counts, strict=True)]
             return _Windows(self.sizes, kernel, kernel, [0] * rank, [1] * rank).of(x, fill)
         inside = torch.ones((), dtype=torch.bool, device=x.device)
         for n, (size, count) in enumerate(zip(self.sizes, self.counts, strict=True)):
             part = torch.arange(count, device=x.device)[:, None]
             start, end = part * size // count, ((part + 1) * size + count - 1) // count
-            position = start + torch.arange(-(-size // count) + 1, device=x.device)
+            position = start + torch.arange(-(-size // max(count, 1)) + 1, device=x.device)
             x = x[(*[slice(None)] * (first + n), position.clamp(max=size - 1))].movedim(first + n + 1, -1)
             shape = [1] * (2 * rank)
             shape[n], shape[rank + n] = count, position.shape[1]

@@ -8,6 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import neptune_lab as nl
+from neptune_lab.errors import DefinitionError
 from neptune_lab.torch_to_stages.definitions import DEFINITIONS
 from neptune_lab.torch_to_stages.pooling import POOLING
 
@@ -58,3 +60,8 @@ def test_adaptive_windows_are_those_of_pytorch(size: int):
         strict=True,
     ):
         torch.testing.assert_close(a, b)
+
+
+def test_an_adaptive_pooling_to_no_elements_is_refused_for_that():
+    with pytest.raises(DefinitionError, match="without elements"):
+        nl.from_torch(lambda x: F.adaptive_avg_pool2d(x, (0, 2)), torch.ones(1, 2, 4, 4))
