@@ -200,6 +200,14 @@ class Kernel:
             check_indices(self._limits, tensors)
         return self._loaded(*self._captured.appended(tensors))
 
+    def check_indices(self, tensors: Sequence[Any]) -> None:
+        """Raise LaunchError for a position or a label out of range, if it is in the memory of the CPU.
+
+        Args:
+            tensors: the operator's inputs, in order.
+        """
+        check_indices(self._limits, tensors)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Kernel:
         """The kernel itself, which never changes: a model that holds it can be copied."""
         return self

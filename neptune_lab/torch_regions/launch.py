@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -41,13 +41,19 @@ class RegionLaunch:
         kernel: the loaded kernel.
         module: the region as a graph of ATen operations.
         wait: returns when the kernel is compiled, which was begun before; None: the first launch compiles it.
+        check_indices: raises LaunchError for positions and labels that the region does not have; a call with such runs
+            the graph, whose operations raise PyTorch's own error.
     """
 
     def __init__(
-        self, kernel: LoadedKernel, module: torch.fx.GraphModule, wait: Callable[[], None] | None = None
+        self,
+        kernel: LoadedKernel,
+        module: torch.fx.GraphModule,
+        wait: Callable[[], None] | None = None,
+        check_indices: Callable[[Sequence[torch.Tensor]], None] = lambda tensors: None,
     ) -> None:
         self.kernel, self.module = kernel, module
-        self.wait = wait
+        self.wait, self.check_indices = wait, check_indices
         self.refusal = ""
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
@@ -55,7 +61,7 @@ class RegionLaunch:
         if self.wait is not None:
             self.wait()
             self.wait = None
-        if not self.refusal:
+        if not self.refusal and self._fit(tensors):
             specs = self.kernel.spec.inputs
             try:
                 return self.kernel(*(t.contiguous().view(s.shape) for t, s in zip(tensors, specs, strict=True)))
@@ -64,6 +70,14 @@ class RegionLaunch:
                 _log.warning("a region runs in torch: %s", self.refusal)
         made = [t.clone(memory_format=torch.contiguous_format) for t in self.module(*tensors)]
         return tuple(made) if len(made) > 1 else made[0]
+
+    def _fit(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether the kernel reads what the region's operations would."""
+        try:
+            self.check_indices(tensors)
+        except LaunchError:
+            return False
+        return True
 
 
 def operators_of(regions: Iterable[Region], values: Iterable[Any]) -> dict[Region, Callable[..., Any]]:
@@ -99,4 +113,4 @@ def operator_of(region: Region, wait: Callable[[], None] | None = None) -> Calla
         return sized_operator(region.sizes)
     kernel = load(region.kernel.spec)
     name = f"region_{region.extract.key[:16]}_{region.operator.name}"
-    return torch_op(kernel, name, RegionLaunch(kernel, region.extract.module, wait))
+    return torch_op(kernel, name, RegionLaunch(kernel, region.extract.module, wait, region.kernel.check_indices))

@@ -405,3 +405,19 @@ def test_the_backend_is_found_by_its_name():
     from torch._dynamo.backends.registry import lookup_backend
 
     assert lookup_backend("neptune_lab") is backend
+
+
+def test_an_index_out_of_range_on_the_cpu_raises_what_torch_raises():
+    def losses(x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(x, labels, reduction="none")
+
+    (found,) = compared(losses, X, torch.tensor([0, 31, 2, 1]))
+    assert found.regions
+    compiled = torch.compile(losses, backend=backend)
+    for labels, fits in (([0, 31, 2, 1], True), ([0, 32, 2, 1], False), ([0, -100, 2, 1], True)):
+        inputs = X, torch.tensor(labels)
+        if fits:
+            torch.testing.assert_close(compiled(*inputs), losses(*inputs))
+        else:
+            with pytest.raises(IndexError, match="Target 32 is out of bounds"):
+                compiled(*inputs)
