@@ -293,7 +293,7 @@ def refused(call):
 
 with time_limit(0.5):
     print(refused(lambda: solve("sum", "(c + r)**300", "r")))
-    print(text(solve("sum", "exp(c - r)", "r").h))
+print(text(solve("sum", "exp(c - r)", "r").h))
 stop, began = threading.Event(), time.monotonic()
 stop.is_set = lambda: time.monotonic() > began + 0.5
 with time_limit(1e9, stop):
