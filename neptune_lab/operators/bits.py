@@ -67,10 +67,7 @@ def bits(name: str, a: Any, b: Any) -> Scalar:
         a, b = b, a
     mask = _value(b)
     if name == "and" and isinstance(mask, NUMBERS):
-        largest = _LARGEST_REMAINDER
-        if narrow := narrow_of((a,)):  # (the divisor has this dtype)
-            width, signed = NARROW[narrow]
-            largest = width - 2 if signed else width - 1
+        largest = _largest_power(a)
         for kept, cleared in ((int(mask), False), (-int(mask) - 1, True)):
             if _is_run(kept, largest):
                 return _apply("sub", a, _run(a, kept)) if cleared else _run(a, kept)
@@ -90,6 +87,15 @@ def _as_integer(x: Any, operation: str, kinds: tuple[str, ...]) -> Any:
     if kind == "int":
         return x
     return Scalar(convert(x.value, "int32")) if isinstance(x, Scalar) else int(x)
+
+
+def _largest_power(x: Any) -> int:
+    """The largest n of the divisors 2**n that the dtype of x holds, which a number beside x has."""
+    narrow = narrow_of((x,))
+    if not narrow:
+        return _LARGEST_REMAINDER
+    width, signed = NARROW[narrow]
+    return width - 2 if signed else width - 1
 
 
 def _is_run(mask: int, bits: int) -> bool:
@@ -149,7 +155,7 @@ def shift(x: Any, by: Any, right: bool = False) -> Scalar:
 def _shifted(x: Any, by: int, right: bool) -> Scalar:
     """A shift by a constant: a quotient or a product, whose bounds are known, where a power of two fits."""
     if right:
-        if 0 <= by <= _LARGEST_REMAINDER:
+        if 0 <= by <= _largest_power(x):
             return _apply("floordiv", x, 2**by)
         width = 32 if _is_narrow(x) else 64
         return _apply("shr", x, by if 0 <= by < width else width - 1)

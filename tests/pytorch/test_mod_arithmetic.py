@@ -49,6 +49,7 @@ def same(score_mod=None, mask_mod=None) -> None:
         lambda b, h, q, kv: (TINY[kv] + BYTES[q]) * 100 + SHORT[kv] >= 0,
         lambda b, h, q, kv: -TINY[kv] + q > 3,
         lambda b, h, q, kv: ((TINY[kv] & 127) > 60) ^ ((TINY[q] & -128) == 0),
+        lambda b, h, q, kv: ((TINY[kv] >> 7) == 0) ^ ((SHORT[q] >> 20) == 0) ^ (BYTES[kv] >> 8 == q),
         lambda b, h, q, kv: ((BYTES[kv] & 255) > 128) ^ ((SHORT[q] & 0x7FFF) > 16000),
         lambda b, h, q, kv: (q >= kv) + (kv < 3),
         lambda b, h, q, kv: (q >= kv) * (kv >= 3),
