@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from neptune_lab.errors import MeasureError, NeptuneError
+from neptune_lab.operators import Operator
 from neptune_lab.pipeline import Choice, compile_choice
 from neptune_lab.records import Record, definition_of_operator, workload_key
 from neptune_lab.runtime import DeviceFacts, KernelSpec
@@ -20,7 +21,6 @@ from neptune_lab.runtime.task import Draw, Task
 
 if TYPE_CHECKING:
     from neptune_lab.loop_ir.nodes import Program
-    from neptune_lab.operators import Operator
     from neptune_lab.target import Target
 
 
@@ -110,10 +110,23 @@ def _not_here(*_: Any) -> Any:
     )
 
 
+class _Portable(Operator):
+    """An operator that holds no functions but those of this module, so it can be pickled."""
+
+    def __reduce__(self) -> Any:
+        return _portable_of, ({field.name: getattr(self, field.name) for field in fields(self)},)
+
+
+def _portable_of(values: dict[str, Any]) -> _Portable:
+    return _Portable(**values)
+
+
 def portable(op: Operator) -> Operator:
     """The operator with what compiling needs, for pickling: a program is plain data, the function that builds it is
     not."""
-    return replace(op, build=_Given(op.program), compute=_not_here, draw=_not_here)
+    kept = {field.name: getattr(op, field.name) for field in fields(op)}
+    plain = {"build": _Given(op.program), "compute": _not_here, "draw": _not_here, "ties": dict, "gradient_stops": None}
+    return _portable_of(kept | plain)
 
 
 def emit(op: Operator, candidate: Choice, target: Target | None = None) -> KernelSpec | str:

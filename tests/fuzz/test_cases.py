@@ -25,10 +25,9 @@ def test_no_random_gradient_is_wrong(first: int):
 
 
 @pytest.mark.parametrize(("kind", "met"), [("gluon", "kernel in Gluon"), ("few rows", "asked for together")])
-@pytest.mark.parametrize("first", [0, pytest.param(300, marks=pytest.mark.nightly)])
-def test_no_random_attention_of_other_kernels_is_wrong(kind: str, met: str, first: int):
+@pytest.mark.parametrize("cases", [range(600), pytest.param(range(600, 1800), marks=pytest.mark.nightly)], ids=str)
+def test_no_random_attention_of_other_kernels_is_wrong(kind: str, met: str, cases: range):
     """Kernels in Gluon, simulated, and those of few rows, whose first tiles are asked for together."""
-    cases = range(first, 300 if first == 0 else 1500)
     records = [run_one((n, SEED)) for n in cases if make(f"{SEED}:{n}")["kind"] == kind]
     failed = [f"{record['n']}: {record['detail']}" for record in records if record["verdict"] in FAILURES]
     assert not failed, "\n".join(failed)
