@@ -13,7 +13,7 @@ from neptune_lab.autotune.cost_model import Machine, predict_program
 from neptune_lab.bench import measured
 from neptune_lab.bench.command import SHIPPED
 from neptune_lab.loop_schedule.templates.common import finish
-from neptune_lab.loop_schedule.templates.config import DEFAULT
+from neptune_lab.loop_schedule.templates.config import TileConfig
 from neptune_lab.operators import Operator, norms
 from neptune_lab.pipeline import Choice, Kernel, compile_choice
 from neptune_lab.pipeline.facts import block_facts, work
@@ -85,7 +85,7 @@ def each_alone(operator: Operator, *, maps_apart: bool = True) -> Kernel:
     for block in block_facts(operator.program):
         if not (maps_apart or block.reduces or block.writes in operator.program.outputs):
             schedule.inline(block.name)
-    finish(schedule, {}, DEFAULT.matrix_unit, fuse_maps=False)
+    finish(schedule, {}, TileConfig().matrix_unit, fuse_maps=False)
     return nl.compile(schedule)
 
 
