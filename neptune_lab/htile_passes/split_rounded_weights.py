@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.rounded_weights import exact_keys, is_of_weights, remainder
-from neptune_lab.htile.walk import map_stores, rewrite_store, stores, with_body
+from neptune_lab.htile.walk import map_stores, rewrite_store, stores, values_by_tensor, with_body
+from neptune_lab.htile_passes.drop_dead_tiles import drop_dead_tiles
 from neptune_lab.htile_passes.rewrite import map_kernels, tile_pass
 
 
@@ -33,6 +36,7 @@ def split_rounded_weights(program: ir.Program) -> ir.Program:
 
     def split(kernel: ir.Kernel) -> ir.Kernel:
         weights = exponentials(kernel)
+        kernel = read_where_rounded(kernel, weights)
 
         def visit(expr: ir.TileExpr) -> ir.TileExpr:
             if not isinstance(expr, ir.Dot) or is_of_weights(expr.a) not in weights:
@@ -43,14 +47,44 @@ def split_rounded_weights(program: ir.Program) -> ir.Program:
 
         return with_body(kernel, map_stores(kernel.body, lambda store: rewrite_store(store, visit)))
 
-    return map_kernels(program, split)
+    return without_stored(map_kernels(program, split), program)
+
+
+def without_stored(rewritten: ir.Program, program: ir.Program) -> ir.Program:
+    """A program without the rounded weights that no product reads any longer; `program` is the one before."""
+    return program if rewritten is program else drop_dead_tiles(rewritten)
+
+
+def read_where_rounded(kernel: ir.Kernel, weights: frozenset[str]) -> ir.Kernel:
+    """Before => after, in a kernel of one tile, for weights w: `p = e4m3(w * 256); z = dot(p, v)` =>
+    `z = dot(e4m3(w * 256), v)`, where the weights before rounding are at hand.
+
+    Formal statement: `w` and `p` are stored once each, `p` outside of loops and so after all of `w`; a product reads
+    the region of `p` that was stored.  So `p` is `e4m3(w * 256)` there.
+    """
+    once = {name for name, values in values_by_tensor(stores(kernel.body)).items() if len(values) == 1}
+    rounded = {
+        stmt.target.tensor: stmt
+        for stmt in kernel.body
+        if isinstance(stmt, ir.Store)
+        and stmt.mask is None
+        and {stmt.target.tensor, is_of_weights(stmt.value)} <= once
+        and is_of_weights(stmt.value) in weights
+    }
+
+    def visit(expr: ir.TileExpr) -> ir.TileExpr:
+        if not isinstance(expr, ir.Dot) or not isinstance(expr.a, ir.Access):
+            return expr
+        stored = rounded.get(expr.a.tensor)
+        return expr if stored is None or stored.target.index != expr.a.index else replace(expr, a=stored.value)
+
+    body = map_stores(kernel.body, lambda store: rewrite_store(store, visit)) if rounded else kernel.body
+    return with_body(kernel, body)
 
 
 def exponentials(kernel: ir.Kernel) -> frozenset[str]:
     """The tiles whose every value is an exponential."""
-    values: dict[str, list[ir.TileExpr]] = {}
-    for store in stores(kernel.body):
-        values.setdefault(store.target.tensor, []).append(store.value)
+    values = values_by_tensor(stores(kernel.body))
     return frozenset(name for name, of_tile in values.items() if all(map(_is_exponential, of_tile)))
 
 
