@@ -14,7 +14,9 @@ from neptune_lab.htile.walk import evaluate
 Sample = Mapping[str, int]
 
 # Of a constant and a size.
-FOLDED: Mapping[str, Callable[[float, int], float]] = {"div_rn": operator.truediv, "mul": operator.mul}
+_OPERATIONS: Mapping[str, Callable[[float, int], float]] = {"div_rn": operator.truediv, "mul": operator.mul}
+# Literals above this, such as the largest float32, stand for themselves.
+_LARGE = 1e30
 
 
 def at(program: ir.Program, sample: Sample) -> ir.Program:
@@ -24,6 +26,17 @@ def at(program: ir.Program, sample: Sample) -> ir.Program:
         KeyError: `sample` lacks a size.
     """
     return AtSample(sample).program(program) if program.sizes else program
+
+
+def folded(op: str, constant: float, size: int) -> float:
+    """The literal of float32 that an operation of a constant and a size is at one sample."""
+    return _rounded(_OPERATIONS[op](constant, size))
+
+
+def _rounded(value: float) -> float:
+    """A literal of float32, to the 15 digits that algebra has of a number: what was simplified before and what is
+    computed at a sample may differ in the last bit of a double.  Numbers near the limits of float32 stay."""
+    return float(f"{value:.15g}") if abs(value) < _LARGE else value
 
 
 class AtSample:
@@ -60,10 +73,12 @@ class AtSample:
                 number = evaluate(value, self.sample)
                 return ir.Literal(float(number) if "float" in dtype else number, dtype)
             case ir.Elementwise(op=op, args=(ir.Literal(value=constant), ir.Cast(arg=ir.Scalar(value=value)))) if (
-                op in FOLDED and self.constant(value) and not isinstance(value, ir.Int)
+                op in _OPERATIONS and self.constant(value) and not isinstance(value, ir.Int)
             ):
                 assert isinstance(constant, int | float)
-                return ir.Literal(FOLDED[op](constant, evaluate(value, self.sample)), node.dtype)
+                return ir.Literal(folded(op, constant, evaluate(value, self.sample)), node.dtype)
+            case ir.Literal(value=float(value), dtype="float32") if _rounded(value) != value == value:
+                return replace(node, value=_rounded(value))
             case ir.Tensor(sizes=sizes, steps=steps) if sizes is not None:
                 shape = tuple(evaluate(size, self.sample) for size in sizes)
                 strides = node.strides if steps is None else tuple(evaluate(step, self.sample) for step in steps)
@@ -93,4 +108,4 @@ def field_names(kind: type) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind))
 
 
-__all__ = ["FOLDED", "AtSample", "Sample", "at", "field_names"]
+__all__ = ["AtSample", "Sample", "at", "field_names", "folded"]

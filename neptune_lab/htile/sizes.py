@@ -17,7 +17,7 @@ from typing import Any
 
 from neptune_lab.errors import TileError
 from neptune_lab.htile import nodes as ir
-from neptune_lab.htile.at_sample import FOLDED, AtSample, Sample, at, field_names
+from neptune_lab.htile.at_sample import AtSample, Sample, at, field_names, folded
 from neptune_lab.htile.bounds import Interval, interval
 from neptune_lab.htile.tile_bounds import INT32
 from neptune_lab.htile.walk import evaluate, names_of_index, simplify
@@ -300,9 +300,8 @@ class _Generalizer:
             numbers = [sample[size.name] for sample in self.samples]
             name = ir.Cast(ir.Scalar(ir.Name(size.name)), "float32")
             for op, inverse in (("div_rn", values[0] * numbers[0]), ("mul", values[0] / numbers[0])):
-                for constant in (inverse, float(f"{inverse:.12g}")):
-                    folded = (FOLDED[op](constant, number) for number in numbers)
-                    if all(a == b for a, b in zip(folded, values, strict=True)):
+                for constant in (float(f"{inverse:.12g}"), inverse):
+                    if all(folded(op, constant, a) == b for a, b in zip(numbers, values, strict=True)):
                         return ir.Elementwise(op, (ir.Literal(constant, "float32"), name), "float32")
         return None
 

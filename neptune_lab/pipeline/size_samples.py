@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice, permutations, product
+from itertools import islice, pairwise, permutations, product
 
 from neptune_lab.htile.sizes import Sample
 from neptune_lab.loop_schedule.templates.nest_shape import NestConfig
@@ -18,21 +18,33 @@ UNCUT = min(_TILES) - 1
 _MOST_ORDERS = 6
 # Values at which a size that no tile cuts is checked, beside others.
 _FEW = (1, 2, 3)
+# How much of the last tile is there at the samples, of the parts that may be.
+_FILLED = (0.0, 1.0, 0.4, 0.75, 0.2)
+# Parts of a tile from which on a check of three whole tiles takes too long.
+_MANY_PARTS = 8
 # Splits that are not there at the samples, in tiles: the last split is shorter by so many.
 _MISSING = (1, 2, 1, 4, 3)
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """What a size is cut into: tiles of `tile` elements, of which `part` are a tile of another loop, in splits."""
+    """What a size is cut into: tiles of `tile` elements, of which `part` are a tile of another loop, in splits.
+
+    Loops of other nests may cut it into tiles of `between` elements, the larger first.
+    """
 
     tile: int
     part: int
     splits: int
+    between: tuple[int, ...] = ()
 
     def lengths(self, turn: int, above: int, shift_by: int = 0) -> tuple[int, ...]:
-        """A length for each sample, larger than `above` and the larger the larger `turn`; none is whole tiles, and the
-        last split is shorter in each.  Sizes with other `shift_by` have their lengths in another order."""
+        """A length for each sample, larger than `above` and the larger the larger `turn`; none is whole tiles of any
+        loop, and the last split is shorter in each.  Sizes with other `shift_by` have their lengths in another order.
+
+        What the last tile lacks differs too, so that numbers of parts are no multiples of numbers of tiles; its last
+        part is missing in each, so that in all of them a bound by parts is the smaller one.
+        """
         shift = -(-above // self.tile)
         inside = (1 + self.part // 8, self.part - 3, self.part // 2 + 5, self.part * 3 // 4 + 1, self.part // 3 | 1)
         tiles = _TILES if turn == 1 else tuple(3 * turn + count + count // 2 for count in reversed(_TILES))
@@ -42,18 +54,29 @@ class Tiling:
         )
         whole = (self.tile * ((count + shift) * self.splits - less) for count, less in zip(tiles, missing, strict=True))
         return tuple(
-            end - (self.tile - self.part) - min(max(1, left), self.part - 1)
-            for end, left in zip(whole, inside, strict=True)
+            end - (self.tile - self.part) + self._parts_before(n) - min(max(1, left), self.part - 1)
+            for n, (end, left) in enumerate(zip(whole, inside, strict=True))
+        )
+
+    def _parts_before(self, n: int) -> int:
+        """Elements of the last tile in parts before its last part that is there, at sample `n`."""
+        extents = (self.tile, *self.between, self.part)
+        return sum(
+            part * int(max(0, tile // part - 2) * _FILLED[(n + level) % len(_FILLED)])
+            for level, (tile, part) in enumerate(pairwise(extents))
         )
 
     def small(self) -> tuple[int, ...]:
         """Lengths of every kind: parts of a tile, whole tiles, an element more; fewer tiles than splits, and more."""
         counts = {0, 1, 2, self.splits - 1, self.splits, 2 * self.splits, 2 * self.splits + 1}
+        if self.splits == 1 and self.tile > _MANY_PARTS * self.part:
+            counts -= {3}  # (rows are as many as columns, and the time is that of their product)
         return tuple(sorted({count * self.tile + end for count, end in product(counts, self.ends())}))
 
     def ends(self) -> tuple[int, ...]:
         """Elements of a last tile: one, a part, all."""
-        return tuple(sorted({1, self.part, min(self.part + 1, self.tile), max(self.tile - 1, 1), self.tile}))
+        parts = {end for part in (*self.between, self.part) for end in (part, min(part + 1, self.tile))}
+        return tuple(sorted({1, *parts, max(self.tile - 1, 1), self.tile}))
 
 
 def tiling_of(nests: tuple[NestConfig, ...], role: str) -> Tiling:
@@ -69,7 +92,8 @@ def tiling_of(nests: tuple[NestConfig, ...], role: str) -> Tiling:
     along = (rows if role != "columns" else set()) | (columns if role != "rows" else set())
     splits = max((nest.splits or 1 for nest in nests), default=1) if role != "rows" else 1
     tile = max(along, default=16)
-    return Tiling(tile, min((extent for extent in along), default=tile), splits)
+    part = min(along, default=tile)
+    return Tiling(tile, part, splits, tuple(sorted(along - {tile, part}, reverse=True)))
 
 
 def lengths_of(tilings: Mapping[str, Tiling]) -> dict[str, tuple[int, ...]]:

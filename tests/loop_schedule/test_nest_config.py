@@ -18,7 +18,7 @@ from neptune_lab.loop_schedule.templates import choose_template, common
 from neptune_lab.loop_schedule.templates.long_rows import long_rows
 from neptune_lab.loop_schedule.templates.nest_config import nest_configs
 from neptune_lab.loop_schedule.templates.nest_defaults import default_config
-from neptune_lab.loop_schedule.templates.nest_shape import has_uneven_work, is_vector_product, rows_of
+from neptune_lab.loop_schedule.templates.nest_shape import folds_columns, has_uneven_work, is_vector_product, rows_of
 from neptune_lab.loop_schedule.templates.splits import balanced_splits
 from neptune_lab.operators import attention, backward, custom, gemm_chain, norms, performer, rows, training
 from neptune_lab.target import MATRIX_UNITS
@@ -57,6 +57,18 @@ def test_a_nest_of_one_split_rolls():
     )
     assert len(kernel.triton.kernels) == 1
     assert "for j0 in" in kernel.source
+
+
+def test_a_vector_of_rows_is_no_matrix_whose_columns_are_folded():
+    """The gradient of the performer's largest key feature, with a maximum per head beside it."""
+    x, limits = te.placeholder((4, 50, 6), name="x"), te.placeholder((4, 6), name="limits")
+    j = te.reduce_axis((0, 50), name="j")
+    columns = te.compute((4, 6), lambda b, h: te.sum(x[b, j, h], axis=j), name="columns")
+    keys, k, m = te.placeholder((4, 50, 3), name="keys"), te.reduce_axis((0, 50), "k"), te.reduce_axis((0, 3), "m")
+    above = te.compute((4, 6), lambda b, h: te.sum(te.exp(keys[b, k, m] - limits[b, h]), axis=[m, k]), name="above")
+    for op, found in ((custom("columns", [x], [columns]), True), (custom("above", [keys, limits], [above]), False)):
+        (nest,) = plan(op.program)
+        assert folds_columns(op.program, nest) == found
 
 
 def test_tiles_without_a_product_fit_four_warps_of_other_gpus():

@@ -2,6 +2,7 @@
 
 import sys
 from functools import cache
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,6 +39,7 @@ EVERY = {
     "rows": (lambda: rows.softmax(m, 50), [(1,), (7,), (130,)]),
     "decoding": (lambda: attention.causal(1, 2, q_len=1, kv_len=n, head_dim=32), [(1,), (64,), (700,)]),
     "rows and columns": (lambda: rows.log_sum_exp(m, n), [(1, 1), (5, 1025), (33, 100)]),
+    "rows that are columns": (lambda: rows.log_sum_exp(few_n, few_n), [(1,), (2,), (63,), (97,)]),
     "classes": (lambda: rows.cross_entropy(5, n), [(2,), (1500,)]),
     "a mean of columns": (lambda: norms.layer_norm(5, n), [(1025,), (1500,), (2048,)]),
     "a chain's rows": (lambda: gemm_chain.gemm_chain(1, m, 48, 32, 32), [(1,), (100,)]),
@@ -126,6 +128,37 @@ def test_sizes_below_one_at_which_a_kernel_is_wrong_are_not_taken(monkeypatch):
     least, said = for_sizes._checked_at_small_sizes(module, lambda sample: sample, {"n": Tiling(64, 64, 1)}, 0, 1)
     assert least == {"n": 129}, "the first after the tile of 100"
     assert "6 sizes (n from 129 on)" in str(said)
+
+
+@pytest.mark.parametrize(
+    ("tile", "part", "splits", "between"), [(1024, 2, 1, ()), (128, 64, 4, ()), (1024, 2, 1, (64,)), (64, 8, 2, (32,))]
+)
+def test_samples_of_a_size_that_two_loops_cut(tile: int, part: int, splits: int, between: tuple[int, ...]):
+    """Where the smaller tiles are many, the last tile holds other numbers of them, so that no count of theirs is a
+    multiple of the other count; and no loop's tiles are whole, so that a bound by any of them is needed."""
+    lengths = Tiling(tile, part, splits, between).lengths(1, 0)
+    for larger, smaller in pairwise((tile, *between, part)):
+        assert all(-(-length // smaller) * smaller < -(-length // larger) * larger for length in lengths)
+    if tile > 2 * part and not between:
+        assert len({length % tile for length in lengths}) == len(lengths)
+
+
+def test_a_name_may_stand_for_rows_and_columns_of_unlike_tiles():
+    """A program of four rows has tiles of 64 columns: 16 tiles of rows are as long as one of columns."""
+    op = rows.log_sum_exp(few_n, few_n)
+    kernel = nl.compile(op, template="rolling_update", block_q=4, block_kv=64)
+    for length in (3, 64, 197):
+        own = op.at(n=length)
+        inputs = given(own)
+        assert error(kernel(*inputs), own.reference(*inputs)) < 1e-5, length
+
+
+def test_a_constant_over_a_size_is_one_whatever_its_last_bit():
+    """Algebra keeps 15 digits of 1 / n, so that a mean of squares that it simplified has another last bit."""
+    op = norms.rms_norm_max(3, few_n)
+    own = op.at(n=77)
+    inputs = given(own)
+    assert error(nl.compile(op)(*inputs), own.reference(*inputs)) < 1e-5
 
 
 BY_DESCRIPTORS = nl.CodeOptions(loads="descriptors")

@@ -251,15 +251,14 @@ def writes_rows(program: Program, nest: NestPlan) -> bool:
 
 
 def folds_columns(program: Program, nest: NestPlan) -> bool:
-    """Whether neighbours in memory are rows of the nest: it folds the columns of matrices, such as the gradient of a
-    norm's scale.
+    """Whether neighbours in memory are rows of the nest: it folds columns of matrices (the gradient of a norm's scale).
 
     Args:
         program: the definition, before any step.
         nest: from `plan`.
 
     Returns:
-        True if an input is read with the row axis last, and none with the reduce axis last.
+        True if an input with rows and columns is read with the row axis last, and none with the reduce axis last.
     """
     dims = dimensions(program)
     first = tree.find_block(program, nest.first)[1]
@@ -271,7 +270,9 @@ def folds_columns(program: Program, nest: NestPlan) -> bool:
         own = {name: dimension for dimension, name in dims.all_of(block).items()}
         for read in loads(block.body.value):
             if read.buffer in program.params and len(read.indices) > 1:
-                last |= {own[name] for name in variables(read.indices[-1]) if name in own}
+                there = {own[name] for index in read.indices for name in variables(index) if name in own}
+                ends = {own[name] for name in variables(read.indices[-1]) if name in own}
+                last |= ends if column in there else ends - {row}
     return row in last and column not in last
 
 
