@@ -21,7 +21,7 @@ from neptune_lab.htile.walk import (
     with_body,
 )
 from neptune_lab.htile.walk import rewrite as rewrite_tile
-from neptune_lab.htile_passes.rewrite import COMBINES, fresh_name, tile_pass
+from neptune_lab.htile_passes.rewrite import combining, fresh_name, tile_pass
 from neptune_lab.power_of_two import power_of_two
 from neptune_lab.strict.dtypes import itemsize
 
@@ -294,7 +294,7 @@ class _Cutter:
             more, others = self.combined(node, replace(store, node_id=f"{store.node_id}.edges"), edges, pieces.block)
             out += more
             dtype = dtype_of(node.arg, self.program)
-            reduced = ir.Elementwise(COMBINES[node.op], (reduced, others), dtype)
+            reduced = ir.Elementwise(combining(node.op, dtype), (reduced, others), dtype)
         return out, reduced
 
     def combined(
@@ -323,7 +323,7 @@ class _Cutter:
         out: list[ir.Store] = []
         value = at(*places[0])
         for n, place in enumerate(places[1:], start=1):
-            value = ir.Elementwise(COMBINES[node.op], (value, at(*place)), dtype)
+            value = ir.Elementwise(combining(node.op, dtype), (value, at(*place)), dtype)
             out.append(ir.Store(f"{store.node_id}.{name}{n}", part, value, store.origin))
             value = part
         return out, replace(node, arg=value)

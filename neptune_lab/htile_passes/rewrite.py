@@ -10,10 +10,19 @@ from typing import TypeAlias, TypeVar
 from neptune_lab.htile.nodes import For, Kernel, Program, Stmt, Store, Tensor, TileExpr
 from neptune_lab.htile.walk import map_stores, rewrite_store, unchanged, with_body
 
-# By reducer, the operation that combines two of its results.
-COMBINES = {"sum": "add", "max": "max", "min": "min", "prod": "mul"}
+_COMBINES = {"sum": "add", "max": "max", "min": "min", "prod": "mul"}
+_COMBINES_CONDITIONS = {"max": "or", "min": "and"}
 # Lanes of a warp, and warps of a kernel that does not say how many.
 LANES, DEFAULT_WARPS = 32, 4
+
+
+def combining(reducer: str, dtype: str) -> str:
+    """The operation that combines two results of a reduction in a dtype; of conditions, the largest is their "or".
+
+    >>> combining("sum", "float32"), combining("max", "bool")
+    ('add', 'or')
+    """
+    return (_COMBINES_CONDITIONS if dtype == "bool" else _COMBINES)[reducer]
 
 
 @dataclass(frozen=True, slots=True)

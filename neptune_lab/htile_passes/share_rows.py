@@ -22,7 +22,7 @@ from neptune_lab.htile.walk import (
 )
 from neptune_lab.htile_passes.about_parts import about_number, count_of_part, counts_of_parts
 from neptune_lab.htile_passes.cut_long_rows import Pieces, head_of_rows
-from neptune_lab.htile_passes.rewrite import COMBINES, fresh_name, tile_pass
+from neptune_lab.htile_passes.rewrite import combining, fresh_name, tile_pass
 from neptune_lab.power_of_two import power_of_two
 
 # Elements of a part for each warp: 32 of a lane.
@@ -316,7 +316,7 @@ class _Sharer:
             tile = row.tile(whole.arg, start, extent)
             kept = ir.Elementwise("where", (exists, tile, identity_literal(whole.op, dtype)), dtype)
             reduced = ir.Reduce(whole.op, kept, 0)
-            value = reduced if value is None else ir.Elementwise(COMBINES[whole.op], (value, reduced), dtype)
+            value = reduced if value is None else ir.Elementwise(combining(whole.op, dtype), (value, reduced), dtype)
         assert value is not None
         return replace(store, value=value)
 

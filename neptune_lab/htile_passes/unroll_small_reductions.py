@@ -8,7 +8,7 @@ from functools import partial
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import dtype_of, shape_of
 from neptune_lab.htile.walk import accesses, simplify, subexpressions, tile_dims, with_body
-from neptune_lab.htile_passes.rewrite import COMBINES, edit_bodies, map_kernels, position, tile_pass
+from neptune_lab.htile_passes.rewrite import combining, edit_bodies, map_kernels, position, tile_pass
 
 MOST_ELEMENTS = 32
 
@@ -43,7 +43,7 @@ def _edit(program: ir.Program, store: ir.Store, body: list[ir.Stmt]) -> bool:
         return False
     new = [replace(store, value=elements[0])]
     for n, each in enumerate(elements[1:], start=1):
-        combined = ir.Elementwise(COMBINES[value.op], (store.target, each), dtype)
+        combined = ir.Elementwise(combining(value.op, dtype), (store.target, each), dtype)
         new.append(replace(store, value=combined, node_id=f"{store.node_id}+{n}"))
     at = position(body, store)
     body[at : at + 1] = new

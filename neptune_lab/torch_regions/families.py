@@ -61,6 +61,8 @@ _MOVES = ("cat", "stack", "constant_pad_nd", "select_scatter", "slice_scatter", 
 _MOVES = (*_MOVES, "embedding", "flip", "repeat", "repeat_interleave")
 # They keep or drop each element by its position.
 _MASKS = ("tril", "triu")
+# Defined by reads at computed positions, or by a comparison with each element of a row, where torch is faster.
+_WITH_POSITIONS = ("upsample_", "grid_sampler_", "as_strided", "bucketize", "searchsorted", "linalg_matrix_power")
 _COPIES = ("clone", "copy", "lift_fresh_copy")
 
 
@@ -99,7 +101,7 @@ def family_of(node: torch.fx.Node) -> Family:
     if node.op in ("placeholder", "get_attr"):
         return Family.INPUT
     name = name_of(node)
-    if not name:
+    if not name or name.startswith(_WITH_POSITIONS):
         return Family.OTHER
     if name in _PLAIN_VIEWS or name in _READ_IN_PLACE:
         return Family.VIEW
@@ -119,6 +121,9 @@ def _family_of_lowering(target: Any) -> Family:
         pointwise = torch.Tag.pointwise in getattr(target, "tags", ()) and decomposition(target) is not None
         return Family.POINTWISE if pointwise else Family.OTHER
     known = {
+        # Each element looks through all positions, where torch adds at each position: torch is faster.
+        "scatters": Family.OTHER,
+        "bags": Family.OTHER,
         "reductions": Family.REDUCTION,
         "norms": Family.REDUCTION,
         "contractions": Family.PRODUCT,

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch._decomp import decomposition_table as _MORE_OF_TORCH
 
 from neptune_lab.torch_to_stages.definitions import DEFINITIONS
 from neptune_lab.torch_to_stages.lowering import lowering_of
@@ -28,7 +29,11 @@ def decomposition(operation: Any) -> Callable[..., Any] | None:
         return own
     if not name or help_for(name) is not None or lowering_of(f"{name}.{operation._overloadname}") is not None:
         return None
-    return _table().get(operation)
+    return _table().get(operation) or (_MORE_OF_TORCH.get(operation) if name.startswith(_RESAMPLING) else None)
+
+
+# Resizing of images, and reads at positions between pixels: torch.export keeps some of these operations whole.
+_RESAMPLING = ("upsample_", "_upsample_nearest_exact", "grid_sampler_")
 
 
 @cache

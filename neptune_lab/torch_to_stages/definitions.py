@@ -137,6 +137,108 @@ def _along(index: Tensor, dim: int, like: Tensor) -> Tensor:
     return index.reshape(shape).expand(like.shape)
 
 
+def _angle(x: Tensor) -> Tensor:
+    if x.is_complex():
+        return torch.atan2(x.imag, x.real)
+    x = x * 1.0
+    return torch.where(x != x, x, torch.where(x < 0, math.pi, x.new_zeros(())))
+
+
+def _ldexp(x: Tensor, exponent: Tensor) -> Tensor:
+    return x * torch.pow(2.0, exponent)
+
+
+def _diagonal_scatter(x: Tensor, source: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    replaced = torch.diagonal(x, offset, dim1, dim2)
+    if source.shape != replaced.shape:
+        shapes = f"{tuple(source.shape)}, expected {tuple(replaced.shape)}, which the diagonal has"
+        raise RuntimeError(f"diagonal_scatter got values of the shape {shapes}")
+    order = [d for d in range(x.ndim) if d not in (dim1 % x.ndim, dim2 % x.ndim)]
+    order += [dim1 % x.ndim, dim2 % x.ndim]
+    back = sorted(range(x.ndim), key=order.__getitem__)
+    rows, columns = x.shape[dim1], x.shape[dim2]
+    row, column = torch.arange(rows, device=x.device)[:, None], torch.arange(columns, device=x.device)
+    place = (row if offset >= 0 else column.expand(rows, -1)).clamp(max=source.shape[-1] - 1).expand(rows, columns)
+    spread = source[..., place]
+    return torch.where(column - row == offset, spread, x.permute(order)).permute(back)
+
+
+def _as_strided(x: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Tensor:
+    return x.reshape(-1)[_places(x, size, stride, storage_offset)]
+
+
+def _as_strided_scatter(
+    x: Tensor, source: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> Tensor:
+    places = _places(x, size, stride, storage_offset)
+    return x.reshape(-1).scatter(0, places.reshape(-1), source.reshape(-1)).reshape(x.shape)
+
+
+def _places(x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None) -> Tensor:
+    """The numbers of the elements that a strided view of a contiguous tensor reads."""
+    places = torch.full((), offset or 0, dtype=torch.int64, device=x.device)
+    for n, step in zip(size, stride, strict=True):
+        places = places[..., None] + torch.arange(n, device=x.device) * step
+    return places
+
+
+def _rrelu(x: Tensor, noise: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, *_: Any) -> tuple[Tensor, Tensor]:
+    return torch.nn.functional.leaky_relu(x, (lower + upper) / 2), noise
+
+
+def _matrix_power(x: Tensor, n: int) -> Tensor:
+    """By squares."""
+    if n == 0:
+        return torch.eye(x.shape[-1], dtype=x.dtype, device=x.device).expand(x.shape)
+    half = x if n < 4 else _matrix_power(x, n // 2)
+    square = x if n == 1 else half @ half
+    return square @ x if n % 2 and n > 1 else square
+
+
+def _pdist(x: Tensor, p: float = 2.0) -> Tensor:
+    first, second = torch.triu_indices(x.shape[0], x.shape[0], 1, device=x.device)
+    return torch.linalg.vector_norm(x[first] - x[second], p, -1)
+
+
+def _bucketize(x: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
+    return _searchsorted(boundaries, x, out_int32=out_int32, right=right)
+
+
+def _searchsorted(
+    sorted_sequence: Tensor,
+    x: Tensor,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+) -> Tensor:
+    """How many elements of a sorted row are before x; NaN is after all of them."""
+    if sorter is not None:
+        sorted_sequence = torch.gather(sorted_sequence, -1, sorter)
+    row = sorted_sequence if sorted_sequence.ndim == 1 else sorted_sequence.unsqueeze(-2)
+    after = row > x.unsqueeze(-1) if right or side == "right" else row >= x.unsqueeze(-1)
+    return (~after).sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
+
+
+def refused_arguments(node: torch.fx.Node) -> str:
+    """Why a definition below is not for a node of a graph, as `refused_operation` says it; "" if it is."""
+    name = str(getattr(node.target, "_opname", "")) if node.op == "call_function" else ""
+    if name in ("as_strided", "as_strided_scatter"):
+        x: Any = node.args[0]
+        value = x.meta.get("val") if isinstance(x, torch.fx.Node) else None
+        if not isinstance(value, Tensor) or not value.is_contiguous() or value.storage_offset():
+            return "of a view, or of a tensor that is not contiguous: write it as slices and permutations"
+        sizes: Any = node.args[-3:] if isinstance(node.args[-1], int) else (*node.args[-2:], 0)
+        last = sizes[2] + sum((n - 1) * step for n, step in zip(sizes[0], sizes[1], strict=True))
+        return "" if last < value.numel() else "where it reads beyond the tensor"
+    if name == "linalg_matrix_power" and int(node.args[1]) < 0:  # type: ignore[arg-type]
+        return "with a negative exponent, which needs an inverse: take the inverse out of the function"
+    if name == "rrelu_with_noise_functional" and len(node.args) > 4 and node.args[4]:
+        return "in training, where it draws numbers: call .eval() on the module"
+    return ""
+
+
 DEFINITIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
         **POOLING,
@@ -156,8 +258,19 @@ DEFINITIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "round.decimals": _round,
         "index_copy.default": _index_copy,
         "index_fill.int_Scalar": _index_fill,
+        "angle.default": _angle,
+        "ldexp.Tensor": _ldexp,
+        "diagonal_scatter.default": _diagonal_scatter,
+        "as_strided.default": _as_strided,
+        "as_strided_scatter.default": _as_strided_scatter,
+        "rrelu_with_noise_functional.default": _rrelu,
+        "linalg_matrix_power.default": _matrix_power,
+        "matrix_power.default": _matrix_power,
+        "_pdist_forward.default": _pdist,
+        "bucketize.Tensor": _bucketize,
+        "searchsorted.Tensor": _searchsorted,
     }
 )
 """By the operation's name and its overload's."""
 
-__all__ = ["DEFINITIONS"]
+__all__ = ["DEFINITIONS", "refused_arguments"]

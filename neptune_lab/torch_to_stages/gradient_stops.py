@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from neptune_lab.torch_to_stages.lines import SourceLine, line_of_caller
+from neptune_lab.torch_to_stages.replaced_functions import ReplacedFunctions
 
 _DETACHING = ("detach", "detach_")
 # The parameters of torch's function and of its operator, by which rows of a table get no gradient, or a part of it.
@@ -99,7 +100,7 @@ def gradient_stops(
         with mode, torch.enable_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             given = pytree.tree_map(prepared, kept)
-            with suppress(*_WITHOUT_VALUES), watch:
+            with suppress(*_WITHOUT_VALUES), watch, ReplacedFunctions():
                 function(*given)
         return watch.line
 

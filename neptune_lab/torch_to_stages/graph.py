@@ -26,9 +26,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.torch_to_stages.definitions import refused_arguments
 from neptune_lab.torch_to_stages.lines import RecordedLines, line_of_error, line_of_node
-from neptune_lab.torch_to_stages.margin_losses import MarginLosses
 from neptune_lab.torch_to_stages.refusals import help_for, refusal, refused_operation
+from neptune_lab.torch_to_stages.replaced_functions import ReplacedFunctions
 
 # Another version of torch may not have it.
 _LOOK_UP: Callable[[], None] | None = getattr(export_utils, "_materialize_cpp_cia_ops", None)
@@ -68,7 +69,7 @@ class _Called(torch.nn.Module):
         self.function = function
 
     def forward(self, *args: Any) -> Any:
-        with MarginLosses(), RecordedLines():
+        with ReplacedFunctions(), RecordedLines():
             return self.function(*args)
 
 
@@ -229,7 +230,14 @@ def _operations(exported: torch.export.ExportedProgram) -> _Operations:
 def _found(
     graph: torch.fx.Graph, decomposition: Callable[[Any], Callable[..., Any] | None]
 ) -> dict[Any, Callable[..., Any]]:
-    """The operations of the graph that `decomposition` takes apart, with their definitions."""
+    """The operations of the graph that `decomposition` takes apart, with their definitions.
+
+    Raises:
+        DefinitionError: a definition is not for the arguments of a node.
+    """
+    for node in graph.nodes:
+        if why := refused_arguments(node):
+            raise refused_operation(node.target._opname, line_of_node(node), why)
     return {n.target: f for n in graph.nodes if (f := decomposition(n.target)) is not None}
 
 

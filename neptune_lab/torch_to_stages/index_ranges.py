@@ -16,6 +16,8 @@ _SAME_ELEMENTS = frozenset(
     {"view", "_unsafe_view", "reshape", "flatten", "unsqueeze", "squeeze", "permute", "transpose", "t", "expand"}
     | {"clone", "contiguous", "alias", "detach", "_to_copy"}
 )
+# Operations that write at positions of a dimension, their second argument.
+_WRITTEN = frozenset({"scatter", "scatter_add", "scatter_reduce", "index_add", "index_reduce"})
 # The place of ignore_index among the arguments of a loss.
 _IGNORED = {"cross_entropy_loss": 4, "nll_loss_nd": 4}
 
@@ -41,13 +43,13 @@ def index_limits(graph: Graph) -> tuple[IndexLimits, ...]:
 def _taken(node: torch.fx.Node) -> Iterator[tuple[torch.fx.Node, int, int, int | None]]:
     """What a node reads as positions or labels: the node that gives them, the range, and the label that is ignored."""
     name, args = str(getattr(node.target, "_opname", "")), node.args
-    if name == "embedding":
+    if name in ("embedding", "_embedding_bag", "_embedding_bag_forward_only"):
         yield _node(args[1]), 0, _size(args[0], 0) - 1, None
-    elif name in ("index_select", "gather"):
+    elif name in ("index_select", "gather") or name in _WRITTEN:
         yield _node(args[2]), 0, _size(args[0], args[1]) - 1, None
-    elif name == "index":
+    elif name in ("index", "index_put", "_unsafe_index_put"):
         for dim, index in enumerate(args[1]):  # type: ignore[arg-type]
-            if index is not None:
+            if index is not None and not _is_mask(index):
                 yield _node(index), -_size(args[0], dim), _size(args[0], dim) - 1, None
     elif name in _IGNORED:
         place, dims = _IGNORED[name], len(_shape(args[0]))
@@ -72,6 +74,11 @@ def _keeps_integers(node: torch.fx.Node) -> bool:
 def _tensor(node: Any) -> torch.Tensor | None:
     value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
     return value if isinstance(value, torch.Tensor) else None
+
+
+def _is_mask(index: Any) -> bool:
+    tensor = _tensor(index)
+    return tensor is not None and tensor.dtype == torch.bool
 
 
 def _node(value: Any) -> torch.fx.Node:

@@ -26,7 +26,21 @@ from neptune_lab.torch_to_stages.values import HALVES, Complex, Value, constant
 # The dtype of the parts of a complex tensor.
 _PARTS = {"complex64": "float32", "complex128": "float64"}
 # Operations that read at positions which a tensor holds.
-GATHERS = frozenset({"embedding", "index_select", "index", "gather"})
+GATHERS = frozenset(
+    (
+        *("embedding", "index_select", "index", "gather", "_embedding_bag", "_embedding_bag_forward_only"),
+        *("scatter", "scatter_add", "scatter_reduce", "index_add", "index_reduce", "index_put"),
+    )
+)
+# Operations that give elements where an operand has none, such as a cache before the first token.
+_OF_NOTHING = frozenset(
+    (
+        *("cat", "constant_pad_nd", "sum", "mean", "prod", "any", "all", "logsumexp", "linalg_vector_norm"),
+        *("matmul", "bmm", "mm", "mv", "dot", "linear", "addmm", "baddbmm", "einsum"),
+        *("scatter", "scatter_add", "scatter_reduce", "index_add", "index_put", "index_copy"),
+        *("full_like", "ones_like", "zeros_like", "empty_like", "new_full", "new_ones", "new_zeros", "new_empty"),
+    )
+)
 # Operations that only check or mark.
 _IGNORED = frozenset({"_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range_for_size"})
 
@@ -75,6 +89,9 @@ def lowered(graph: Graph) -> Lowered:
             continue
         if tensor.ndim == 0 and name in graph.held:  # a number
             state.values[given[name]] = constant(graph.held[name].item(), dtype)
+            continue
+        if tensor.numel() == 0:
+            state.values[given[name]] = constant(0, dtype, tuple(tensor.shape))
             continue
         state.values[given[name]] = stages.input(name, tuple(tensor.shape), dtype)
     results: tuple[str, ...] = ()
@@ -198,7 +215,14 @@ def _lower_node(stages: Stages, node: torch.fx.Node, values: dict[torch.fx.Node,
         raise refused_operation(full, line, "for complex numbers" if of_complex and lowering_of(full) else "")
     if not tensors:
         raise refused_operation(full, line, "where it gives no tensor")
-    tensors = [t for t in tensors if t.numel() or t is tensors[0]]
+    if not isinstance(metas, list):  # (of a list, such as the parts of a split, each is somebody's)
+        tensors = [t for t in tensors if t.numel() or t is tensors[0]]
+    if isinstance(metas, torch.Tensor) and not metas.numel():
+        values[node] = constant(0, _dtype(node, metas), tuple(metas.shape))
+        return
+    operands = pytree.tree_leaves((args, kwargs))
+    if full not in _OF_NOTHING and any(isinstance(v, Value) and 0 in v.shape for v in operands):
+        raise refused_operation(full, line, "of a tensor without elements")
     stages.line, stages.callers = line, lines_of_node(node)[:-1]
     stages.hint = _hint(node, full)
     context = Context(
@@ -261,8 +285,6 @@ def _dtype(node: torch.fx.Node, tensor: torch.Tensor) -> str:
         raise refusal(
             "a tensor's shape depends on values", line_of_node(node), "keep the full shape, and mask with torch.where"
         )
-    if tensor.numel() == 0:
-        raise refusal(f"a tensor has shape {tuple(tensor.shape)}, without elements", line_of_node(node), "leave it out")
     return name
 
 
@@ -270,6 +292,8 @@ def _outputs(stages: Stages, graph: Graph, node: torch.fx.Node, values: dict[tor
     """A stage for each result, in torch's dtype."""
     names: list[str] = []
     for name, source in zip(graph.names, node.args[0], strict=True):  # type: ignore[arg-type]
+        if source is None:
+            continue
         if not isinstance(source, torch.fx.Node):
             raise DefinitionError(
                 f"the function returns {source!r} as {name}", help="return tensors, alone or in tuples and dicts"
@@ -279,7 +303,11 @@ def _outputs(stages: Stages, graph: Graph, node: torch.fx.Node, values: dict[tor
         value: Value | Complex = values[source]
         if isinstance(value, Complex):
             raise refusal(f"the result {name} is complex", stages.line, "return torch.view_as_real(x)")
+        if 0 in value.shape:
+            raise refusal(f"the result {name} has shape {value.shape}, without elements", stages.line, "leave it out")
         names.append(_stored(stages, value, name))
+    if not names:
+        raise DefinitionError("the function returns no tensor", help="return what it computes")
     return tuple(names)
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
 
 def _multi_margin_loss(
@@ -72,17 +71,8 @@ def _reduced(losses: Tensor, size_average: bool | None, reduce: bool | None, red
     return losses if reduction == "none" else losses.mean() if reduction == "mean" else losses.sum()
 
 
-_LOSSES: Mapping[Any, Callable[..., Tensor]] = MappingProxyType(
+MARGIN_LOSSES: Mapping[Any, Callable[..., Tensor]] = MappingProxyType(
     {F.multi_margin_loss: _multi_margin_loss, F.multilabel_margin_loss: _multilabel_margin_loss}
 )
 
-
-class MarginLosses(TorchFunctionMode):
-    """While it is active, these losses are computed as here: torch.export takes them apart as it traces."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Calls `func`, or its definition."""
-        return _LOSSES.get(func, func)(*args, **(kwargs or {}))
-
-
-__all__ = ["MarginLosses"]
+__all__ = ["MARGIN_LOSSES"]

@@ -28,16 +28,12 @@ HELP: dict[str, str] = {
     **dict.fromkeys(
         (
             *("convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d"),
-            *("_fft_c2c", "_fft_r2c", "gru", "lstm", "histc", "searchsorted", "bucketize"),
+            *("_fft_c2c", "_fft_r2c", "gru", "lstm", "histc"),
         ),
         _LINEAR,
     ),
     **dict.fromkeys(
-        ("scatter_add", "index_add"),
-        "write it as a product with ones at the positions: torch.nn.functional.one_hot(index, n).T.to(x.dtype) @ x",
-    ),
-    **dict.fromkeys(
-        ("scatter", "scatter_reduce", "index_put", "masked_scatter"),
+        ("masked_scatter", "put"),
         "write it as a gather: say for each element of the result which element it reads, such as x[index]",
     ),
     **dict.fromkeys(
@@ -50,7 +46,10 @@ HELP: dict[str, str] = {
 # Operations of torch.linalg that are sums of products.
 _PRODUCTS = frozenset(
     f"linalg_{name}"
-    for name in ("matmul", "multi_dot", "vecdot", "cross", "diagonal", "norm", "matrix_norm", "vector_norm")
+    for name in (
+        *("matmul", "multi_dot", "matrix_power", "vecdot", "cross"),
+        *("diagonal", "norm", "matrix_norm", "vector_norm"),
+    )
 )
 # By what the refusal of some arguments speaks of: what would help.
 _FOR_ARGUMENTS = {

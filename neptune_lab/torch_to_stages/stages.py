@@ -199,6 +199,8 @@ class Stages:
         self._ties.clear()
         value = self._with_simple_indices(term(at, tuple(Var(it.name) for it in reduced)))
         stored = self.type_of(value)
+        if 0 in folded:
+            return Value(tuple(shape), dtype, lambda _: identity(reducer, stored), plain=True)
         if first:
             self._ties[FIRST_OF_EQUALS] = 1.0
         reduced, value = _without_unused(reducer, reduced, value, stored)

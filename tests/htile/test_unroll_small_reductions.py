@@ -42,6 +42,12 @@ kernel p  grid ()
     )
 
 
+def test_the_largest_condition_is_whether_one_holds():
+    declared = DECLARED.replace("float32[i: 4, j: 8]", "bool[i: 4, j: 8]")
+    made = after(unroll_small_reductions, declared, kernel(f"reduce(max, {DIFFERENCE.replace(' - ', ' == ')}, dim=1)"))
+    assert made.count("s[0:4, 0:8] or q[0:4, ") == 2
+
+
 def test_reductions_inside_each_other_keep_to_rows():
     declared = DECLARED.replace("d: 3]", "c: 2, d: 2]")
     points = "permute(k[0:8, 0:2, 0:2, NewAxis], (3, 1, 2, 0))"

@@ -466,6 +466,45 @@ torch.view_as_real(torch.view_as_complex(torch.stack([x, y], -1)) * torch.polar(
 torch.view_as_real(torch.polar(p, x) * torch.polar(p, y).conj() - torch.complex(x, y) * 2 + torch.complex(y, p))
 torch.complex(x, y).T.flip(0).real + torch.complex(x, y).imag.T
 torch.view_as_real(torch.exp(1j * x) * (1 + 2j) * p)
+torch.zeros_like(x).scatter_add(1, j, y[:, :3]) + 1
+n.scatter_add(1, j[:1, :2], n[1:2, 1:3])
+x.scatter_reduce(1, j, y[:, :3], 'mean') + x.scatter_reduce(1, j, y[:, :3], 'amax', include_self=False)
+x.scatter_reduce(1, j[:1], y[:1, :3], 'prod') + x.scatter_reduce(1, j, y[:, :3], 'amin')
+n.scatter_reduce(1, j, n[:, :3], 'mean', include_self=False) - n.scatter_reduce(1, j, n[:, :3], 'mean')
+n.long().scatter_reduce(1, j, n[:, :3].long() * 5000000000, 'amax', include_self=False)
+x.scatter(1, j, 2.0, reduce='multiply') - x.scatter(1, j, y[:, :3], reduce='add')
+x.index_add(1, j[0], y[:, :3], alpha=2) + 1
+x.index_reduce(0, i * 0, y, 'amin') + x.index_reduce(0, i * 0, y, 'mean', include_self=False)
+x.index_put((torch.arange(2).flip(0) - 2,), v) + 1
+x.index_put((i % 2, j[:, 0]), v[0], accumulate=True) + 1
+torch.ops.aten.index_put(t, [None, torch.tensor([0, -1])], t[:, :2] * 2) + 1
+torch.ops.aten.index_put(q, [torch.tensor([0, 1]), None, torch.tensor([[1], [0]])], v[0]) + 1
+x.index_put((m,), v[0]) + torch.ops.aten.index_put(x, [None, v > 0], y[:, :1], True)
+torch.ops.aten._unsafe_index_put(x, [torch.arange(2)], v) + 1
+x.repeat(1, 4).scatter(1, torch.arange(9).flip(0)[None].expand(x.shape[0], -1), y.repeat(1, 3)[:, :9])
+v.sum().scatter_add(0, i[0] * 0, v[0]) + v.sum().index_add(0, i[0] * 0, v[0]) + v.sum().scatter(0, i[0] * 0, v[1])
+torch.nn.functional.embedding_bag(j, w) + torch.nn.functional.embedding_bag(j, w, mode='max', padding_idx=1)
+torch.nn.functional.embedding_bag(i, w, torch.tensor([0, 1, 1]), mode='mean') + 1
+torch.nn.functional.embedding_bag(j, w, mode='sum', per_sample_weights=x[:, :3], padding_idx=-1) + 1
+torch.ops.aten._embedding_bag(w, i, torch.tensor([0, 1, i.shape[0]]), False, 2, False, None, True)[0] + 1
+torch.nn.functional.interpolate(t, size=5) + 1
+torch.nn.functional.interpolate(q, scale_factor=2) - torch.nn.functional.interpolate(q, scale_factor=2, mode='bilinear')
+torch.nn.functional.interpolate(q, size=(3, 5), mode='bilinear', align_corners=True) + 1
+torch.nn.functional.grid_sample(q, torch.stack([x, y], -1)[:, None], align_corners=False) + 1
+torch.angle(x) + torch.complex(x, y).angle() * torch.complex(x, y * o).abs()
+torch.ldexp(x, n)
+torch.diagonal_scatter(t, torch.diagonal(t, 1, 1, 2) * 2, 1, 1, 2) + 1
+(x + 0).as_strided((2, 2), (1, 1), 1) + torch.as_strided_scatter(x + 0, v[:2], (2,), (2,), 1)[0, 0]
+torch.nn.functional.rrelu(x) + torch.linalg.matrix_power(x @ y.T, 3)[:, :1] + (x @ y.T).matrix_power(0)[:, :1]
+torch.pdist(x, 1.0)
+torch.ops.aten.bitwise_xor(m, o)
+torch.ops.aten.special_xlogy(p, p)
+torch.bucketize(n, torch.tensor([-3, 0, 2]), right=True) + torch.searchsorted(torch.tensor([-3, 0, 2]), n)
+torch.cov(x, aweights=v * v) + torch.corrcoef(x) + torch.nn.functional.gaussian_nll_loss(x, y, p)
+torch.baddbmm(t[:1, :1, :1] / 0, t, u, beta=0)
+torch.cat([x[:, :0], x, x.new_zeros(x.shape[0], 0)], 1) + x[:, :0].sum(1, keepdim=True) + x[:, :0] @ w[:0, :1]
+torch.tensor_split(x, 9, 1)[1] + torch.nn.functional.pad(x[:, :0], (1, 0)) + x.split([0, x.shape[1]], 1)[1].sum()
+torch.nn.functional.scaled_dot_product_attention(q, q[0], q[0, :1])
 torch.view_as_real(torch.cat([torch.complex(x, y), torch.polar(p, x)], 1)[:, 1:].sum(-1))
 """
 

@@ -61,8 +61,21 @@ def inverts(x):
 
 
 def scatters(x):
-    places = torch.zeros(4, 8, dtype=torch.int64)
-    return torch.zeros(4, 8).scatter_add(1, places, x)  # here
+    return x.masked_scatter(x > 0, x * 2)  # here
+
+
+def puts_a_value_per_true_element(x):
+    y = x.clone()
+    y[x > 0] = torch.arange(8.0)  # here
+    return y
+
+
+def views_strides_of_a_view(x):
+    return x.T.as_strided((2, 2), (1, 2))  # here
+
+
+def multiplies_different_dtypes(x):
+    return x @ x.double().mT  # here
 
 
 def measures_distances_of_order_three(x):
@@ -70,7 +83,7 @@ def measures_distances_of_order_three(x):
 
 
 def takes_complex(x):
-    return torch.view_as_complex(x.reshape(4, 4, 2)).abs()  # here
+    return torch.view_as_complex(x.reshape(4, 4, 2)).sin().real  # here
 
 
 def computes_in_int8(x):
@@ -100,6 +113,7 @@ def returns_a_number(x):
 
 FUNCTIONS = (
     sorts, takes_the_best, selects_by_mask, finds_nonzero, branches, makes_a_number, writes_to_its_input, drops_out,
-    draws, accumulates, convolves, inverts, scatters, takes_complex, computes_in_int8, rounds_to_8_bits,
+    draws, accumulates, convolves, inverts, scatters, puts_a_value_per_true_element,
+    views_strides_of_a_view, multiplies_different_dtypes, takes_complex, computes_in_int8, rounds_to_8_bits,
     measures_distances_of_order_three, leaves_a_remainder, rounds_a_quotient, shapes_do_not_fit, returns_a_number,
 )  # fmt: skip

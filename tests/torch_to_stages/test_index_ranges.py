@@ -20,6 +20,10 @@ CASES: dict[str, tuple[Any, list[int], int]] = {
     "gather": (lambda x, ids: x.gather(1, ids[:, None]), [0, 5, 1, 2], 6),
     "an index": (lambda x, ids: x[ids], [-4, 3], 4),
     "a second index": (lambda x, ids: x[:, ids.int()], [-6, 5], -7),
+    "scatter_add": (lambda x, ids: x.scatter_add(1, ids[:, None], x * 2), [0, 5, 1, 2], -1),
+    "index_add": (lambda x, ids: x.index_add(0, ids, x[:2]), [0, 3], 4),
+    "an index that is written": (lambda x, ids: x.index_put((ids,), x[:1]), [-4, 3], -5),
+    "a bag": (lambda x, ids: F.embedding_bag(ids, x, torch.tensor([0, 1])), [0, 1, 3], 4),
     "labels": (lambda x, ids: F.cross_entropy(x, ids), [0, 5, -100, 2], 6),
     "labels of nll_loss": (lambda x, ids: F.nll_loss(x, ids, ignore_index=9), [0, 5, 9, 2], -100),
 }

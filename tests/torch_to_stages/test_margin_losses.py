@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 import neptune_lab as nl
 from neptune_lab.errors import DefinitionError
-from neptune_lab.torch_to_stages.margin_losses import MarginLosses
+from neptune_lab.torch_to_stages.replaced_functions import ReplacedFunctions
 
 inf, nan = float("inf"), float("nan")
 X = torch.tensor([[0.0, 1, 2], [1, 0, 0], [0.5, -0.5, 0.3], [nan, 0, 0], [0.5, nan, 0.3], [2, inf, 1]])
@@ -30,7 +30,7 @@ def values(loss: Callable[..., torch.Tensor], *args: torch.Tensor) -> list[torch
 
 def same(loss: Callable[..., torch.Tensor], *args: torch.Tensor) -> None:
     expected = values(loss, *args)
-    with MarginLosses():
+    with ReplacedFunctions():
         found = values(loss, *args)
     torch.testing.assert_close(found, expected, equal_nan=True)
 

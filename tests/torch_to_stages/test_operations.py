@@ -97,6 +97,7 @@ def test_infinities_and_nan_pass_as_in_torch():
     def function(x):
         along = (x.amax(-1), x.amin(-1), x.sum(-1), x.mean(-1), x.logsumexp(-1), x.softmax(-1), x.log_softmax(-1))
         each = (x.clamp(-1, 1), x.relu(), x.sigmoid(), x.tanh(), x.sign(), x.nan_to_num(), torch.maximum(x, -x))
+        each = (*each, x // 2.0, torch.div(x, -0.5, rounding_mode="floor"), x % 2.0, torch.complex(x, x.flip(1)).abs())
         return *along, *each, torch.where(x.isnan(), 0.0, x)
 
     for got, wanted in zip(nl.compile(nl.from_torch(function, x))(x), function(x), strict=True):

@@ -3,13 +3,16 @@
 from neptune_lab.torch_to_stages.lowering import (  # noqa: F401
     activations,
     attention,
+    bags,
     conditions,
     contractions,
     creation,
+    gathers,
     losses,
     norms,
     pointwise,
     reductions,
+    scatters,
     softmax,
     views,
 )

@@ -33,6 +33,8 @@ def attention(
     if dropout_p:
         raise ctx.refused(f"with dropout_p={dropout_p}")
     name = ctx.stages.hint
+    most = max(q.ndim, k.ndim, v.ndim)
+    q, k, v = (_with_dims(x, most) for x in (q, k, v))
     k, v = (_with_heads_of(ctx, x, q) if enable_gqa else x for x in (k, v))
     batch = "abcdef"[: q.ndim - 2]
     product = contract(ctx, q, k, (batch + "ik", batch + "jk", batch + "ij"), f"{name}_qk")
@@ -64,6 +66,12 @@ def attention(
         return Op("select", (Op("eq", (m, lowest)), zero, value))
 
     return ctx.elementwise(normalised, values, sums, top)
+
+
+def _with_dims(x: Value, count: int) -> Value:
+    """`x` with so many dimensions: those in front have the size 1."""
+    skipped = count - x.ndim
+    return x if not skipped else x.viewed((*(1 for _ in range(skipped)), *x.shape), lambda i: i[skipped:])
 
 
 def _with_heads_of(ctx: Context, x: Value, q: Value) -> Value:

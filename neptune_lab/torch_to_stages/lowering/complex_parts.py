@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -95,6 +96,22 @@ def _exp(ctx: Context, z: Complex) -> Complex:
     return Complex(part("cos"), part("sin"))
 
 
+def _size(ctx: Context, z: Complex) -> Value:
+    """sqrt(re * re + im * im), whose squares do not overflow; infinite if a part is.  At 0, its derivative is 0."""
+
+    def element(re: Expr, im: Expr) -> Expr:
+        a, b, own = Op("abs", (re,)), Op("abs", (im,)), ctx.stages.type_of(re)
+        zero, one, infinite = (Const(v, own) for v in (0.0, 1.0, math.inf))
+        large, small = Op("max", (a, b)), Op("min", (a, b))
+        nothing = Op("eq", (large, zero))
+        ratio = Op("div", (small, Op("select", (nothing, one, large))))
+        length = Op("mul", (large, Op("sqrt", (Op("add", (one, Op("mul", (ratio, ratio)))),))))
+        endless = Op("or", (Op("eq", (a, infinite)), Op("eq", (b, infinite))))
+        return Op("select", (endless, infinite, Op("select", (nothing, zero, length))))
+
+    return ctx.elementwise(element, ctx.reused(z.re), ctx.reused(z.im))
+
+
 def _both(ctx: Context, x: Any) -> tuple[Value, Value | None]:
     """The parts of an operand in the result's shape; None for the imaginary part of a real one."""
     if isinstance(x, complex):
@@ -156,6 +173,7 @@ _TABLE: dict[str, Callable[..., Any]] = {
     "_conj": _conjugate,
     "conj": _conjugate,
     "exp": _exp,
+    "abs": _size,
     "mul": _multiply,
     "add": _add,
     "sub": _add,

@@ -70,6 +70,7 @@ def _narrow(ctx: Context, expr: Expr, dtype: str) -> Expr:
 @lowers("matmul", "bmm", "mm", "mv", "dot")
 def matmul(ctx: Context, a: Value, b: Value) -> Value:
     """A product of matrices; leading dimensions are broadcast, a vector is a row or a column."""
+    _check_factors(ctx, a, b)
     batch = max(a.ndim, b.ndim) - 2
     letters = "abcdefgh"[: max(0, batch)]
     first = letters[len(letters) - (a.ndim - 2) :] + "ik" if a.ndim > 1 else "k"
@@ -78,9 +79,19 @@ def matmul(ctx: Context, a: Value, b: Value) -> Value:
     return contract(ctx, a, b, (first, second, out))
 
 
+def _check_factors(ctx: Context, *factors: Value) -> None:
+    """Refuse a product of different dtypes, which PyTorch refuses when it runs, and not when it is traced."""
+    dtypes = list(dict.fromkeys(v.dtype for v in factors))
+    if len(dtypes) > 1:
+        raise ctx.refused(
+            f"of {dtypes[0]} and {dtypes[1]}, as in PyTorch: convert one of them before, with .to(x.dtype)"
+        )
+
+
 @lowers("linear")
 def linear(ctx: Context, x: Value, weight: Value, bias: Value | None = None) -> Value:
     """x @ weight.T + bias."""
+    _check_factors(ctx, x, weight)
     letters = "abcdefgh"[: x.ndim - 1]
     if weight.ndim == 1:
         return with_bias(ctx, contract(ctx, x, weight, (letters + "k", "k", letters)), bias)
@@ -96,12 +107,14 @@ def with_bias(ctx: Context, product: Value, bias: Value | None) -> Value:
 
 @lowers("addmm", "baddbmm")
 def addmm(ctx: Context, bias: Value, a: Value, b: Value, *, beta: float = 1, alpha: float = 1) -> Value:
-    """beta * bias + alpha * (a @ b)."""
+    """beta * bias + alpha * (a @ b); with beta 0, what is not finite in the bias does not count."""
     product = matmul(ctx, a, b)
 
     def scaled(x: Expr, factor: float) -> Expr:
         return x if factor == 1 else Op("mul", (x, ctx.as_dtype(Const(factor, "float32"), ctx.dtype)))
 
+    if beta == 0:
+        return ctx.elementwise(lambda y: scaled(y, alpha), product)
     return ctx.elementwise(lambda x, y: ctx.applied("add", scaled(x, beta), scaled(y, alpha)), bias, product)
 
 
@@ -115,6 +128,7 @@ def outer(ctx: Context, a: Value, b: Value) -> Value:
 @lowers("einsum")
 def einsum(ctx: Context, equation: str, operands: Sequence[Value], path: object = None) -> Value:
     """Sums of products by labels; several operands are multiplied from left to right, as torch does."""
+    _check_factors(ctx, *operands)
     labels, out = _labels(ctx, equation, operands)
     values = [_diagonal(value, label) for value, label in zip(operands, labels, strict=True)]
     value, label = values[0]

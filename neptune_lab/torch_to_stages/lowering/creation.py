@@ -9,9 +9,6 @@ from neptune_lab.torch_to_stages.lowering.context import Context, lowers
 from neptune_lab.torch_to_stages.masks import chosen
 from neptune_lab.torch_to_stages.values import Index, Value, constant, rounded_number
 
-# Positions per row up to which a scattered value is a chain of choices; more of them are folded.
-_MOST_SCATTERED = 8
-
 
 @lowers("arange")
 def arange(ctx: Context, *limits: float, **_: Any) -> Value:
@@ -84,7 +81,7 @@ def triangle(ctx: Context, x: Value, diagonal: int = 0) -> Value:
 def cat(ctx: Context, tensors: list[Value], dim: int = 0) -> Value:
     """Tensors one after the other along a dimension."""
     dim = dim % len(ctx.shape)
-    parts = [ctx.converted(t, ctx.dtype) for t in tensors]
+    parts = [ctx.converted(t, ctx.dtype) for t in tensors if 0 not in t.shape]
 
     def element(i: Index) -> Expr:
         start = sum(p.shape[dim] for p in parts[:-1])
@@ -166,40 +163,5 @@ def slice_scatter(
             inside = Op("and", (inside, Op("eq", (Op("floormod", (position, Const(step))), Const(0)))))
             position = Op("floordiv", (position, Const(step)))
         return Op("select", (inside, source.at((*i[:dim], position, *i[dim + 1 :])), x.at(i)))
-
-    return Value(ctx.shape, ctx.dtype, element)
-
-
-@lowers("scatter.value", "scatter.src")
-def scatter(ctx: Context, x: Value, dim: int, index: Value, source: Value | float | int | bool) -> Value:
-    """`x` with the positions along `dim` that `index` lists replaced: a choice for each element of `x`.
-
-    Where several positions are equal, the last one of `source` is taken, which torch leaves open.
-    """
-    dim = dim % x.ndim if x.ndim else 0
-    if x.ndim == 0 or any(index.shape[d] != x.shape[d] for d in range(x.ndim) if d != dim):
-        raise ctx.refused(f"with an index of shape {index.shape} for a tensor of shape {x.shape}")
-    count = index.shape[dim]
-    if isinstance(source, Value) and count > _MOST_SCATTERED:
-        raise ctx.refused(f"with {count} values per row")
-    index, x = ctx.reused(index), ctx.converted(x, ctx.dtype)
-    values = ctx.converted(ctx.tensor(source, ctx.dtype), ctx.dtype)
-
-    def place(i: Index, n: Expr) -> Index:
-        return (*i[:dim], n, *i[dim + 1 :])
-
-    def here(i: Index, n: Expr) -> Expr:
-        return Op("eq", (i[dim], ctx.position(index.at(place(i, n)))))
-
-    if count > _MOST_SCATTERED:
-        some = ctx.stages.reduce("any", x.shape, [count], lambda i, r: here(i, r[0]), "bool", f"{ctx.stages.hint}_hit")
-        return Value(ctx.shape, ctx.dtype, lambda i: Op("select", (some.at(i), values.at(()), x.at(i))))
-
-    def element(i: Index) -> Expr:
-        value = x.at(i)
-        for n in range(count):
-            own = values.at(place(i, Const(n)) if isinstance(source, Value) else ())
-            value = Op("select", (here(i, Const(n)), own, value))
-        return value
 
     return Value(ctx.shape, ctx.dtype, element)

@@ -1,11 +1,10 @@
-"""Losses and gathers by an index tensor."""
+"""Losses of labels and of targets."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from neptune_lab.loop_ir.nodes import Const, Expr, Op
 from neptune_lab.torch_to_stages.lowering.context import Context, lowers
@@ -228,50 +227,3 @@ def x_log_y(ctx: Context, a: Value | float, b: Value | float) -> Value:
         return Op("mul", (x, Op("log", (Op("select", (left_out, Const(1.0, own), y)),))))
 
     return ctx.elementwise(element, *(ctx.reused(v) if isinstance(v, Value) else v for v in (a, b)))
-
-
-@lowers("embedding", "index_select", "index.Tensor", "gather")
-def gather(ctx: Context, *args: Any, **_: Any) -> Value:
-    """Elements at positions that a tensor holds; torch counts negative ones from the end."""
-    if ctx.name == "embedding":
-        table, ids = args[:2]
-        return table.viewed(ctx.shape, lambda i: (_row(ctx, ids.at(i[: ids.ndim]), table.shape[0], False), i[-1]))
-    if ctx.name == "index_select":
-        x, dim, ids = args
-        dim = dim % x.ndim
-        return x.viewed(
-            ctx.shape, lambda i: (*i[:dim], _row(ctx, ids.at((i[dim],)), x.shape[dim], False), *i[dim + 1 :])
-        )
-    if ctx.name == "gather":
-        x, dim, ids = args[:3]
-        dim = dim % x.ndim
-        return x.viewed(ctx.shape, lambda i: (*i[:dim], _row(ctx, ids.at(i), x.shape[dim], False), *i[dim + 1 :]))
-    return _indexed(ctx, args[0], args[1])
-
-
-def _row(ctx: Context, index: Expr, size: int, negative: bool) -> Expr:
-    position = ctx.place(index)
-    if not negative:
-        return position
-    return Op("select", (Op("lt", (position, Const(0))), Op("add", (position, Const(size))), position))
-
-
-def _indexed(ctx: Context, x: Value, indices: list[Value | None]) -> Value:
-    """x[indices]: index tensors are broadcast with each other."""
-    given = [d for d, index in enumerate(indices) if index is not None]
-    tensors = [indices[d] for d in given]
-    if any(t is not None and t.dtype == "bool" for t in tensors):
-        raise ctx.refused("with a mask, whose result's shape depends on values")
-    rank = max(t.ndim for t in tensors if t is not None)
-    # Index tensors that are side by side stand where the first of them does, others in front.
-    start = given[0] if given == list(range(given[0], given[-1] + 1)) else 0
-    common = ctx.shape[start : start + rank]
-    wide = dict(zip(given, (t.expanded(common) for t in tensors if t is not None), strict=True))
-
-    def index(i: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        inner, others = i[start : start + rank], iter((*i[:start], *i[start + rank :]))
-        return tuple(
-            _row(ctx, wide[d].at(inner), n, True) if d in wide else next(others) for d, n in enumerate(x.shape)
-        )
-
-    return x.viewed(ctx.shape, index)

@@ -67,14 +67,14 @@ def multiply(ctx: Context, a: Operand, b: Operand) -> Value:
 @lowers("div")
 def divide(ctx: Context, a: Operand, b: Operand, *, rounding_mode: str | None = None) -> Value:
     """a / b, perhaps rounded down or towards 0."""
+    if rounding_mode == "floor":
+        return floor_divide(ctx, a, b)
     if "int" in ctx.dtype:
-        return floor_divide(ctx, a, b) if rounding_mode == "floor" else _quotient(ctx, a, b)
+        return _quotient(ctx, a, b)
     value = ctx.elementwise(lambda x, y: Op("div", (x, y)), a, b)
     if rounding_mode is None:
         return value
     _checked_step(ctx, b)
-    if rounding_mode == "floor":
-        return Value(value.shape, value.dtype, lambda i: Op("floor", (value.at(i),)))
     value = ctx.reused(value)
     return Value(value.shape, value.dtype, lambda i: formula(ctx, FORMULAS["trunc"], value.at(i)))
 
@@ -93,11 +93,17 @@ def _quotient(ctx: Context, a: Operand, b: Operand) -> Value:
 
 @lowers("floor_divide")
 def floor_divide(ctx: Context, a: Operand, b: Operand) -> Value:
-    """The quotient rounded down."""
+    """The quotient rounded down; of an infinite number it is NaN, as in torch."""
     if "int" in ctx.dtype:
         return ctx.elementwise(lambda x, y: ctx.applied("floordiv", x, y), not_wrapping(ctx, a), _divisor(ctx, b))
     _checked_step(ctx, b)
-    return ctx.elementwise(lambda x, y: Op("floor", (Op("div", (x, y)),)), a, b)
+
+    def element(x: Expr, y: Expr) -> Expr:
+        infinite, nothing = (Const(v, ctx.stages.type_of(x)) for v in (math.inf, math.nan))
+        endless = Op("eq", (Op("abs", (x,)), infinite))
+        return Op("select", (endless, nothing, Op("floor", (Op("div", (x, y)),))))
+
+    return ctx.elementwise(element, ctx.reused(a) if isinstance(a, Value) else a, b)
 
 
 @lowers("remainder")
