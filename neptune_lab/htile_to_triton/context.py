@@ -117,6 +117,7 @@ class Context:
         self.asked: dict[str, str] = {}  # such a tensor -> the variable of what is in its words so far
         self.mark = ""  # the variable of the mark of these words
         self.evicted: dict[str, str] = {}  # tensor that several kernels of a launch read -> its eviction policy
+        self.again: Mapping[tuple[str, str], str] = {}  # (origin, row that each pass loads) -> its eviction policy
         self.late: Mapping[str, Store] = {}  # tile that is loaded in each loop that reads it -> what loads it
         self.once = False  # whether the body is a loop that runs once
         self.variables: dict[str, tuple[str, Draft]] = {}  # grid or loop variable -> (name, the line that binds it)

@@ -22,6 +22,7 @@ from neptune_lab.htile_to_triton.folds import rejected_reductions
 from neptune_lab.htile_to_triton.last_program import Joined
 from neptune_lab.htile_to_triton.launches import Together
 from neptune_lab.htile_to_triton.lists import entry_of_list
+from neptune_lab.htile_to_triton.loaded_again import loaded_again
 from neptune_lab.htile_to_triton.memory import Condition, barrier, is_loaded, load, load_once, store
 from neptune_lab.htile_to_triton.options import EmitOptions
 from neptune_lab.htile_to_triton.passing import bind_parts, give, rows_of_group
@@ -84,6 +85,7 @@ def emit_kernel(
         rows_of_group(ctx, last, _body)
         return ctx
     ctx.late = loaded_in_loops(program, kernel, options)
+    ctx.again = loaded_again(program, kernel, options.target) if last is None else {}
     ctx.once = runs_once(program, kernel, options)
     if ctx.once:
         _body_once(ctx, kernel)

@@ -168,7 +168,7 @@ def write_allocations(
 
 def launch_hints(source: KernelSource) -> list[str]:
     """The arguments of a launch for the kernel's hints."""
-    hints = {"num_warps": source.num_warps, "num_stages": source.num_stages}
+    hints = {"num_warps": source.num_warps, "num_stages": source.num_stages, "maxnreg": source.registers}
     given = [f"{key}={value}" for key, value in hints.items() if value is not None]
     return given if source.fused else [*given, "enable_fp_fusion=False"]
 

@@ -96,7 +96,8 @@ def load(ctx: Context, access: Access, order: tuple[int, ...], extra: Sequence[C
         other = "0.0" if ctx.dtype(access) in FLOATS else "0"
         args += [f"mask={conjunction(conditions)}", f"other={other}"]
     policy = ctx.policies.get((ctx.loops[0].origin, access.tensor)) if ctx.loops else ctx.evicted.get(access.tensor)
-    if policy is not None and access.tensor not in ctx.written:
+    policy = ctx.again.get((ctx.origin, access.tensor), policy)
+    if policy and access.tensor not in ctx.written:
         args.append(f'eviction_policy="{policy}"')
     return call("tl.load", *args)
 
@@ -137,7 +138,7 @@ def load_once(ctx: Context, access: Access, order: tuple[int, ...]) -> str:
         return flat(call("tl.trans", load_once(ctx, access, (0, 1))))
     doc = load(ctx, access, order)  # even if the tile is loaded already: this links the lines to the current node
     read_only = access.tensor not in ctx.written
-    key = ("load", *tile_of(access), order)
+    key = ("load", *tile_of(access), order, *_pass_of(ctx, access))
     loaded = ctx.scope.lookup(key) if read_only else None
     if loaded is None:
         barrier(ctx, access)
@@ -153,7 +154,13 @@ def is_loaded(ctx: Context, access: Access, order: tuple[int, ...]) -> bool:
     """Whether a line before this one, which `load_once` finds, holds a global access."""
     kept = [isinstance(dim, Slice) for dim in tile_dims(access.index)]
     own = tuple(sum(kept[:dim]) for dim in order if kept[dim])
-    return access.tensor not in ctx.written and ctx.scope.lookup(("load", *tile_of(access), own)) is not None
+    key = ("load", *tile_of(access), own, *_pass_of(ctx, access))
+    return access.tensor not in ctx.written and ctx.scope.lookup(key) is not None
+
+
+def _pass_of(ctx: Context, access: Access) -> tuple[str, ...]:
+    """The pass that loads a tile for itself (`loaded_again`); (): it shares the load with others."""
+    return (ctx.origin,) if (ctx.origin, access.tensor) in ctx.again else ()
 
 
 def barrier(ctx: Context, access: Access) -> None:

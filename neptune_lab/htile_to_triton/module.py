@@ -16,6 +16,7 @@ from neptune_lab.htile_to_triton.helpers import ALLOCATOR, ASK, COUNTERS, GROUPS
 from neptune_lab.htile_to_triton.kernel import emit_kernel
 from neptune_lab.htile_to_triton.launcher import docstring, write_launcher
 from neptune_lab.htile_to_triton.launches import Together, launches_of, named
+from neptune_lab.htile_to_triton.loaded_again import REGISTERS
 from neptune_lab.htile_to_triton.options import EmitOptions
 from neptune_lab.htile_to_triton.scope import UniqueNames
 from neptune_lab.htile_to_triton.source import EmittedModule, KernelSource, Writer
@@ -165,7 +166,8 @@ def write_kernel(out: Writer, function: str, kernel: Kernel, ctx: Context) -> Ke
     text = "\n".join(out.text[first:]) + "\n"
     grid = tuple(axis.extent for axis in kernel.grid) or (1,)
     made = KernelSource(function, text, grid, tuple(pointers), descriptors, kernel.num_warps, ctx.num_stages)
-    return replace(made, sizes=tuple(sizes), fused=not rounds_to_eights(kernel))
+    registers = REGISTERS if ctx.again else None
+    return replace(made, sizes=tuple(sizes), fused=not rounds_to_eights(kernel), registers=registers)
 
 
 def rounds_to_eights(kernel: ir.Kernel) -> bool:

@@ -44,6 +44,7 @@ class KernelSource:
         counters: groups of programs whose last one does the work of the next HTile kernel (`last_program`); their
             counters are passed after the tensors.  0: the kernel is one HTile kernel, or `waits`.
         waits: the HTile kernels that this one is, whose programs wait for each other (`waiting`); (): one.
+        registers: the most registers of a thread, a launch option; None: as many as the compiler takes.
     """
 
     name: str
@@ -58,6 +59,7 @@ class KernelSource:
     sizes: tuple[str, ...] = ()
     counters: int = 0
     waits: tuple[str, ...] = ()
+    registers: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,11 @@ from neptune_lab.loop_schedule.templates.nest_shape import NestConfig
 
 # The longest rows that share a program with others.
 SHORTEST = 1024
-# The longest rows that a program holds in registers, by its warps: `cut_long_rows` then leaves few lanes empty.
-HELD = ((4096, 2), (25600, 4), (36864, 8), (57344, 16))
+# The longest rows that a program holds in registers, by its warps: `cut_long_rows` then leaves few lanes empty.  Of
+# those between, two programs of 16 warps share a multiprocessor, and each pass loads the row again from the first-level
+# cache (`htile_to_triton.loaded_again`).
+HELD = ((4096, 2), (22528, 4), (57344, 16))
+HELD_BESIDE_VECTORS = ((4096, 2), (15360, 4), (57344, 16))
 # The longest rows that a program holds although it reads each element once: longer ones take fewer registers, hence
 # more programs per multiprocessor, in a loop.
 HELD_TO_READ_ONCE = 20480
@@ -48,7 +51,7 @@ def long_rows(width: int, programs: int, *, again: bool, vectors: bool, multipro
         return None
     crowded = programs >= 4 * multiprocessors
     if crowded and width <= (HELD[-1][0] if again else HELD_TO_READ_ONCE):
-        warps = next(warps for most, warps in HELD if width <= most)
+        warps = next(warps for most, warps in (HELD_BESIDE_VECTORS if again and vectors else HELD) if width <= most)
         return NestConfig(1, width, num_warps=warps, one_tile=True)
     if not again and width > HELD_TO_READ_ONCE:
         if programs <= 2 * multiprocessors and width >= LONG_TO_READ_ONCE:

@@ -1,0 +1,76 @@
+"""Rows that a program loads once for each pass over them, because registers would hold all of them between two.
+
+    x = load(x_row); …; x_7 = load(…)          x = load(x_row, "evict_last"); …; x_7 = load(…, "evict_last")
+    s = sum(f(x) + … + f(x_7))             =>  s = sum(f(x) + … + f(x_7))
+    out[…] = g(x, s); …                        x_8 = load(x_row, "evict_first"); out[…] = g(x_8, s); …
+
+The first-level cache has what the pass before has loaded, and registers hold what the program works on.  So several
+programs share a multiprocessor, and one loads its row while another one stores.
+
+Formal statement: the kernel is one sequence of statements, and none stores to the tensor, so each load gives the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from neptune_lab.htile.nodes import Dot, Kernel, Program, Slice, Store
+from neptune_lab.htile.shapes import shape_of_access
+from neptune_lab.htile.walk import gathered_tensors, reads, subexpressions, written_tensors
+from neptune_lab.htile_to_triton.shared_loads import Tile, tile_of
+from neptune_lab.strict.dtypes import itemsize
+from neptune_lab.target import Target
+
+# The warps of such a program, the registers of a thread, and the programs that a multiprocessor then runs at a time.
+WARPS, REGISTERS, PROGRAMS = 16, 64, 2
+# The most elements of a row that a thread holds, and of the tiles that it works on beside it.
+MOST_HELD, MOST_BESIDE = 16, 32
+# Bytes of the first-level cache for rows.
+CACHE = 184 << 10
+# Bytes of an element of the rows that were measured.
+MEASURED = 2
+# What tells the loads of each pass from those of the others, by the number of passes: Triton joins loads that are
+# alike.
+_POLICIES = {2: ("evict_last", "evict_first"), 3: ("evict_last", "", "evict_first")}
+
+
+def loaded_again(program: Program, kernel: Kernel, target: Target) -> Mapping[tuple[str, str], str]:
+    """The row that each pass over it loads: the eviction policy of these loads, by the origin of the statements of a
+    pass, and the tensor; none if registers hold it, or the cache does not hold those of all programs.
+
+    Args:
+        program: the program of the kernel.
+        kernel: any kernel.
+        target: the GPU; only those that were measured load rows again.
+    """
+    own = [stmt for stmt in kernel.body if isinstance(stmt, Store)]
+    if not target.warpgroup_products or kernel.num_warps != WARPS or program.sizes or len(own) < len(kernel.body):
+        return {}
+    if any(isinstance(e, Dot) for s in own for e in subexpressions(s.value)):
+        return {}
+    lanes = 32 * WARPS
+    targets = [store.target for store in own if program.tensor(store.target.tensor).space == "chip"]
+    if sum({target.tensor: prod(shape_of_access(target)) for target in targets}.values()) > MOST_BESIDE * lanes:
+        return {}
+    apart = written_tensors(kernel).union(*map(gathered_tensors, own))
+    passes: dict[str, dict[str, None]] = {}
+    tiles: dict[str, set[Tile]] = {}
+    for store in own:
+        for access in reads(store):
+            if access.tensor not in apart and len(shape_of_access(access)) == 1:
+                passes.setdefault(access.tensor, {})[store.origin] = None
+                tiles.setdefault(access.tensor, set()).add(tile_of(access))
+    several = [name for name, origins in passes.items() if len(origins) > 1]
+    if len(several) != 1 or len(passes[several[0]]) not in _POLICIES:
+        return {}
+    (name,) = several
+    elements = sum(i.extent for _, index in tiles[name] for i in index if isinstance(i, Slice))
+    row = elements * itemsize(program.tensor(name).dtype)
+    if row != MEASURED * elements or elements <= MOST_HELD * lanes or PROGRAMS * row > CACHE:
+        return {}
+    policies = _POLICIES[len(passes[name])]
+    return {(origin, name): policy for origin, policy in zip(passes[name], policies, strict=True)}
+
+
+__all__ = ["REGISTERS", "loaded_again"]
