@@ -13,12 +13,12 @@ from typing import TypeAlias
 from neptune_lab.errors import TextError
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.dtypes import DTYPES
+from neptune_lab.strict.values import INT32_MAX
 from neptune_lab.tensor_spec import TensorSpec
 
 Value: TypeAlias = TensorSpec | bool | int | float | None
 
 _EXAMPLE = "write name=dtype[sizes], as in q=float16[1,4,256,64], or name=number, as in scale=0.125"
-_MOST = 2**31 - 1  # the largest size of a tensor's dimension
 _NAME = re.compile(r"[^\W\d]\w*")
 _BETWEEN = re.compile(r"\s*[,;]?\s*")
 _DTYPE = re.compile(r"(?:torch\.)?(?P<dtype>[A-Za-z_]\w*)\s*\[")
@@ -117,7 +117,7 @@ class _Reader:
         for part in re.finditer(r"[^,]+|(?<=,)(?=,)|^(?=,)", inside):
             size = part[0].strip()
             where = self.at + part.start() + len(part[0]) - len(part[0].lstrip())
-            if not re.fullmatch(r"[0-9][0-9_]*", size) or not 1 <= int(size) <= _MOST:
+            if not re.fullmatch(r"[0-9][0-9_]*", size) or not 1 <= int(size) <= INT32_MAX:
                 if not size and not inside.strip():
                     break
                 what = shown(size) if size else "nothing"

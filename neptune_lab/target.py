@@ -31,6 +31,11 @@ from neptune_lab.strict.values import check_integer, check_number, is_integer
 if TYPE_CHECKING:
     from neptune_lab.runtime import Ceiling, DeviceFacts
 
+# The most stages of Triton's software pipeline. Each holds a tile in shared memory; no GPU has enough for more.
+MOST_STAGES = 16
+# The stages of a loop that runs once: with more, tiles of a second iteration would have memory too.
+STAGES_OF_ONCE = 2
+
 
 # Names of the known GPUs.
 GPUS = tuple(GPU_SHEETS)
@@ -300,7 +305,9 @@ __all__ = [
     "MATRIX_UNITS",
     "MOST_HOPPER_SMS",
     "MOST_SHARED_MEMORY",
+    "MOST_STAGES",
     "NVIDIA_REGISTERS",
+    "STAGES_OF_ONCE",
     "MemoryLevel",
     "Target",
     "as_target",

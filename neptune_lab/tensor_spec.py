@@ -19,6 +19,10 @@ Strides: TypeAlias = tuple[int, ...]
 # The largest value of a size that is known at the launch only: 65,535 programs of 16 rows, the most along the second
 # axis of a grid.
 LARGEST = (1 << 20) - 16
+# Sizes below and from this on have kernels of their own: few tiles are best in one loop, many can be split.  And the
+# sizes that templates and tiles are chosen for.
+LONG = 1024
+SHORT_HINT, LONG_HINT = LONG // 2, 4 * LONG
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +167,10 @@ def overlaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 __all__ = [
+    "LARGEST",
+    "LONG",
+    "LONG_HINT",
+    "SHORT_HINT",
     "DType",
     "Strides",
     "TensorSpec",

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from neptune_lab.htile.bounds import Env, Interval, interval
 from neptune_lab.htile.nodes import Elementwise, Iota, Literal, Scalar, Slice, TileExpr
+from neptune_lab.strict.values import INT32_MAX
 
-INT32 = Interval(-(2**31), 2**31 - 1)
+INT32 = Interval(-INT32_MAX - 1, INT32_MAX)
 
 
 def tile_interval(expr: TileExpr, env: Env, lanes: Callable[[int], int] = lambda extent: extent) -> Interval | None:

@@ -15,9 +15,7 @@ from neptune_lab.htile_passes.partition_masked_loops import is_few_rows
 from neptune_lab.htile_passes.partition_masked_loops.noop_iterations import NoOpProof, NoOpProver, text
 from neptune_lab.htile_passes.position_limits import Around, Limit, ends_of, limit_of, step_of
 from neptune_lab.htile_passes.rewrite import Rewrite, fresh_name, tile_pass
-
-# The launch option of programs of one tile: with more stages, tiles of a second iteration would have memory too.
-STAGES_OF_ONCE = 2
+from neptune_lab.target import STAGES_OF_ONCE
 
 
 @tile_pass(before="partition_masked_loops")

@@ -10,7 +10,7 @@ from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import check_integer, check_switch
 from neptune_lab.target import DEFAULT
 
-MOST_STAGES = 6
+MOST_RING_STAGES = 6
 # CUDA's limit on the grid's second axis.
 MOST_HEADS = 65535
 # The fields that are on or off.
@@ -57,7 +57,7 @@ class GluonChoices:
     one_consumer: bool = False
 
     def __post_init__(self) -> None:
-        check_integer("ring_stages", self.ring_stages, 1, MOST_STAGES, EmitError)
+        check_integer("ring_stages", self.ring_stages, 1, MOST_RING_STAGES, EmitError)
         check_integer("heads_together", self.heads_together, 1, MOST_HEADS, EmitError, optional=True)
         for name in SWITCHES:
             check_switch(name, getattr(self, name), EmitError)

@@ -13,9 +13,8 @@ from neptune_lab.htile.shapes import shape_of_access
 from neptune_lab.htile.sizes import multiple_of, product_of
 from neptune_lab.htile.walk import names_of_index, region, simplify
 from neptune_lab.htile_to_triton.context import ADD, MUL, Context, sizes_of
+from neptune_lab.strict.values import INT32_MAX
 from neptune_lab.tensor_spec import span
-
-INT32_MAX = 2**31 - 1
 
 
 def strides(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -42,8 +42,6 @@ from neptune_lab.strict.dtypes import itemsize
 _MOST_BYTES = 8 << 10
 # Bytes of shared memory that a program takes beside the tiles of its products, about.
 _BESIDE = 9 << 10
-# The launch option of a loop that runs once: with more stages, tiles of a second iteration would have memory too.
-STAGES_OF_ONCE = 2
 
 
 def loaded_in_loops(program: Program, kernel: Kernel, options: EmitOptions) -> Mapping[str, Store]:
@@ -125,4 +123,4 @@ def _products(body: tuple[Stmt, ...]) -> Iterator[Dot]:
     return (expr for store in stores(body) for expr in expressions(store) if isinstance(expr, Dot))
 
 
-__all__ = ["STAGES_OF_ONCE", "loaded_in_loops", "runs_once"]
+__all__ = ["loaded_in_loops", "runs_once"]

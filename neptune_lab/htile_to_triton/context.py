@@ -22,13 +22,13 @@ from neptune_lab.htile.walk import (
     stores,
     written_tensors,
 )
-from neptune_lab.htile_to_triton.asked_together import STAGES_OF_ONCE
 from neptune_lab.htile_to_triton.eviction import policies
 from neptune_lab.htile_to_triton.options import EmitOptions
 from neptune_lab.htile_to_triton.padding import Padding
 from neptune_lab.htile_to_triton.scope import Draft, Scope, UniqueNames
 from neptune_lab.htile_to_triton.shared_loads import read_in_both_orders
 from neptune_lab.scalar_ops import ScalarOp
+from neptune_lab.target import STAGES_OF_ONCE
 from neptune_lab.wrapping import Doc, flat, lines
 
 WIDTH = 116

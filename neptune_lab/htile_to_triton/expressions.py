@@ -16,7 +16,7 @@ from neptune_lab.htile.bounds import interval
 from neptune_lab.htile.shapes import identity_of
 from neptune_lab.htile.tile_bounds import tile_interval
 from neptune_lab.htile.walk import region, same_index, tile_dims
-from neptune_lab.htile_to_triton.addresses import INT32_MAX, inside, is_wide, subscript, times_step, vector
+from neptune_lab.htile_to_triton.addresses import inside, is_wide, subscript, times_step, vector
 from neptune_lab.htile_to_triton.context import ADD, ATOM, COMPARE, MUL, Context, sizes_of
 from neptune_lab.htile_to_triton.conversions import converted
 from neptune_lab.htile_to_triton.elementwise import elementwise
@@ -30,6 +30,7 @@ from neptune_lab.htile_to_triton.expression_text import (
 )
 from neptune_lab.htile_to_triton.memory import Condition, conjunction, load_once
 from neptune_lab.strict.dtypes import EIGHTS, FLOATS
+from neptune_lab.strict.values import INT32_MAX
 from neptune_lab.wrapping import Doc, call, flat, seq
 
 # The fewest elements that a product of floats of 8 bits sums over: one instruction takes 32 bytes.

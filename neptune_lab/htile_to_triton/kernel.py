@@ -29,9 +29,10 @@ from neptune_lab.htile_to_triton.passing import bind_parts, give, rows_of_group
 from neptune_lab.htile_to_triton.program_order import at_place, heads_together, place_of
 from neptune_lab.htile_to_triton.scope import Draft, Scope, UniqueNames
 from neptune_lab.htile_to_triton.waiting import Waiting
+from neptune_lab.strict.values import INT32_MAX
 from neptune_lab.wrapping import Doc, Loose, call, flat, seq
 
-MAX_GRID = (2**31 - 1, 65535, 65535)
+MAX_GRID = (INT32_MAX, 65535, 65535)
 
 
 def emit_kernel(

@@ -7,10 +7,9 @@ from typing import Literal
 
 from neptune_lab.errors import EmitError
 from neptune_lab.strict.values import check_choice, check_integer, check_switch
-from neptune_lab.target import ANY, Target, as_target
+from neptune_lab.target import ANY, MOST_STAGES, Target, as_target
 
 # Iterations that Triton may load ahead. Each needs its tiles in shared memory, and no GPU has memory for more.
-MOST_STAGES = 16
 # Triton's defaults of a kernel.
 DEFAULT_WARPS, DEFAULT_STAGES = 4, 3
 LOADS = ("pointers", "descriptors", "host_descriptors")

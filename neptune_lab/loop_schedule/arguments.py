@@ -12,7 +12,8 @@ from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.annotations import HINTS, SEQUENTIAL
 from neptune_lab.loop_ir.tree import nearest
 from neptune_lab.strict.console import shown
-from neptune_lab.strict.values import is_integer
+from neptune_lab.strict.values import INT32_MAX, is_integer
+from neptune_lab.target import MOST_STAGES
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -20,14 +21,9 @@ T = TypeVar("T")
 
 # Triton takes powers of two. 32 warps are 1024 threads, CUDA's limit for a thread block.
 WARPS = (1, 2, 4, 8, 16, 32)
-# The most stages of Triton's software pipeline. Each holds a tile in shared memory; no GPU has enough for more.
-MOST_STAGES = 16
 
 # The keys of `annotate`: launch hints, "sequential" (the loop is not a dimension of a tile), and "note" (free text).
 NOTES = (*HINTS, SEQUENTIAL, "note")
-
-# Loop variables are 32-bit integers.
-INT32_MAX = 2**31 - 1
 
 
 def is_count(value: Any) -> bool:

@@ -25,7 +25,7 @@ from neptune_lab.operators.strided import sharing
 from neptune_lab.operators.ties import Ties
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.dtypes import EIGHTS
-from neptune_lab.strict.values import check_integer
+from neptune_lab.strict.values import INT32_MAX, check_integer
 from neptune_lab.tensor_spec import TensorSpec, layout_of, overlaps
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 # Inputs of these dtypes reach a reference as int64, others as float64.
 WHOLE = ("int32", "int64")
 
-# What a loop counts to (TVM's loop variables have 32 bits), and elements of a tensor, 2 TiB in float16.
-LARGEST_SIZE = 2**31 - 1
+# Elements of a tensor, 2 TiB in float16.
 LARGEST_TENSOR = 2**40
 
 # Plain JSON, so that a record can name the operator it was made from.
@@ -279,9 +278,9 @@ def positive(**sizes: int) -> None:
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
             raise DefinitionError(f"{name}={shown(size)}: expected a positive integer", help="such as 128")
-        if size > LARGEST_SIZE:
+        if size > INT32_MAX:
             raise DefinitionError(
-                f"{name}={shown(size)}: expected at most {LARGEST_SIZE}, the largest that loops count to",
+                f"{name}={shown(size)}: expected at most {INT32_MAX}, the largest that loops count to",
                 help="split the data, and call the kernel once per part",
             )
 

@@ -23,10 +23,8 @@ from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.size_choice import roles_of
 from neptune_lab.runtime.sized import sizes_in
 from neptune_lab.target import Target
+from neptune_lab.tensor_spec import LONG, LONG_HINT, SHORT_HINT
 
-# Sizes below and from this on have kernels with other tiles; and the sizes that these are chosen for.
-_LONG = 1024
-_SHORT_HINT, _LONG_HINT = _LONG // 2, 4 * _LONG
 _MOST = 64
 
 Compile = Callable[[Operator], Kernel]
@@ -101,7 +99,7 @@ class OtherSizes:
     def _with_names(self, shapes: tuple[Shape, ...]) -> Kernel | None:
         """A kernel for all sizes that have differed; None if the compiler has none that takes these shapes."""
         names = names_of(self._seen, [t.name for t in (*self._op.inputs, *self._op.outputs)])
-        long = max(n for shape in shapes for n in shape) >= _LONG
+        long = max(n for shape in shapes for n in shape) >= LONG
         if (names, long) in self.refusals:
             return None
         hints = {n: e for of, shape in zip(names, shapes, strict=True) for n, e in zip(of, shape, strict=True) if n}
@@ -156,9 +154,9 @@ def _compiled(op: Operator, compile: Compile) -> Kernel:
     assert family is not None
     roles = roles_of(family.make, family.hint, None, None)
     refusal: ScheduleError | None = None
-    for short in (_SHORT_HINT, _LONG_HINT):
+    for short in (SHORT_HINT, LONG_HINT):
         hint = {
-            name: value if not roles[name] else _LONG_HINT if value >= _LONG else short
+            name: value if not roles[name] else LONG_HINT if value >= LONG else short
             for name, value in family.hint.items()
         }
         try:

@@ -20,11 +20,11 @@ from neptune_lab.pytorch.compiled import Compiled
 from neptune_lab.pytorch.extras import Extras
 from neptune_lab.pytorch.known_tables import ForLengths, Group, Known, Recorded, Stream
 from neptune_lab.pytorch.length_layouts import Layout, Layouts, fixed_layout, layouts_of, moving_layout
-from neptune_lab.pytorch.lengths import LONG, Family
+from neptune_lab.pytorch.lengths import Family
 from neptune_lab.pytorch.mod_state import state_of
 from neptune_lab.runtime.differentiable import Differentiable
 from neptune_lab.runtime.direct import unnegated
-from neptune_lab.tensor_spec import TensorSpec
+from neptune_lab.tensor_spec import LONG, TensorSpec
 
 # Entries of each table; a full one is emptied, since calls fill it again.
 _MOST = 1024

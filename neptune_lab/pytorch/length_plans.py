@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from neptune_lab.pytorch.arguments import Problem
 from neptune_lab.pytorch.length_layouts import Layouts, moves, strides_at
 from neptune_lab.pytorch.mods import Reading
-from neptune_lab.tensor_spec import Strides, dense_strides, resized_strides
+from neptune_lab.tensor_spec import LONG, LONG_HINT, SHORT_HINT, Strides, dense_strides, resized_strides
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
-# Lengths below and from this on have kernels of their own: few tiles are best in one loop, many can be split.
-LONG = 1024
-# The lengths that template and tiles are chosen for.
-_SHORT_HINT, _LONG_HINT = LONG // 2, 4 * LONG
 # The widest window: such a kernel is run at every number of tiles up to twice its width and more.
 _FARTHEST = 512
 
@@ -52,7 +48,7 @@ class Plan:
     @property
     def hint(self) -> dict[str, int]:
         """The sizes that the schedule is chosen for."""
-        return dict.fromkeys(self.roles, _LONG_HINT if self.long else _SHORT_HINT)
+        return dict.fromkeys(self.roles, LONG_HINT if self.long else SHORT_HINT)
 
 
 def plan_of(
@@ -224,4 +220,4 @@ def laid_out(op: Operator, strides: tuple[Strides | None, ...]) -> Operator:
     return op.with_strides(q=q, k=k, v=v, out=None if q is None else dense_strides(shape, q))
 
 
-__all__ = ["LONG", "Plan", "Shapes", "compiled", "laid_out", "operator_at", "plan_of"]
+__all__ = ["Plan", "Shapes", "compiled", "laid_out", "operator_at", "plan_of"]

@@ -18,7 +18,7 @@ from neptune_lab.errors import NeptuneError
 from neptune_lab.pytorch import stored
 from neptune_lab.pytorch.arguments import Problem
 from neptune_lab.pytorch.length_layouts import Layouts, layouts_of
-from neptune_lab.pytorch.length_plans import LONG, Plan, Shapes, compiled, laid_out, operator_at, plan_of
+from neptune_lab.pytorch.length_plans import Plan, Shapes, compiled, laid_out, operator_at, plan_of
 from neptune_lab.pytorch.mods import Reading
 from neptune_lab.runtime.sized import sizes_in
 
@@ -249,7 +249,6 @@ def captured_indices(
 
 
 __all__ = [
-    "LONG",
     "Family",
     "captured_indices",
     "families_of",

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
 from neptune_lab.strict.typed import Between, Name, pack, unpack
-from neptune_lab.strict.values import Refusal
+from neptune_lab.strict.values import INT32_MAX, Refusal
 
-_Integer: TypeAlias = Annotated[int, Between(-(2**31), 2**31 - 1)]
+_Integer: TypeAlias = Annotated[int, Between(-INT32_MAX - 1, INT32_MAX)]
 _Entry: TypeAlias = "_Integer | bool | Name | None"
 Value: TypeAlias = "_Integer | bool | Name | tuple[_Entry, ...] | None"
 

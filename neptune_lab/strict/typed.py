@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_orig
 
 from neptune_lab.strict.console import printable, shown
 from neptune_lab.strict.json_text import MOST_INTEGER, MOST_LEVELS
-from neptune_lab.strict.values import Refusal, is_name
+from neptune_lab.strict.values import INT32_MAX, Refusal, is_name
 
 # A custom reader of one type: from (value, where) to the result.
 Reader: TypeAlias = Callable[[Any, str], Any]
@@ -84,7 +84,7 @@ class Identifier:
 Name: TypeAlias = Annotated[str, Identifier()]
 Line: TypeAlias = Annotated[str, Text()]
 Count: TypeAlias = Annotated[int, Between(0, MOST_INTEGER)]
-Extent: TypeAlias = Annotated[int, Between(1, 2**31 - 1)]
+Extent: TypeAlias = Annotated[int, Between(1, INT32_MAX)]
 Number: TypeAlias = Annotated[float, Between(0, 1e30)]
 # Microseconds or seconds of something that was measured.
 Time: TypeAlias = Annotated[float, Between(1e-9, 1e15)]

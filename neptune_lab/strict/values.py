@@ -14,6 +14,8 @@ Refusal: TypeAlias = type[NeptuneError]
 
 # Kernels compute with float32, which rounds what is larger to infinity.
 LARGEST_NUMBER = (2 - 2**-23) * 2.0**127
+# Loop variables, sizes and most offsets are 32-bit integers.
+INT32_MAX = 2**31 - 1
 
 
 def is_integer(value: Any) -> TypeGuard[int]:

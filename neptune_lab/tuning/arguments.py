@@ -7,7 +7,7 @@ from typing import Any
 
 from neptune_lab.errors import TuneError
 from neptune_lab.strict.console import shown
-from neptune_lab.strict.values import check_integer, check_number, check_switch, is_integer
+from neptune_lab.strict.values import INT32_MAX, check_integer, check_number, check_switch, is_integer
 
 # More GPUs than a machine has: a larger number is a mistake, such as a device's memory.
 MOST_GPUS = 1024
@@ -30,7 +30,7 @@ def check_arguments(
             f"op={shown(op)}: expected an Operator", help="make one first, such as operators.attention.causal(seq=128)"
         )
     check_number("seconds", seconds, TuneError, positive=True)
-    check_integer("trials", trials, 1, 2**31 - 1, TuneError, optional=True)
+    check_integer("trials", trials, 1, INT32_MAX, TuneError, optional=True)
     check_integer("seed", seed, 0, 2**63 - 1, TuneError)
     if cold is not None:
         check_switch("cold", cold, TuneError)

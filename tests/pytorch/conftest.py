@@ -45,7 +45,7 @@ def splits():
 def one_loop_for_all_lengths(request, monkeypatch):
     """Other tests get kernels for all lengths with one loop over the columns, which compile in a third of the time."""
     if "splits" not in request.fixturenames and request.node.get_closest_marker("nightly") is None:
-        monkeypatch.setattr(length_plans, "_SHORT_HINT", 128)
+        monkeypatch.setattr(length_plans, "SHORT_HINT", 128)
 
 
 @pytest.fixture
