@@ -13,6 +13,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.operators.array_indices import from_end
 from neptune_lab.operators.array_views import VIEWS, applied, as_array, as_scalar, axis_of, or_scalar
 from neptune_lab.operators.arrays import MOST, Array, Indices, constant, elementwise
 from neptune_lab.operators.stopped_gradients import noted
@@ -149,14 +150,28 @@ def _extremum(name: str, comparison: str) -> Callable[..., Any]:
 
 
 def _place(comparison: str) -> Callable[..., Any]:
-    """torch's argmax and argmin: the first index of the extremum."""
+    """torch's argmax and argmin: the first index of the extremum, or of NaN.
+
+    The winners of pairs meet in pairs again: an expression that uses its last result at each step would double.
+    """
+    extremum = {"gt": "max", "lt": "min"}[comparison]
+
+    def better(left: Any, right: Any) -> Any:
+        if left.kind != "float":
+            return applied(comparison, right, left)
+        lost = applied("and", applied("ne", right, right), applied("eq", left, left))
+        return applied("or", applied(comparison, right, left), lost)
 
     def fold(elements: list[Any]) -> Any:
-        best, place = elements[0], as_scalar(0)
-        for n, element in enumerate(elements[1:], 1):
-            better = applied(comparison, element, best)
-            best, place = applied("select", better, element, best), applied("select", better, n, place)
-        return place
+        entered = [(element, as_scalar(n).long()) for n, element in enumerate(elements)]
+        while len(entered) > 1:
+            pairs = zip(entered[::2], entered[1::2], strict=False)
+            won = [
+                (applied(extremum, left, right), applied("select", better(left, right), place, first))
+                for (left, first), (right, place) in pairs
+            ]
+            entered = won + (entered[-1:] if len(entered) % 2 else [])
+        return entered[0][1]
 
     return lambda x, dim=None, keepdim=False: _folded(as_array(x), dim, keepdim, fold)
 
@@ -270,7 +285,12 @@ def _normalized(x: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12, **_opt
 
 def _flip(x: Any, *dims: Any) -> Any:
     axes = {axis_of(x.ndim, d) for d in (dims[0] if len(dims) == 1 and isinstance(dims[0], tuple | list) else dims)}
-    return Array(x.shape, lambda at: x.element(tuple(x.shape[a] - 1 - i if a in axes else i for a, i in enumerate(at))))
+
+    def turned(axis: int, index: Any) -> Any:
+        extent = x.shape[axis]
+        return extent - 1 - from_end(index, extent) if axis in axes else index
+
+    return Array(x.shape, lambda at: x.element(tuple(turned(a, i) for a, i in enumerate(at))))
 
 
 def _outer(x: Array, y: Array) -> Array:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.array_indices import from_end, index_of
-from neptune_lab.operators.arrays import MOST, Array, Indices, broadcast, constant
+from neptune_lab.operators.arrays import MOST, Array, Indices, broadcast, by_halves, constant, elementwise
 
 if TYPE_CHECKING:
     from neptune_lab.operators.math import Scalar
@@ -204,11 +204,7 @@ def _one_of(values: Sequence[Any], index: Any) -> Any:
             f"a mod joins {len(values)} tensors or elements, and reads one by an index that varies: at most {MOST}",
             help="join them before the call, in a variable of its own, and capture it",
         )
-    index = from_end(index, len(values))
-    chosen = values[0]
-    for n, value in enumerate(values[1:], 1):
-        chosen = applied("select", index == n, value, chosen)
-    return chosen
+    return by_halves(values, from_end(index, len(values)))
 
 
 def _selected(x: Array, dim: int, index: Any) -> Any:
@@ -224,6 +220,25 @@ def _gathered(x: Array, dim: int, index: Any) -> Any:
         return x.element((*indices[:place], own, *indices[place + 1 :]))
 
     return Array(index.shape, at, x.name)
+
+
+def _taken_along(x: Any, indices: Any, dim: int | None = None) -> Any:
+    """take_along_dim: an index counts modulo the extent, as in PyTorch, and the other axes are broadcast."""
+    array, index = as_array(constant(x)), as_array(constant(indices))
+    if dim is None:
+        array, index, dim = _viewed(array, -1), _viewed(index, -1), 0
+    place, ndim = axis_of(array.ndim, dim), array.ndim
+    if index.ndim != ndim:
+        raise DefinitionError(
+            f"take_along_dim of {array.described()} by indices of {index.ndim} axes: expected {ndim}",
+            help="give the indices as many axes as the tensor has, for example with reshape(1)",
+        )
+    extent = array.shape[place]
+    around = [a for a in range(ndim) if a != place]
+    shared = broadcast([tuple(t.shape[a] for a in around) for t in (array, index)])
+    wanted = [shared[around.index(a)] if a != place else -1 for a in range(ndim)]
+    array, index = _expanded(array, *wanted), _expanded(index, *wanted)
+    return _gathered(array, place, elementwise(lambda i: i % extent, index))
 
 
 def _narrowed(x: Array, dim: int, start: int, length: int) -> Any:
@@ -267,7 +282,7 @@ VIEWS: dict[str, Callable[..., Any]] = {
     "select": _selected,
     "index_select": _selected,
     "gather": _gathered,
-    "take_along_dim": lambda x, index, dim: _gathered(x, dim, index),
+    "take_along_dim": _taken_along,
     "narrow": _narrowed,
     "getitem": _item,
     "size": _size,

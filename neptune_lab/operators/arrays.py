@@ -23,6 +23,7 @@ import numpy as np
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.stopped_gradients import noted
 from neptune_lab.operators.tensor_class import seen_class
+from neptune_lab.strict.dtypes import HALVES
 
 if TYPE_CHECKING:
     from neptune_lab.operators.math import Scalar
@@ -239,14 +240,17 @@ def stretched(array: Array, indices: Indices) -> Scalar:
     return array.element(tuple(0 if n == 1 else i for i, n in zip(own, array.shape, strict=True)))
 
 
-def constant(value: Any) -> Any:
+def constant(value: Any, typed: bool = False) -> Any:
     """A tensor that a mod makes of numbers, as a number or as an `Array`; any other value as it is.
 
     Args:
         value: any value that a mod combines.
+        typed: whether the dtype of a tensor without axes counts, which a plain number beside another value leaves to
+            that.
 
     Returns:
-        A number for a tensor without axes; an `Array` for another tensor, NumPy array or list; else `value`.
+        A number, or a `Scalar` if `typed`, for a tensor without axes; an `Array` for another tensor, NumPy array or
+        list; else `value`.
 
     Raises:
         DefinitionError: the tensor has more than `MOST` elements.
@@ -261,7 +265,7 @@ def constant(value: Any) -> Any:
         return value
     numbers = as_numpy(value)
     if numbers.ndim == 0:
-        return numbers.item()
+        return _chosen(numbers, ()) if typed else numbers.item()
     if numbers.size > MOST or numbers.size == 0:
         raise DefinitionError(
             f"a mod makes a tensor of {numbers.size} elements, of shape {numbers.shape}: from 1 to {MOST}",
@@ -276,17 +280,37 @@ def constant(value: Any) -> Any:
 
 def _chosen(numbers: np.ndarray, indices: Indices) -> Any:
     """An element of constant numbers, by comparisons with the index if it differs by position."""
-    from neptune_lab.operators.math import Scalar, apply
+    from neptune_lab.operators.array_indices import from_end
+    from neptune_lab.operators.math import Scalar
+    from neptune_lab.operators.operations import NARROW
 
     if not indices:
-        return Scalar(numbers.item())
+        name = str(numbers.dtype)
+        return Scalar(numbers.item(), name if name in NARROW else "", name if name in HALVES else "")
     first, rest = indices[0], indices[1:]
     if not isinstance(first, Scalar):
         return _chosen(numbers[first], rest)
-    value = _chosen(numbers[0], rest)
-    for n in range(1, len(numbers)):
-        value = apply("select", first == n, _chosen(numbers[n], rest), value)
-    return value
+    return by_halves([_chosen(part, rest) for part in numbers], from_end(first, len(numbers)))
+
+
+def by_halves(values: Sequence[Any], index: Any, first: int = 0) -> Any:
+    """The value at an index, by comparisons that are nested as often as its digits.
+
+    Args:
+        values: at least one.
+        index: a `Scalar` from `first` to less than `first` and their number.
+        first: the index of the first value.
+
+    Returns:
+        One of the values; some of them for another index.
+    """
+    from neptune_lab.operators.math import apply
+
+    if len(values) == 1:
+        return values[0]
+    middle = (len(values) + 1) // 2
+    low, high = by_halves(values[:middle], index, first), by_halves(values[middle:], index, first + middle)
+    return apply("select", apply("lt", index, first + middle), low, high)
 
 
 def unread(array: Array) -> str:

@@ -56,7 +56,7 @@ def bits(name: str, a: Any, b: Any) -> Scalar:
     Raises:
         DefinitionError: an operand is a float.
     """
-    a, b = constant(a), constant(b)
+    a, b = constant(a, typed=True), constant(b, typed=True)
     if isinstance(a, Array) or isinstance(b, Array):
         return elementwise(partial(bits, name), a, b)
     kinds = kind_of(_value(a)), kind_of(_value(b))
@@ -130,11 +130,12 @@ def shift(x: Any, by: Any, right: bool = False) -> Scalar:
     Raises:
         DefinitionError: an operand is a float.
     """
-    x, by = constant(x), constant(by)
+    x, by = constant(x, typed=True), constant(by, typed=True)
     if isinstance(x, Array) or isinstance(by, Array):
         return elementwise(lambda e, count: shift(e, count, right), x, by)
     kinds = kind_of(_value(x)), kind_of(_value(by))
     x, by = (_as_integer(v, "`>>`" if right else "`<<`", kinds) for v in (x, by))
+    x = x.long() if getattr(x, "whole", None) is not None and not right else x  # int64 in PyTorch
     count = _value(by)
     if isinstance(count, NUMBERS):
         return _shifted(x, int(count), right)
@@ -159,6 +160,10 @@ def _shifted(x: Any, by: int, right: bool) -> Scalar:
             return _apply("floordiv", x, 2**by)
         width = 32 if _is_narrow(x) else 64
         return _apply("shr", x, by if 0 <= by < width else width - 1)
+    if by > _LARGEST_REMAINDER and _is_narrow(x) and hasattr(_value(x), "ty") and not x.short_int:
+        if _origins(x) == {"read"}:  # int32 in PyTorch too
+            return _apply("shl", x, by) if by < 32 else _apply("mul", x, 0)
+        x = x.long()
     if 0 <= by <= _LARGEST_PRODUCT:
         return _apply("mul", x, 2**by)
     return _apply("shl", x.long(), by) if 0 <= by < 64 else _apply("mul", x, 0)

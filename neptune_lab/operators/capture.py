@@ -30,6 +30,7 @@ from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.array_indices import OUTSIDE, index_of, refuse_outside
 from neptune_lab.operators.arrays import Array, Indices
 from neptune_lab.operators.base import BFLOAT16, as_numpy
+from neptune_lab.operators.extents import after
 from neptune_lab.operators.math import Scalar, apply
 from neptune_lab.operators.operations import NARROW, is_wide
 from neptune_lab.operators.reach import Rebuild, arrays_of
@@ -86,6 +87,7 @@ def captured(name: str, source: Any, shape: tuple[int, ...], boolean: bool, narr
         if boolean and element.kind != "bool":
             return element != 0
         element.short_int, element.short_float = ("", narrow) if narrow in HALVES else (narrow, "")
+        element.extent = after([index.extent for index in indices if isinstance(index, Scalar)])
         return noted(element)
 
     array = Array(shape, read, name)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.operators.arrays import Array, constant, elementwise
 from neptune_lab.operators.bits import shift
 from neptune_lab.operators.functions import FUNCTIONS
 from neptune_lab.operators.operations import is_wide, kind_of
@@ -70,7 +73,6 @@ def call(library: str, name: str, args: tuple[Any, ...], kwargs: Any) -> Any:
         DefinitionError: the IR has no such operation, or the function does not take these arguments.
     """
     from neptune_lab.operators import array_functions
-    from neptune_lab.operators.arrays import Array
 
     name = name.partition(".")[0]  # torch.ops.aten.tanh.default is called tanh.default
     kwargs = {n: v for n, v in (kwargs or {}).items() if n != "out" or v is not None}
@@ -121,8 +123,30 @@ def in_place(target: Any, result: Any, name: str) -> Any:
         )
     if target.kind == "float" and is_wide(target.value) != is_wide(result.value):
         result = result.to(target.dtype)
-    target.value, target.short_int = result.value, result.short_int  # and a half keeps its dtype, as in PyTorch
+    # (A half keeps its dtype, as in PyTorch.)
+    target.value, target.short_int = result.value, result.short_int
+    target.extent, target.whole = result.extent, result.whole
     return target
+
+
+def in_place_operator(name: str) -> Callable[[Scalar, Any], Any]:
+    """`x += y`, which changes every name of `x`, as in PyTorch; an array beside `x` makes a new array.
+
+    Args:
+        name: of Python's operator, such as "add".
+
+    Returns:
+        The method `__iadd__`.
+    """
+    function = getattr(operator, f"__{name}__")
+
+    def changed(self: Scalar, other: Any) -> Any:
+        from neptune_lab.operators.math import Scalar
+
+        result = function(self, other)
+        return in_place(self, result, f"__i{name}__") if isinstance(result, Scalar) else result
+
+    return changed
 
 
 def _instead(name: str) -> str:
@@ -199,27 +223,30 @@ def power(base: Any, exponent: Any) -> Scalar:
     Raises:
         DefinitionError: an integer base has another exponent.
     """
+    base, exponent = constant(base, typed=True), constant(exponent, typed=True)
+    if isinstance(base, Array) or isinstance(exponent, Array):
+        return elementwise(power, base, exponent)
     values = [getattr(x, "value", x) for x in (base, exponent)]
     if "float" in map(kind_of, values):
         return _apply("pow", base, exponent)
     if isinstance(values[0], int) and values[0] > 0 and values[0].bit_count() == 1 and kind_of(values[1]) == "int":
         return shift(1, _apply("mul", exponent, values[0].bit_length() - 1))  # 2 ** h
-    constant = values[1]
-    if not isinstance(constant, int) or isinstance(constant, bool) or constant < 0:
+    whole = values[1]
+    if not isinstance(whole, int) or isinstance(whole, bool) or whole < 0:
         raise DefinitionError(
             "a mod raises a whole number to a power that is not a constant of 0 or more, and PyTorch's result is a "
             "whole number again (0 for 2 ** -1)",
             help="make the base a float, as in `2.0 ** h`",
         )
-    if constant > _LARGEST_EXPONENT:
+    if whole > _LARGEST_EXPONENT:
         raise DefinitionError(
-            f"a mod raises a whole number to the power of {constant}, which int32 does not hold",
+            f"a mod raises a whole number to the power of {whole}, which int32 does not hold",
             help="convert to a float before: x.float()",
         )
     result: Any = _apply("add", _apply("mul", base, 0), 1)
-    while constant:
-        result = _apply("mul", result, base) if constant % 2 else result
-        base, constant = _apply("mul", base, base), constant // 2
+    while whole:
+        result = _apply("mul", result, base) if whole % 2 else result
+        base, whole = _apply("mul", base, base), whole // 2
     return result
 
 

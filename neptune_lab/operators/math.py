@@ -12,7 +12,6 @@ that a mod written for FlexAttention works unchanged.  This does not import torc
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -22,10 +21,12 @@ from neptune_lab.errors import DefinitionError
 from neptune_lab.operators import foreign
 from neptune_lab.operators.arrays import Array, constant, elementwise
 from neptune_lab.operators.bits import bits, invert, shift
+from neptune_lab.operators.extents import ONE, after
 from neptune_lab.operators.mod_ties import note
 from neptune_lab.operators.operations import NARROW, convert, half_of, is_wide, kind_of, narrow_of, operate, wrapped
 from neptune_lab.operators.stopped_gradients import SAME, noted, same
 from neptune_lab.operators.tensor_class import seen_class
+from neptune_lab.operators.whole_limits import Limits, with_width
 from neptune_lab.scalar_ops import OPERATIONS, rows
 from neptune_lab.strict.console import class_of
 from neptune_lab.strict.dtypes import HALVES
@@ -40,15 +41,19 @@ class Scalar:
         short_int: the dtype that PyTorch has for it, if that is an integer of 8 or 16 bits, else "".
         short_float: that dtype, if it is float16 or bfloat16: of an element of a captured tensor, of what was
             converted, and of what is computed of such values.  The number itself is computed in float32.
+
+    `extent` is the expression's size (extents.py), `whole` the limits of a number of conditions and constants, or None.
     """
 
-    __slots__ = ("short_float", "short_int", "value")
+    __slots__ = ("extent", "short_float", "short_int", "value", "whole")
     __hash__ = None  # type: ignore[assignment]  # == gives a Scalar, so sets and dicts cannot hold one
 
     def __init__(self, value: Any, short_int: str = "", short_float: str = "") -> None:
         self.value = value
         self.short_int = short_int
         self.short_float = short_float
+        self.extent = ONE
+        self.whole: Limits | None = None
 
     @property
     def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -183,7 +188,8 @@ class Scalar:
     @property
     def dtype(self) -> Any:
         """torch's dtype, or NumPy's if torch is not loaded."""
-        return foreign.dtype_of(self.kind, is_wide(self.value), self.short_int or self.short_float)
+        wide = is_wide(self.value) or self.whole is not None
+        return foreign.dtype_of(self.kind, wide, self.short_int or self.short_float)
 
     @property
     def device(self) -> Any:
@@ -238,7 +244,11 @@ class Scalar:
     astype = type_as = type
 
     def _converted(self, name: str) -> Scalar:
-        name = foreign.NARROW_METHODS.get(name, name)
+        found = self._in_dtype(foreign.NARROW_METHODS.get(name, name))
+        found.extent = after([self.extent])
+        return found
+
+    def _in_dtype(self, name: str) -> Scalar:
         if name in NARROW:
             return Scalar(wrapped(convert(self.value, "int64"), name), name)
         if name not in foreign.DTYPES:
@@ -283,21 +293,10 @@ class Scalar:
         return foreign.call("numpy", func.__name__, args, kwargs)
 
 
-def _in_place(name: str) -> Callable[[Scalar, Any], Any]:
-    """`x += y`, which changes every name of `x`, as in PyTorch; an array beside `x` makes a new array."""
-    function = getattr(operator, f"__{name}__")
-
-    def changed(self: Scalar, other: Any) -> Any:
-        result = function(self, other)
-        return foreign.in_place(self, result, f"__i{name}__") if isinstance(result, Scalar) else result
-
-    return changed
-
-
 for _name in ("floor", "ceil"):
     setattr(Scalar, f"__{_name}__", lambda self, name=_name: apply(name, self))
 for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"):
-    setattr(Scalar, f"__i{_name}__", _in_place(_name))
+    setattr(Scalar, f"__i{_name}__", foreign.in_place_operator(_name))
 
 
 def minimum(a: Any, b: Any) -> Scalar:
@@ -375,7 +374,7 @@ def apply(name: str, *args: Any) -> Scalar:
     Raises:
         DefinitionError: an operand is no number, or of a kind that the operation does not take.
     """
-    args = tuple(constant(a) for a in args)
+    args = tuple(constant(a, typed=True) for a in args)
     if any(isinstance(a, Array) for a in args):
         return elementwise(lambda *elements: apply(name, *elements), *args)
     for arg in args:
@@ -388,13 +387,16 @@ def apply(name: str, *args: Any) -> Scalar:
     if own:  # PyTorch converts a Python number to the dtype of the tensor beside it: bytes[kv] == 256 means == 0
         whole = (isinstance(a, int | np.integer) and not isinstance(a, bool) for a in args)
         args = tuple(int(wrapped(int(a), own)) if is_int else a for a, is_int in zip(args, whole, strict=True))
+    args, limits = with_width(name, args)
     result = operate(name, [a.value if isinstance(a, Scalar) else a for a in args])
     note(name, result)
     narrow = narrow_of(args) if kind_of(result) == "int" else ""
     if narrow and name not in ("select", "min", "max", "floormod"):  # these cannot overflow
         result = wrapped(result, narrow)
-    return noted(Scalar(result, narrow, half_of(args) if kind_of(result) == "float" else ""))
+    found = Scalar(result, narrow, half_of(args) if kind_of(result) == "float" else "")
+    found.extent = after([a.extent for a in args if isinstance(a, Scalar)])
+    found.whole = limits if found.kind == "int" and not is_wide(result) else None
+    return noted(found)
 
 
-# Operations whose operands have one dtype.
-_WRAPPING = ("number", "integer", "bits", "comparison")
+_WRAPPING = ("number", "integer", "bits", "comparison")  # operations whose operands have one dtype

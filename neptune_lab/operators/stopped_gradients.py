@@ -68,7 +68,10 @@ def same(value: Any, name: str) -> Any:
         return noted(value, stops=True)
 
     def method(*_args: Any, **_options: Any) -> Any:
-        copied = type(value)(value.value, value.short_int, value.short_float) if name in ("clone", "item") else value
+        copied = value
+        if name in ("clone", "item"):
+            copied = type(value)(value.value, value.short_int, value.short_float)
+            copied.extent, copied.whole = value.extent, value.whole
         found = noted(copied, stops=name in ("detach", "item"))
         # A Python float beside a tensor of float32 is rounded to its dtype.
         return found.to("float32") if name == "item" and found.kind == "float" else found

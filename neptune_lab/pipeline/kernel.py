@@ -343,7 +343,7 @@ class Kernel:
             return torch_op(self._loaded, name)
 
         def launch(*tensors: Any) -> Any:
-            check_indices(self._limits, tensors)
+            self.check_indices(tensors)
             return self._loaded(*tensors)
 
         taken = str([(limit.place, limit.low, limit.high, limit.besides) for limit in self._limits])

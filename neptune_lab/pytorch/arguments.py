@@ -122,7 +122,9 @@ def check_shape(name: str, shape: Shape) -> None:
         empty = len(shape) == 4
         raise LaunchError(
             f"argument {name} has shape {tuple(shape)}; expected (batch, heads, length, head_dim), none of them 0",
-            help="leave the call out: there is nothing to compute"
+            help="give q and k at least one column, as by torch.nn.functional.pad(x, (0, 1))"
+            if empty and not shape[3]
+            else "leave the call out: there is nothing to compute"
             if empty
             else "add the missing dimensions, for example with unsqueeze(0)",
         )
@@ -157,7 +159,9 @@ def _check_sizes(q: Shape, k: Shape, v: Shape) -> None:
     if k[0] not in (1, q[0]):
         raise LaunchError(
             f"argument k has batch {k[0]}; expected {q[0]}, which q has",
-            help=f"give k and v a batch of {q[0]}, or of 1, which all queries share",
+            help=f"give k and v a batch of {q[0]}, or of 1, which all queries share"
+            if q[0] > 1
+            else f"repeat the queries: q.expand({k[0]}, -1, -1, -1)",
         )
     if v[0] != k[0]:
         raise LaunchError(

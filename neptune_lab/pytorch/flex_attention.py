@@ -260,7 +260,7 @@ def _attend(
             return traced(q, k, v, score_mod, mask_mod, enable_gqa, scale, extras, places, scales)
         same = q.to(common), k.to(common), v.to(common)
         return with_first_as(traced(*same, score_mod, mask_mod, enable_gqa, scale, extras, places), q.dtype)
-    if not isinstance(enable_gqa, bool) or not (scale is None or isinstance(scale, int | float)):
+    if not isinstance(enable_gqa, bool) or not (scale is None or type(scale) in (int, float)):
         scale = checked_scale(enable_gqa, scale)
     device = device_of(q, k, v)
     refuse_transforms(q, k, v)

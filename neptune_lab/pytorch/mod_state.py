@@ -70,6 +70,8 @@ def state_of(mod: Any, tensors: list[torch.Tensor], depth: int = 0) -> Any:
             if value is _MISSING:  # a builtin
                 found.append("" if getattr(builtins, name, None) is _BUILTINS.get(name) else None)
             elif type(value) is ModuleType:
+                if not modules:
+                    found.append(torch.get_default_dtype())
                 modules = True
                 found.append(_module(value, code.attribute_names))
             else:

@@ -103,7 +103,7 @@ def read(*mods: Any) -> Reading:
             for place, mod in enumerate(mods)
         ]
     )
-    key = key, walk.modules()
+    key = key, walk.modules(), str(torch.get_default_dtype())  # which `torch.tensor(1.5).dtype` shows
     links = tuple(walk.tensor_links)
     return Reading(key, tuple(walk.tensors), links, tuple(walk.number_links), walk.numpy_numbers, walk.exact)
 

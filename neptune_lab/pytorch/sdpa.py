@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import lcm, prod
 from typing import Any
 
 import torch
@@ -51,7 +51,8 @@ def scaled_dot_product_attention(
         is_causal: query i attends to the keys 0 to i, also if L and S differ: torch aligns the mask at the upper left,
             so a single query attends to the first key only.  Not together with attn_mask.
         scale: factor of the scores; 1/sqrt(E) if None.
-        enable_gqa: lets kv_heads be a divisor of heads; query head h reads head h // (heads // kv_heads).
+        enable_gqa: lets kv_heads be a divisor of heads; query head h reads head h // (heads // kv_heads).  If key and
+            value have different numbers of heads, the fewer are copied.
 
     Returns:
         (..., heads, L, Ev), of query's dtype, its dimensions in the order in which query has them in memory, as
@@ -71,6 +72,9 @@ def scaled_dot_product_attention(
     scale = checked_scale(enable_gqa, scale)
     batch = _broadcast([t.shape[:-3] for t in (query, key, value)])
     heads, shared = _heads(query, key, value, enable_gqa)
+    if enable_gqa and key.ndim > 2 and value.ndim > 2 and key.shape[-3] != value.shape[-3]:
+        key, value = _of_one_number(key, value)
+        shared = key.shape[-3] != heads
     q_len, kv_len = query.shape[-2], key.shape[-2]
     whole = (*batch, *([heads] if query.ndim > 2 or key.ndim > 2 or value.ndim > 2 else []))
     offset = 0 if bias is None else offset_of(bias, q_len, kv_len)
@@ -164,9 +168,9 @@ def _heads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_g
     """The number of heads, and whether key and value have fewer, of which each serves a group."""
     of_query, of_key, of_value = (t.shape[-3] if t.ndim > 2 else 1 for t in (query, key, value))
     if enable_gqa:
-        if of_key != of_value or of_key == 0 or of_query % of_key:
+        if 0 in (of_key, of_value) or of_query % of_key or of_query % of_value:
             raise LaunchError(
-                f"key has {of_key} heads and value {of_value}; expected one divisor of {of_query}, which query has",
+                f"key has {of_key} heads and value {of_value}; expected divisors of {of_query}, which query has",
                 help="with enable_gqa=True, each head of key and value serves a whole group of query heads",
             )
         return of_query, of_key != of_query
@@ -178,6 +182,13 @@ def _heads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_g
         )
     heads = different.pop() if different else 1
     return heads, of_key == of_value == 1 != heads
+
+
+def _of_one_number(key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """key and value with one number of heads, of which each repeats its own: a copy of what has fewer."""
+    heads = lcm(key.shape[-3], value.shape[-3])
+    key, value = (t if t.shape[-3] == heads else t.repeat_interleave(heads // t.shape[-3], -3) for t in (key, value))
+    return key, value
 
 
 def _flat(tensor: torch.Tensor, batch: Shape, heads: int | None) -> torch.Tensor:

@@ -175,8 +175,16 @@ def test_shared_keys_are_not_copied():
         (lambda q, k, v: (q, k.half(), v), {}, r"key has dtype torch.float16; expected torch.float32, which query has"),
         (lambda q, k, v: (q.double(), k.double(), v.double()), {}, r"argument q has dtype torch.float64"),
         (lambda q, k, v: (q, k[:, :2], v[:, :2]), {}, r"key has 2 heads and value 2; expected 4(.|\n)*enable_gqa=True"),
-        (lambda q, k, v: (q, k[:, :3], v[:, :3]), {"enable_gqa": True}, r"key has 3 heads and value 3; expected one d"),
-        (lambda q, k, v: (q, k[:, :2], v), {"enable_gqa": True}, r"key has 2 heads and value 4; expected one div"),
+        (
+            lambda q, k, v: (q, k[:, :3], v[:, :3]),
+            {"enable_gqa": True},
+            r"key has 3 heads and value 3; expected divisors",
+        ),
+        (
+            lambda q, k, v: (q, k[:, :2], v[:, :3]),
+            {"enable_gqa": True},
+            r"key has 2 heads and value 3; expected divisors",
+        ),
         (lambda q, k, v: (q.repeat(2, 1, 1, 1), k, v), {}, r"batch dimensions \(4,\), \(2,\), \(2,\)"),
         (lambda q, k, v: (q[0, 0, 0], k, v), {}, r"argument query has shape \(16,\); expected"),
         (lambda q, k, v: (q, k[..., :8], v), {}, r"k has head_dim 8; expected 16"),
@@ -280,3 +288,14 @@ def test_a_causal_bias_of_torch_is_a_mask_though_its_memory_holds_nothing(made):
         nl.scaled_dot_product_attention(q, k, v, made(9, 9))
     with pytest.raises(LaunchError, match="attn_mask and is_causal=True"):
         nl.scaled_dot_product_attention(q, k, v, bias, is_causal=True)
+
+
+@pytest.mark.parametrize(("of_key", "of_value"), [(2, 4), (4, 1)])
+def test_other_heads_of_key_than_of_value(of_key: int, of_value: int):
+    q, k, v = (t.requires_grad_() for t in draw((1, 4, 8, 8), (1, of_key, 8, 8), (1, of_value, 8, 8)))
+    found = nl.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    grads = torch.autograd.grad(found.square().sum(), (q, k, v))
+    double = [t.detach().double().requires_grad_() for t in (q, k, v)]
+    out = expected(*double, is_causal=True, enable_gqa=True)
+    wanted = torch.autograd.grad(out.square().sum(), double)
+    assert all((a - b).abs().max() < 1e-4 for a, b in zip((found, *grads), (out, *wanted), strict=True))

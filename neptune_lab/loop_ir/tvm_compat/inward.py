@@ -314,6 +314,11 @@ def from_te(name: str, inputs: list[Any], outputs: list[Any]) -> Program:
     try:
         func = te.create_prim_func([*inputs, *hidden(inputs, outputs)])
     except (RuntimeError, TypeError, ValueError) as error:
+        if "exceeds range of int32" in str(error):
+            raise DefinitionError(
+                f"{name} combines constants to a whole number that int32 does not hold",
+                help="convert a factor to 64 bits before, x.long(), or to a float, x.float()",
+            ) from error
         raise DefinitionError(
             f"TVM does not take the definition of {name}: {first_line(error)}",
             help="each stage is one te.compute over placeholders and earlier stages, with names of its own",
