@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from neptune_lab.htile import nodes as ir
@@ -32,9 +32,29 @@ def share_common_tiles(program: ir.Program) -> ir.Program:
         o[i0*8:i0*8+8, 0:5] = repair[0:8, NewAxis] * o[...] + u[...]
 
     The shared expression reads on-chip tiles only, and none of them is stored between the uses.  Expressions that
-    differ only in `NewAxis` are the same.
+    differ only in `NewAxis` are the same.  Parts of a loop, which have the same statements, share by the same names.
     """
-    sharer = _Sharer({t.name: t for t in program.tensors})
+    return _shared(program, _costly)
+
+
+@tile_pass(before="divide_by_multiplying")
+def share_common_quotients(program: ir.Program) -> ir.Program:
+    """Before => after, for what `exponentials_to_base_two` made:
+
+        p[...] = exp2(x[...] * max(1.6e7 / max(abs(m[..., NewAxis]), 1.6e7), 5e-32)
+                      - m[..., NewAxis] * max(1.6e7 / max(abs(m[..., NewAxis]), 1.6e7), 5e-32))
+        =>
+        factor[0:8] = max(1.6e7 / max(abs(m[...]), 1.6e7), 5e-32)
+        p[...] = exp2(x[...] * factor[0:8, NewAxis] - m[..., NewAxis] * factor[0:8, NewAxis])
+
+    A compiler computes it once in either form, after it has read all of it.
+    """
+    return _shared(program, _divides)
+
+
+def _shared(program: ir.Program, worth: Callable[[ir.TileExpr], bool]) -> ir.Program:
+    """The program in which expressions that are `worth` it are shared."""
+    sharer = _Sharer({t.name: t for t in program.tensors}, worth)
     kernels = tuple(sharer.kernel(k) for k in program.kernels)
     if not sharer.added:
         return program
@@ -51,29 +71,40 @@ def without_new_axes(expr: ir.TileExpr) -> tuple[ir.TileExpr, tuple[ir.Slice | i
     return stripped, dims[0] if dims else ()
 
 
+# The tiles of shared expressions, by the expression and its dimensions.
+_Named = dict[tuple[ir.TileExpr, tuple[ir.Slice, ...]], str]
+
+
 class _Sharer:
-    def __init__(self, tensors: dict[str, ir.Tensor]) -> None:
-        self.tensors = tensors
+    def __init__(self, tensors: dict[str, ir.Tensor], worth: Callable[[ir.TileExpr], bool]) -> None:
+        self.tensors, self.worth = tensors, worth
         self.added: list[ir.Tensor] = []
+        # What parts of one loop share; None outside of these.
+        self.named: _Named | None = None
 
     def kernel(self, kernel: ir.Kernel) -> ir.Kernel:
         return with_body(kernel, self.body(kernel.body))
 
     def body(self, body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
-        inner = tuple(self.loop(s) if isinstance(s, ir.For) else s for s in body)
-        stmts = list(inner)
+        stmts: list[ir.Stmt] = []
+        named: _Named = {}
+        for stmt in body:
+            stmts.append(self.loop(stmt, named if stmt.part else None) if isinstance(stmt, ir.For) else stmt)
         while (shared := self.find(stmts)) is not None:
             at, last, key, pattern = shared
             stmts[at : last + 1] = self.share(stmts[at : last + 1], key, pattern)
         return body if unchanged(stmts, body) else tuple(stmts)
 
-    def loop(self, loop: ir.For) -> ir.For:
-        return with_body(loop, self.body(loop.body))
+    def loop(self, loop: ir.For, named: _Named | None) -> ir.For:
+        around, self.named = self.named, named
+        body = self.body(loop.body)
+        self.named = around
+        return with_body(loop, body)
 
     def candidates(self, store: ir.Store) -> Iterator[tuple[ir.TileExpr, tuple[ir.Slice | ir.NewAxis, ...]]]:
         """The expressions of `store` that may be shared, larger ones first."""
         for expr in subexpressions(store.value):
-            if not isinstance(expr, ir.Elementwise) or expr.dtype == "bool" or not _costly(expr):
+            if not isinstance(expr, ir.Elementwise) or expr.dtype == "bool" or not self.worth(expr):
                 continue
             reads = list(accesses(expr))
             if not reads or any(self.tensors[a.tensor].space != "chip" for a in reads):
@@ -119,10 +150,14 @@ class _Sharer:
         assert isinstance(first, ir.Store)
         assert isinstance(key, ir.Elementwise)
         slices = tuple(ir.Slice(ir.Int(0), s.extent, s.axis) for s in pattern if isinstance(s, ir.Slice))
-        name = self.name(key)
-        tensor = ir.Tensor(name, tuple(s.extent for s in slices), key.dtype, "chip")
-        self.tensors[name] = tensor
-        self.added.append(tensor)
+        name = None if self.named is None else self.named.get((key, slices))
+        if name is None:
+            name = self.name(key)
+            if self.named is not None:
+                self.named[key, slices] = name
+            tensor = ir.Tensor(name, tuple(s.extent for s in slices), key.dtype, "chip")
+            self.tensors[name] = tensor
+            self.added.append(tensor)
 
         def visit(expr: ir.TileExpr) -> ir.TileExpr:
             stripped = without_new_axes(expr) if isinstance(expr, ir.Elementwise) else None
@@ -135,12 +170,15 @@ class _Sharer:
         return [shared, *(rewrite_store(s, visit) if isinstance(s, ir.Store) else s for s in stmts)]
 
     def name(self, key: ir.Elementwise) -> str:
-        """`repair` for an exponential, quotient or product, `x_finite` for a guard of x, otherwise `shared`."""
+        """`repair` for an exponential, quotient or product, `factor` for a quotient with a bound, `x_finite` for a
+        guard of x, otherwise `shared`."""
         match key:
             case ir.Elementwise("where", (ir.Elementwise("eq", _), _, ir.Access(tensor, _))):
                 base = f"{tensor}_finite"
             case ir.Elementwise("exp" | "exp2" | "div" | "mul"):
                 base = "repair"
+            case ir.Elementwise("max", (ir.Elementwise("div"), ir.Literal())):
+                base = "factor"
             case _:
                 base = "shared"
         return fresh_name(base, self.tensors, "_")
@@ -148,3 +186,7 @@ class _Sharer:
 
 def _costly(expr: ir.TileExpr) -> bool:
     return any(isinstance(e, ir.Elementwise) and operation(e.op).costly for e in subexpressions(expr))
+
+
+def _divides(expr: ir.TileExpr) -> bool:
+    return any(isinstance(e, ir.Elementwise) and e.op == "div" for e in subexpressions(expr))

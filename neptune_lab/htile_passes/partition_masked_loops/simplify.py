@@ -28,13 +28,17 @@ FINITE_INPUTS = "inputs are finite and no finite sum or product overflows"
 ZERO_TIMES = "0 times {} counts as 0, so {} is finite"
 
 
-def infinities_of_tensors(program: ir.Program) -> dict[str, Infinities]:
-    """The infinities that an element of each tensor may be if inputs are finite: only literals bring them in.
+def infinities_of_tensors(program: ir.Program, inputs: Infinities = NEITHER) -> dict[str, Infinities]:
+    """The infinities that an element of each tensor may be: if inputs are finite, only literals bring them in.
 
     What an earlier kernel stored is one of the values that its stores give.
+
+    Args:
+        inputs: those that an element of an input may be.
     """
     every = [store for kernel in program.kernels for store in stores(kernel.body)]
-    tensors = {t.name: NEITHER for t in program.tensors}
+    stored = {store.target.tensor for store in every}
+    tensors = {t.name: NEITHER if t.name in stored else inputs for t in program.tensors}
     while True:
         before = dict(tensors)
         for store in every:
