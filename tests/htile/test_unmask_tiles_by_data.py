@@ -65,6 +65,18 @@ def test_tiles_inside_of_a_document_have_no_mask():
     assert masked_tiles(rows, np.arange(COLUMNS, dtype="int32") // 20) == 3
 
 
+def test_the_edge_of_positions_is_in_the_last_loop():
+    before, after = both_sides("and causal")
+    loops = [stmt for kernel in after.kernels for stmt in kernel.body if isinstance(stmt, For)]
+    assert [loop.part for loop in loops] == ["left edge", "interior", "right edge"]
+    for width in (1, 20, 50):
+        rows, columns = np.zeros(ROWS, "int32"), np.arange(COLUMNS, dtype="int32") // width
+        wanted, visited = run(before, rows, columns)
+        got, same = run(after, rows, columns)
+        np.testing.assert_array_equal(got, wanted)
+        assert same == visited
+
+
 def test_whole_tiles_that_are_no_neighbours_keep_the_mask():
     columns = (np.arange(COLUMNS, dtype="int32") // 8) % 2
     assert masked_tiles(np.zeros(ROWS, "int32"), columns) == 3 * (TILES - 1)
