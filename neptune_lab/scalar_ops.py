@@ -195,6 +195,11 @@ _ROWS = (
     ),
     # x, and z where x sits at the singular point y (`repair.guard` says why that is right).
     ScalarOp("guard", 3, "choice", ir="loop", exact=True, formula=("select", ("eq", "x", "y"), "z", "x")),
+    # x, as a constant for derivatives (`loop_ir.gradient_marks`).
+    ScalarOp(
+        "stop_gradient", 1, "number", ir="loop", numpy="positive", torch="positive", exact=True, formula="x", zero=True,
+        rising=True,
+    ),
     _function("exp", rising=True, within=(0.0, inf)),
     _function("exp2", sympy="", formula=("pow", 2, "x"), rising=True, within=(0.0, inf)),
     _function("log", rising=True, start=0.0),

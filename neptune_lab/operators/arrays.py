@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from neptune_lab.errors import DefinitionError
-from neptune_lab.operators.stopped_gradients import noted
+from neptune_lab.operators.stopped_gradients import noted, records
 from neptune_lab.operators.tensor_class import seen_class
 from neptune_lab.strict.dtypes import HALVES
 
@@ -49,9 +49,9 @@ class Array:
 
     def __init__(self, shape: Sequence[int], at: Callable[[Indices], Scalar], name: str = "") -> None:
         self.shape = tuple(shape)
-        self._at = at
+        # (elements are computed when they are read, where torch may record again)
+        self._at = at if records() else lambda place: noted(at(place), stops=True)
         self.name = name
-        noted(self)
 
     @property
     def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]

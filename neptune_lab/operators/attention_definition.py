@@ -29,7 +29,7 @@ from neptune_lab.operators.math import Scalar
 from neptune_lab.operators.mod_ties import extremes
 from neptune_lab.operators.operations import product
 from neptune_lab.operators.stages import stage_name
-from neptune_lab.operators.stopped_gradients import stopped_by
+from neptune_lab.operators.stopped_gradients import as_recorded, stopped_by
 from neptune_lab.operators.ties import HALVES_TIES, Ties, merged, without_indices
 from neptune_lab.strict.values import check_choice, check_number, check_switch
 
@@ -292,7 +292,7 @@ def attention_operator(
         compute=compute,
         draw=draw,
         captured=captures.arrays,
-        ties=partial(_ties, name, captures, sizes, formats, scale),
+        ties=partial(_ties_as_recorded, name, captures, sizes, formats, scale),
         gradient_stops=stopped_by(captures),
     )
 
@@ -322,13 +322,19 @@ def _program(
         )
         return from_te(name, *parts)
 
-    try:
-        program = program_of(wide=False)
-        exceeded = exceeds_int32(program, captured=OFFSETS)
-    except DefinitionError:  # TVM has folded two constants to one that int32 does not hold
-        exceeded = True
-    program = captures.within(program_of(wide=True) if exceeded else program)
+    with as_recorded():
+        try:
+            program = program_of(wide=False)
+            exceeded = exceeds_int32(program, captured=OFFSETS)
+        except DefinitionError:  # TVM has folded two constants to one that int32 does not hold
+            exceeded = True
+        program = captures.within(program_of(wide=True) if exceeded else program)
     return replace(program, body=tuple(sorted(program.body, key=lambda stmt: _STAGES.index(stage_name(stmt)))))
+
+
+def _ties_as_recorded(*args: Any) -> dict[str, Ties]:
+    with as_recorded():
+        return _ties(*args)
 
 
 def _ties(name: str, captures: Captures, sizes: AttentionSizes, formats: Formats, scale: float) -> dict[str, Ties]:

@@ -62,7 +62,7 @@ class Operator:
         source: the Python text of the definition, and of the mods, for display.
         template: the schedule that `nl.compile(op)` takes by itself, "rolling_update" or "split_k_update"; None: by
             shape.
-        build: makes the loop-scalar program (imports TVM).
+        build: makes the loop-scalar program, with marks where a gradient stops (imports TVM).
         compute: the reference, arrays of the inputs' shapes (float64, or int64 for `WHOLE`) to float64 arrays of the
             outputs'.
         draw: makes the inputs that are not captured from a random generator; they are cast to the inputs' dtypes.
@@ -75,8 +75,9 @@ class Operator:
             (`operators.dims`); its own are those of the hints.  None: all are numbers.
         resized: how it is made for calls with other sizes; None: its kernel takes no other ones.
         ties: finds the derivatives where a stage's expression has none (`operators.ties`), by the stage's name.
-        gradient_stops: finds the user's line at which the traced function stops a gradient (`detach`) that flows from
-            one of the inputs of these names, which the definition does not show; None: there is none.
+        gradient_stops: finds the user's line at which a gradient that flows from one of the inputs of these names
+            stops or changes in a way that the definition does not show (a `torch.autograd.Function`); None: there is
+            none.
         index_limits: the range of integers that a call on the CPU may give, of inputs that are positions or labels.
         parts: names of the stages of each part of the definition, in order, if it is to be scheduled in parts that
             share no kernel; empty: as a whole.
@@ -132,9 +133,16 @@ class Operator:
         )
 
     @cached_property
+    def marked(self) -> Program:
+        """The definition as a loop-scalar program, with marks where a gradient stops (`loop_ir.gradient_marks`)."""
+        return self.build()
+
+    @cached_property
     def program(self) -> Program:
         """The definition as a loop-scalar program, a block a stage."""
-        return self.build()
+        from neptune_lab.loop_ir.gradient_marks import unmarked
+
+        return unmarked(self.marked)
 
     def at(self, **sizes: int) -> Operator:
         """The operator at numbers in place of the sizes with a name (`nl.dim`).
@@ -232,8 +240,8 @@ class Operator:
             tensors[name] = _laid_out(tensors[name], given, written=name in written)
         inputs, outputs = (tuple(tensors[t.name] for t in every) for every in (self.inputs, self.outputs))
         made = replace(self, inputs=inputs, outputs=outputs, resized=None)
-        if "program" in vars(self):  # (the definition is the same: it is not built again)
-            vars(made)["program"] = self.program
+        if "marked" in vars(self):  # (the definition is the same: it is not built again)
+            vars(made).update(marked=self.marked, program=self.program)
         return made
 
     def __str__(self) -> str:

@@ -1,22 +1,22 @@
-"""Finds where a mod stops gradients: `detach`, `item`, `torch.no_grad`, a `torch.autograd.Function`.
+"""Where a mod stops gradients: `detach`, `data`, `item` and `torch.no_grad` mark the value in the definition.
 
-A definition has no sign of that, and its derivative follows every value, so it would be wrong for such a mod, unless
-nothing that records gradients flows into the value.  The mod is called on TVM's expressions, whose reads tell.  This
-does not import torch.
+A `torch.autograd.Function` has a derivative of its own, of which a definition has no sign: its derivative would be
+wrong, unless nothing that records gradients flows into the function.  To find that out, the mod is called on TVM's
+expressions, whose reads tell.  This does not import torch.
 """
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Collection
-from contextlib import nullcontext, suppress
-from contextvars import ContextVar
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.strict.console import source_line
@@ -37,29 +37,45 @@ class _Watch:
 
     Args:
         recording: names of the tensors that record gradients, and of the score if it does.
-        lines: where the mod stops a gradient.
+        lines: where the mod has a derivative of its own.
     """
 
     recording: frozenset[str]
     lines: list[str] = field(default_factory=list)
 
 
-_watch: ContextVar[_Watch | None] = ContextVar("_watch", default=None)
 # The score that a mod gets, among the names of tensors.
 _SCORE = "score of the mod"
 
 
 def noted(value: T, stops: bool = False) -> T:
-    """The value; where a mod is watched, its line is noted if the value is a float without the gradient it had.
+    """The value; with a mark if it is a float whose gradient stops, and an expression of TVM.
 
     Args:
         value: a `Scalar` or an `Array`, which a mod computed.
         stops: whether what made it stops gradients; torch.no_grad does in any case.
     """
-    watch = _watch.get()
-    if watch is not None and (stops or not _records()) and _carries(value, watch.recording):
-        watch.lines.append(_line_of(inspect.currentframe()))
-    return value
+    return _marked(value) if stops or not records() else value
+
+
+def _marked(value: Any) -> Any:
+    from neptune_lab.operators.arrays import Array
+    from neptune_lab.operators.operations import NUMBERS
+
+    if isinstance(value, Array):
+        return Array(value.shape, lambda place: _marked(value.element(place)), value.name)
+    if not _is_float(value) or isinstance(value.value, NUMBERS | np.ndarray):
+        return value
+    from neptune_lab.loop_ir.tvm_compat.as_written import stopped
+
+    return type(value)(stopped(value.value), value.short_int, value.short_float)
+
+
+def as_recorded() -> AbstractContextManager[Any]:
+    """Inside, a mod is called as in a call that records gradients, whether or not this one does: definitions of mods
+    that differ in nothing else are shared."""
+    torch = sys.modules.get("torch")
+    return torch.enable_grad() if torch else nullcontext()
 
 
 def same(value: Any, name: str) -> Any:
@@ -80,7 +96,8 @@ def same(value: Any, name: str) -> Any:
 
 
 def stopped_by(captures: Captures) -> Callable[[Collection[str]], str | None] | None:
-    """A function that finds the first line at which a score mod stops a gradient; None if there is no score mod.
+    """A function that finds the first line at which a score mod has a derivative of its own; None if there is no score
+    mod.
 
     Masks have no gradient to stop.
 
@@ -108,7 +125,7 @@ def stopped_by(captures: Captures) -> Callable[[Collection[str]], str | None] | 
 
 
 def _first_line(watch: _Watch, mod: Callable[..., Any], *args: Any) -> str | None:
-    """The first line at which the mod stops a gradient, called on these expressions."""
+    """The first line at which the mod has a derivative of its own, called on these expressions."""
     from neptune_lab.operators.math import Scalar
 
     torch = sys.modules.get("torch")
@@ -119,10 +136,10 @@ def _first_line(watch: _Watch, mod: Callable[..., Any], *args: Any) -> str | Non
         if any(_carries(value, watch.recording) for value in frame.f_locals.get("args", ())):
             watch.lines.append(_line_of(frame.f_back))
 
-    token, profiled = _watch.set(watch), sys.getprofile()
+    profiled = sys.getprofile()
     sys.setprofile(with_rule_of_its_own)  # (of this thread; a Function may give back what it gets)
     try:
-        with torch.enable_grad() if torch else nullcontext(), suppress(DefinitionError):
+        with as_recorded(), suppress(DefinitionError):
             mod(*map(Scalar, args))
     finally:
         sys.setprofile(None)
@@ -131,11 +148,10 @@ def _first_line(watch: _Watch, mod: Callable[..., Any], *args: Any) -> str | Non
             sys.setprofile(profiled)
         else:
             enable()
-        _watch.reset(token)
     return watch.lines[0] if watch.lines else None
 
 
-def _records() -> bool:
+def records() -> bool:
     """Whether torch records gradients here."""
     torch = sys.modules.get("torch")
     return torch is None or torch.is_grad_enabled()
@@ -187,4 +203,4 @@ def _line_of(frame: FrameType | None) -> str:
     return "a mod"
 
 
-__all__ = ["SAME", "noted", "same", "stopped_by"]
+__all__ = ["SAME", "as_recorded", "noted", "records", "same", "stopped_by"]

@@ -23,6 +23,14 @@ class CapturedInputs:
 
     operator: Operator
     _on: dict[Any, tuple[Any, ...]] = field(default_factory=dict)
+    _held: tuple[Any, ...] = ()
+
+    def hold(self) -> CapturedInputs:
+        """Makes tensors of the values now: torch.compile cannot trace that."""
+        from neptune_lab.runtime import to_tensor
+
+        self._held = tuple(to_tensor(array, "cpu") for array in self.operator.captured.values())
+        return self
 
     def in_order(self, tensors: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
         """The tensors of a call in the operator's order; the captured ones stay out if none of them is given.
@@ -61,9 +69,11 @@ class CapturedInputs:
         captured = self.operator.captured
         if not captured or not tensors or len(tensors) != len(self.operator.inputs) - len(captured):
             return tensors
-        from neptune_lab.runtime import to_tensor
+        from neptune_lab.runtime import is_traced, to_tensor
 
         device = getattr(tensors[0], "device", "cpu")
+        if self._held and is_traced():
+            return (*tensors, *(tensor.to(device) for tensor in self._held))
         if device not in self._on:
             self._on[device] = tuple(to_tensor(array, device) for array in captured.values())
         return (*tensors, *self._on[device])

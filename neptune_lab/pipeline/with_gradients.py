@@ -41,7 +41,7 @@ def differentiable(
     from neptune_lab.runtime.differentiable import Differentiable
 
     # The backward pass may come when what a mod reads has changed, so the mods are not called again then.
-    program = op.program
+    program = op.marked
     fixed = replace(op, gradient_stops=None, build=lambda: program)
     passes = training(fixed)
 
@@ -49,10 +49,13 @@ def differentiable(
         return backward(training(fixed, wanted, passes.kept).backward)
 
     kernel, wrt = forward(passes.forward), frozenset(passes.wrt)
+    given = {t.name for t in passes.backward.inputs}
+    constant = tuple(n for name, n in cotangents_of(op).items() if name not in given)
     made = Differentiable(
-        kernel, len(op.outputs), cotangents_of(op), wrt, backward_for, derivative=passes.backward.source
+        kernel, len(op.outputs), cotangents_of(op), wrt, backward_for, passes.backward.source, fixed=constant
     )
-    if op.gradient_stops is not None and op.gradient_stops(passes.wrt) is not None:
+    floats = [t.name for t in op.inputs if "float" in t.dtype]  # (of those without a derivative in the definition too)
+    if op.gradient_stops is not None and op.gradient_stops(floats) is not None:
         # Another function of the same kernel may stop other gradients, or none: they share no operator of torch.
         made.check = partial(refuse_stopped_gradients, op)
         made.derivative += f"\nwith gradients that stop, {next(_numbers)}"
@@ -84,7 +87,7 @@ def with_gradients(op: Operator) -> Callable[..., Any]:
 
     kernel = differentiable(op, _kernel, _kernel)
     _ = kernel.op  # the first call may be in a function that torch.compile traces, which could not define it
-    captured, expected = CapturedInputs(op), len(op.inputs)
+    captured, expected = CapturedInputs(op).hold(), len(op.inputs)
 
     def call(*tensors: Any, **named: Any) -> Any:
         if named:

@@ -151,13 +151,16 @@ def _trained_plan(
             return for_every_input
         return guard(lambda: passes.backward_kernel(wanted))
 
+    derivative = "" if problem.extras.deterministic else "in any order"
+    if at_hint.of.marked is not at_hint.of.program:  # another mod of the same kernel may stop other gradients
+        derivative += at_hint.backward.source
     made = Differentiable(
         first,
         len(at_hint.of.outputs),
         cotangents_of(at_hint.of),
         frozenset(at_hint.wrt),
         in_backward_pass,
-        "" if problem.extras.deterministic else "in any order",
+        derivative,
     )
     return made, captured
 

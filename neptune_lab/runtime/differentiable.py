@@ -56,6 +56,7 @@ class Differentiable:
         backward_for: the backward kernel with respect to some inputs of the forward kernel, by name; it is called once
             for each choice of inputs.  Its results are named after the inputs (`d_q` for `q`), and may be more.
         derivative: text that tells the backward pass from others of the same forward kernel.
+        fixed: indices of the operator's outputs that have no gradient, since none of the inputs has one of theirs.
         check: raises an error if the definition's derivative with respect to some inputs, by name, is not that of the
             function; None: it always is.  It is called once for each choice of inputs, in the forward pass.
     """
@@ -66,6 +67,7 @@ class Differentiable:
     wrt: frozenset[str]
     backward_for: Callable[[tuple[str, ...]], LoadedKernel]
     derivative: str = ""
+    fixed: tuple[int, ...] = ()
     check: Callable[[tuple[str, ...]], None] | None = None
     _checked: set[tuple[bool, ...]] = field(default_factory=set)
     # By which inputs of the forward kernel need gradients; None: none of them has one.
@@ -130,12 +132,13 @@ class Differentiable:
         outputs = output if isinstance(output, tuple | list) else (output,)
         ctx.set_materialize_grads(False)  # (otherwise torch fills zeros for what has no cotangent, at each call)
         ctx.save_for_backward(*inputs, *outputs)
-        ctx.mark_non_differentiable(*outputs[self.results :])
+        ctx.mark_non_differentiable(*(outputs[n] for n in self.fixed), *outputs[self.results :])
 
     def check_needed(self, needed: tuple[bool, ...]) -> None:
         """Calls `check` once for the inputs that need gradients."""
         if self.check is not None and needed not in self._checked:
-            self.check(self._wanted(needed))
+            specs = self.forward.spec.inputs
+            self.check(tuple(t.name for t, needs in zip(specs, needed, strict=True) if needs and "float" in t.dtype))
             self._checked.add(needed)
 
     def _wanted(self, needed: tuple[bool, ...]) -> tuple[str, ...]:
@@ -218,6 +221,8 @@ def _passes(kernel: Differentiable) -> type[torch.autograd.Function]:
                 kernel.check_needed(ctx.needs_input_grad[1:])
             ctx.set_materialize_grads(False)  # (otherwise torch fills zeros for what has no cotangent, at each call)
             ctx.save_for_backward(*tensors, *found)
+            if kernel.fixed:
+                ctx.mark_non_differentiable(*(found[n] for n in kernel.fixed))
             return found[:results] if results > 1 else found[0]
 
         @staticmethod

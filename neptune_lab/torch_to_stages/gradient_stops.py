@@ -1,6 +1,7 @@
-"""Finds where a function stops gradients: `detach`, `torch.no_grad` and the like, which a traced graph does not show.
+"""Finds where a function stops gradients, and its definition has no mark of that (`marked_stops`).
 
-The derivative of a definition follows every value, so it would be wrong for such a function.
+The derivative of a definition follows every value, so it would be wrong for such a function: one that calls a
+`torch.autograd.Function` or leaves out rows of an embedding, or that writes in place and stops gradients in any way.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from neptune_lab.torch_to_stages.lines import SourceLine, line_of_caller
+from neptune_lab.torch_to_stages.marked_stops import UsersMode, writes_in_place
 from neptune_lab.torch_to_stages.replaced_functions import ReplacedFunctions
 
 _DETACHING = ("detach", "detach_")
@@ -29,22 +31,33 @@ _WITHOUT_VALUES = (ArithmeticError, AssertionError, AttributeError, LookupError,
 
 
 class _Watch(TorchFunctionMode):
-    """Notes the first line at which a float tensor with a gradient becomes one without."""
+    """Notes the first line at which a float tensor with a gradient becomes one without, and no mark tells.
 
-    def __init__(self) -> None:
+    Args:
+        marked: whether marks tell of `detach` and of what is computed while the function has torch record nothing;
+            a `torch.autograd.Function` has a switch of its own.
+    """
+
+    def __init__(self, marked: bool) -> None:
         super().__init__()
         self.line: SourceLine | None = None
+        self.marked = marked
+        self._users = UsersMode()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
-        data = func is torch.Tensor.data.__get__  # type: ignore[attr-defined]
-        stops = not torch.is_grad_enabled() and not name.endswith("_like") and not name.startswith("new_")
+        data = func == torch.Tensor.data.__get__  # type: ignore[attr-defined]
+        off = not torch.is_grad_enabled()
+        stops = off and not name.endswith("_like") and not name.startswith("new_")
         # What is recorded of an input has a function that made it: inputs are views here.  A parameter has none.
         recorded = any(_is_float(t) and t.grad_fn is not None for t in pytree.tree_leaves((args, kwargs)))
         out = func(*args, **(kwargs or {}))
-        if self.line is None and recorded and (stops or data or name in _DETACHING):
+        if self._users.noted(func, args):
+            return out
+        tells = self.marked and (not self._users.records or not off)
+        if self.line is None and recorded and not tells and (stops or data or name in _DETACHING):
             results = [t for t in pytree.tree_leaves(out) if _is_float(t)]
-            if results and not any(t.requires_grad for t in results):
+            if results and (not any(t.requires_grad for t in results) or writes_in_place(func, kwargs or {})):
                 self.line = line_of_caller()
         elif self.line is None and recorded and _leaves_rows_out(func, args, kwargs or {}):
             self.line = line_of_caller()
@@ -65,7 +78,7 @@ def _is_float(leaf: Any) -> bool:
 
 
 def gradient_stops(
-    function: Callable[..., Any], examples: Sequence[Any], names: Sequence[str]
+    function: Callable[..., Any], examples: Sequence[Any], names: Sequence[str], marked: bool
 ) -> Callable[[Collection[str]], SourceLine | None]:
     """A function that finds the first line at which `function` stops a gradient; None if there is none.
 
@@ -73,6 +86,7 @@ def gradient_stops(
         function: a function or a `torch.nn.Module`.
         examples: its positional arguments. Only shapes and dtypes are kept.
         names: the operator's, of the tensors among them.
+        marked: whether the definition has marks where the function stops gradients by itself.
 
     Returns:
         A function from the names of tensors that record gradients. It runs `function` once, on tensors without values.
@@ -96,7 +110,7 @@ def gradient_stops(
             # A view of a leaf, which may be written in place.
             return leaf.detach().requires_grad_().view_as(leaf)
 
-        watch = _Watch()
+        watch = _Watch(marked)
         with mode, torch.enable_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             given = pytree.tree_map(prepared, kept)

@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from threading import RLock
 from typing import Any, TypeAlias
@@ -28,6 +28,7 @@ from torch.utils import _pytree as pytree
 from neptune_lab.errors import DefinitionError
 from neptune_lab.torch_to_stages.definitions import refused_arguments
 from neptune_lab.torch_to_stages.lines import RecordedLines, line_of_error, line_of_node
+from neptune_lab.torch_to_stages.marked_stops import MarkedStops
 from neptune_lab.torch_to_stages.refusals import help_for, refusal, refused_operation
 from neptune_lab.torch_to_stages.replaced_functions import ReplacedFunctions
 
@@ -51,6 +52,7 @@ class Graph:
         held: the tensors that the function holds (parameters, buffers, tensors of its closure), by name.
         out_spec: how the results are put together, as pytree describes it.
         names: the name of each result.
+        marked: whether `stop_gradient` is where the function stops gradients; otherwise nothing tells.
     """
 
     module: torch.fx.GraphModule
@@ -59,17 +61,19 @@ class Graph:
     held: dict[str, torch.Tensor]
     out_spec: pytree.TreeSpec
     names: tuple[str, ...]
+    marked: bool = False
 
 
 class _Called(torch.nn.Module):
     """The function as a module, which the exporter takes; a module keeps its parameters."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], stops: MarkedStops) -> None:
         super().__init__()
         self.function = function
+        self.stops = stops
 
     def forward(self, *args: Any) -> Any:
-        with ReplacedFunctions(), RecordedLines():
+        with self.stops.restart(), ReplacedFunctions(), RecordedLines():
             return self.function(*args)
 
 
@@ -103,10 +107,14 @@ def trace(
     # A tensor that is given twice would be one input of the graph.
     examples = [_alone(leaf) if isinstance(leaf, torch.Tensor) else leaf for _, leaf in paths]
     _check_examples(function, examples)
-    exported = _exported(function, pytree.tree_unflatten(examples, spec), decomposition, settled)
+    args, stops = pytree.tree_unflatten(examples, spec), MarkedStops(marks=True)
+    exported = _exported(function, args, decomposition, stops, settled)
+    if stops.is_wrong:
+        stops = MarkedStops(marks=False)
+        exported = _exported(function, args, decomposition, stops, settled)
     names = _argument_names(function, [path for path, _ in paths])
     tensors = [name for name, leaf in zip(names, examples, strict=True) if isinstance(leaf, torch.Tensor)]
-    return _graph(exported, tensors)
+    return replace(_graph(exported, tensors), marked=stops.marks)
 
 
 def graph_of_module(module: torch.fx.GraphModule, decomposition: Callable[[Any], Callable[..., Any] | None]) -> Graph:
@@ -158,18 +166,21 @@ def _exported(
     function: Callable[..., Any],
     args: tuple[Any, ...],
     decomposition: Callable[[Any], Callable[..., Any] | None],
+    stops: MarkedStops,
     settled: set[_Operations] | None = None,
 ) -> torch.export.ExportedProgram:
     """The graph of a function, in operations that have lowerings or are taken apart into such.
 
     Args:
         decomposition: how an operation is taken apart; None: it stays.
+        stops: what is active while the function runs.
         settled: the graphs, as sets of operations, that no further pass changes; this one is added if none does.
 
     Raises:
         DefinitionError: the function cannot be traced; the message has torch's reason.
     """
-    module = _Called(function).eval() if not isinstance(function, torch.nn.Module) else _Called(function)
+    module = _Called(function, stops)
+    module = module if isinstance(function, torch.nn.Module) else module.eval()
     if isinstance(function, torch.nn.Module):
         module.training = function.training
     try:

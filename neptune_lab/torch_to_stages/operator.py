@@ -89,7 +89,8 @@ def from_torch(
     def made_for(examples: Sequence[Any]) -> Operator:
         graph = trace(function, examples, decomposition, settled)
         made = _operator(graph, function, title, _source(function), draw, caller)
-        return replace(made, gradient_stops=gradient_stops(function, examples, [t.name for t in made.inputs]))
+        names = [t.name for t in made.inputs]
+        return replace(made, gradient_stops=gradient_stops(function, examples, names, graph.marked))
 
     if dynamic_shapes is not None:
         if draw is not None:

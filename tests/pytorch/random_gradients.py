@@ -2,8 +2,8 @@
 
     python tests/pytorch/random_gradients.py 500 0      # cases, first seed
 
-A call is right if every gradient is autograd's in float64, and may be refused only where a gradient is stopped that one
-of the recording tensors has.
+A call is right if every gradient is autograd's in float64, and may be refused only where a function has a derivative
+of its own of a value that one of the recording tensors flows into.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STEPS = (
     "({s}) - {e} * (q - kv)",
     "torch.tanh({s}) * {e}",
 )
-# What stops a gradient of a whole tensor, of an element, and of a score.
+# What stops a gradient of a whole tensor, of an element, and of a score; the last has another derivative: refused.
 STOPS = ("({}).detach()", "torch.detach({})", "({}).data", "unrecorded(lambda: {})", "Passed.apply({})")
 
 
@@ -68,7 +68,7 @@ class Call:
         score: the score_mod's body, over s, b, h, q, kv, the captured tensors and a number c, which changes before
             the backward pass.
         recording: names of the tensors that record gradients.
-        stopped: names of the tensors of which the mod stops a gradient somewhere; "s" for the score.
+        stopped: names of the tensors that flow into a function with a derivative of its own; "s" for the score.
         seed: of the tensors.
     """
 
@@ -79,7 +79,7 @@ class Call:
 
     @property
     def harmful(self) -> bool:
-        """Whether a gradient is stopped that a recording tensor has."""
+        """Whether such a function has a derivative by a recording tensor."""
         return bool(self.stopped & self.recording) or ("s" in self.stopped and bool(self.recording - {"v"}))
 
     def tensors(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
@@ -98,7 +98,8 @@ class Call:
         mod = eval(f"lambda s, b, h, q, kv: {self.score}", scope)
         out = attend(given["q"], given["k"], given["v"], mod)
         scope["c"] = 3.0  # (the derivative is that of the forward pass)
-        out.backward(torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out))
+        if out.requires_grad:  # (all that records may be stopped)
+            out.backward(torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out))
         return {"out": out.detach()} | {n: given[n].grad for n in self.recording}  # pyright: ignore[reportReturnType]
 
 
@@ -110,17 +111,18 @@ def draw(seed: int) -> Call:
         name = rng.choice(list(SIZES))
         whole, element = name, rng.choice(READS[name])
         where = rng.choice(["", "", "whole", "element", "score"])
+        stop = rng.choice(STOPS)
         if where == "whole":
-            whole = rng.choice(STOPS).format(name)
+            whole = stop.format(name)
         element = element.replace("{}", whole)
         if where == "element":
-            element = rng.choice(STOPS).format(element)
-        if where in ("whole", "element"):
+            element = stop.format(element)
+        if where in ("whole", "element") and stop == STOPS[-1]:
             stopped.add(name)
         if where == "score":
-            # (what was stopped before is in the score, too)
-            stopped |= {"s", *(other for other in SIZES if other in text)}
-            text = f"({text}) + 0.5 * {rng.choice(STOPS).format(text)}"
+            if stop == STOPS[-1]:  # (what was read before is in the score, too)
+                stopped |= {"s", *(other for other in SIZES if other in text)}
+            text = f"({text}) + 0.5 * {stop.format(text)}"
         text = rng.choice(STEPS).format(s=text, e=element)
     recording = frozenset(n for n in ("q", "k", "v", *SIZES) if rng.random() < 0.4 and (n not in SIZES or n in text))
     return Call(text, recording or frozenset({"v"}), frozenset(stopped), seed)
@@ -135,7 +137,7 @@ def judged(call: Call) -> tuple[str, str]:
     try:
         found = call.gradients(ours, torch.float32)
     except DefinitionError as error:
-        if "stops a gradient" not in str(error):
+        if "a derivative of its own" not in str(error):
             raise
         return ("refused" if call.harmful else "needlessly refused"), str(error)
     exact = call.gradients(reference, torch.float64)

@@ -1,4 +1,5 @@
-"""A gradient that would be lost without a word is refused: mods that stop it, tangents, and what has no backward."""
+"""Mods that stop gradients have autograd's; what would lose one without a word is refused: functions with a derivative
+of their own, tangents, and what has no backward."""
 
 from __future__ import annotations
 
@@ -57,6 +58,7 @@ OF_TABLES: dict[str, Callable[[Any], Callable[..., Any]]] = {
     "one of several": lambda table: lambda s, b, h, q, kv: s * torch.cat([TABLE, table * 2]).detach()[h],
     "one of many": lambda table: lambda s, b, h, q, kv: s * (MANY + table[2]).detach()[h, q],
     "a Function": lambda table: lambda score, b, h, q, kv: score * _Doubled.apply(table[h]),
+    "a Function of a tensor": lambda table: lambda score, b, h, q, kv: score * _Doubled.apply(table)[h],
     "an element under no_grad": _read_without_gradient,
     "an array under no_grad": _views_without_gradient,
 }
@@ -75,7 +77,8 @@ OF_SCORES: dict[str, Callable[..., Any]] = {
     "a Function that changes nothing": lambda score, b, h, q, kv: _Doubled.apply(score),
     "a decorator": _decorated,
 }
-REFUSED = r"stops a gradient(.|\n)*test_stopped_gradients.py, line \d+"
+OWN = "a Function", "a Function of a tensor", "a Function that changes nothing"
+REFUSED = r"a derivative of its own(.|\n)*test_stopped_gradients.py, line \d+"
 
 
 def _inputs(*recording: str) -> dict[str, torch.Tensor]:
@@ -104,30 +107,40 @@ def _ours(mod: Callable[..., Any]) -> Callable[..., torch.Tensor]:
     return lambda q, k, v, table: nl.attention(q, k, v, score_mod=mod(table))
 
 
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("name", OF_SCORES)
-def test_a_score_mod_that_stops_a_gradient_of_the_score_is_refused(name: str):
-    with pytest.raises(DefinitionError, match=REFUSED):
-        _ours(lambda _: OF_SCORES[name])(**_inputs("k"))
-    mod = lambda _: OF_SCORES[name]  # noqa: E731  # (of which nothing flows from v)
-    given = _inputs("v")
+def _same_gradients(mod: Callable[..., Any], *recording: str) -> None:
+    given = _inputs(*recording)
     torch.testing.assert_close(_gradients(_ours(mod), given), _gradients(_attended(mod), given), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.one_in(2)
-@pytest.mark.parametrize("name", OF_TABLES)
-def test_a_score_mod_that_stops_a_gradient_of_a_captured_tensor_is_refused(name: str):
+@pytest.mark.parametrize("name", [name for name in OF_SCORES if name not in OWN])
+def test_a_score_mod_that_stops_a_gradient_of_the_score(name: str):
+    _same_gradients(lambda _: lambda *args: OF_SCORES[name](*args) + args[0], "q", "k", "v")
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("name", [name for name in OF_TABLES if name not in OWN])
+def test_a_score_mod_that_stops_a_gradient_of_a_captured_tensor(name: str):
+    _same_gradients(lambda table: lambda *args: OF_TABLES[name](table)(*args) + table[args[2]], "q", "v", "table")
+
+
+def test_a_derivative_of_its_own_is_refused_where_a_tensor_records():
+    of_score = OF_SCORES["a Function that changes nothing"]
+    _same_gradients(OF_TABLES["a Function"], "q", "v")
+    for name in ("a Function", "a Function of a tensor"):
+        with pytest.raises(DefinitionError, match=REFUSED):
+            _ours(OF_TABLES[name])(**_inputs("q", "v", "table"))
+    _same_gradients(lambda _: of_score, "v")
     with pytest.raises(DefinitionError, match=REFUSED):
-        _ours(OF_TABLES[name])(**_inputs("v", "table"))
+        _ours(lambda _: of_score)(**_inputs("k"))
 
 
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("name", OF_TABLES)
-def test_a_captured_tensor_that_records_nothing_may_be_detached(name: str):
-    given, mod = _inputs("q", "v"), OF_TABLES[name]
-    torch.testing.assert_close(_gradients(_ours(mod), given), _gradients(_attended(mod), given), rtol=1e-4, atol=1e-5)
-    with pytest.raises(DefinitionError, match=REFUSED):  # (by the same kernel)
-        _ours(mod)(**_inputs("q", "v", "table"))
+def test_a_mod_that_is_first_called_without_gradients_has_them():
+    """A backward pass builds definitions too, where torch records nothing."""
+    op = nl.operators.attention.general(1, 2, 3, 5, 8, score_mod=lambda score, b, h, q, kv: score * 2.0)
+    with torch.no_grad():
+        assert op.marked is op.program
+    assert nl.operators.training(op).wrt == ("q", "k", "v")
 
 
 def test_mods_that_differ_in_what_they_stop_share_no_backward_pass():
@@ -138,8 +151,11 @@ def test_mods_that_differ_in_what_they_stop_share_no_backward_pass():
     torch.testing.assert_close(
         _gradients(compiled(follows), given), _gradients(_attended(follows), given), rtol=1e-4, atol=1e-5
     )
-    with pytest.raises(Exception, match="stops a gradient"):
-        _gradients(compiled(OF_TABLES["an element"]), given)
+    stops = OF_TABLES["an element"]
+    part = lambda table: lambda *args: stops(table)(*args) + table[0] * args[4]  # noqa: E731
+    torch.testing.assert_close(
+        _gradients(compiled(part), given), _gradients(_attended(part), given), rtol=1e-4, atol=1e-5
+    )
 
 
 def _positions_without_gradient(score, b, h, q, kv):

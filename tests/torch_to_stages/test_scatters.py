@@ -65,12 +65,13 @@ def test_bags_between_offsets():
         assert run_wide(operator.program, arrays)["out"].tolist() == function(table, ids).tolist()
 
 
-def test_a_loss_whose_limit_has_no_gradient_is_not_trained():
-    x, variance = torch.randn(2, 3), torch.rand(2, 3)
-    kernel = nl.compile(nl.from_torch(lambda x, v: F.gaussian_nll_loss(x, x * 2, v), x, variance)).with_gradients()
-    kernel(x.requires_grad_(), variance)
-    with pytest.raises(nl.errors.DefinitionError, match="stops a gradient"):
-        kernel(x, variance.requires_grad_())
+def test_a_loss_whose_limit_has_no_gradient_is_trained():
+    """A variance below the limit counts as the limit, and the gradient passes through it, as PyTorch's does."""
+    x, variance = torch.randn(2, 3).requires_grad_(), torch.tensor([[0.0, 0.5, 2.0], [1e-9, 0.1, 1.0]]).requires_grad_()
+    function = lambda x, v: F.gaussian_nll_loss(x, x * 2, v, eps=0.25)  # noqa: E731
+    kernel = nl.compile(nl.from_torch(function, x.detach(), variance.detach())).with_gradients()
+    found, expected = (torch.autograd.grad(f(x, variance), (x, variance)) for f in (kernel, function))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_results_that_are_none_are_left_out():

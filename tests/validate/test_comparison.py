@@ -98,3 +98,14 @@ def test_finite_where_the_definition_is_and_nan_where_it_is():
     found = interpret(nl.compile(softmax_sum(2, 4)).htile, inputs)
     assert compare.difference(wanted, found, removes=False) is None
     assert package.MODES == ("quick", "full", "none")
+
+
+def test_a_result_beyond_2_100_may_overflow_on_the_way():
+    """p * (dp - delta) * k, summed over keys, where a row's kept sum is far too small for its scores."""
+    nothing = compare.Rounding(np.zeros(2, bool), np.zeros(2))
+    stated = np.array([1.0, 4e36])
+    wanted = {"o": compare.Wanted(stated, stated, np.zeros(2), lambda: {"o": nothing})}
+    for lost in (np.inf, np.nan):
+        assert compare.difference(wanted, {"o": np.array([1.0, lost])}, removes=False) is None
+        assert compare.difference(wanted, {"o": np.array([lost, 4e36])}, removes=False) is not None
+    assert compare.difference(wanted, {"o": np.array([1.0, 5e36])}, removes=False) is not None

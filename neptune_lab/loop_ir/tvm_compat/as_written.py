@@ -10,6 +10,7 @@ from typing import Any
 from tvm import te, tirx
 from tvm.ir import Call
 
+from neptune_lab.loop_ir.gradient_marks import STOP
 from neptune_lab.loop_ir.tvm_compat.words import node_names
 
 _PREFIX = "neptune_lab."
@@ -71,8 +72,13 @@ def hidden(inputs: list[Any], outputs: list[Any]) -> list[Any]:
     return [tensor(t) for t in outputs]
 
 
+def stopped(e: Any) -> Any:
+    """A float as a constant for derivatives (`loop_ir.gradient_marks`)."""
+    return tirx.call_pure_extern(e.ty.dtype, _PREFIX + STOP, e)
+
+
 def operator_of(call: Any) -> str | None:
-    """The operator that a call made by `hidden` replaces; None for another call."""
+    """The operator that a call made by `hidden` or `stopped` replaces; None for another call."""
     if str(call.op.name) != "tirx.call_pure_extern":
         return None
     name = str(call.args[0].value)

@@ -102,19 +102,21 @@ def training(
         )
     chosen = _chosen(op, wrt)
     refuse_stopped_gradients(op, chosen)
-    parts = assemble(op.name, op.program, chosen, keep, every=wrt is not None, grouped=grouped, ties=op.ties())
+    parts = assemble(op.name, op.marked, chosen, keep, every=wrt is not None, grouped=grouped, ties=op.ties())
     forward = _forward(op, parts.forward)
     return Training(forward, _backward(op, forward, parts, parts.wrt), parts.kept, parts.wrt, op, parts.derivation)
 
 
 def refuse_stopped_gradients(op: Operator, wrt: Collection[str]) -> None:
-    """Raises DefinitionError if the traced function stops a gradient that flows from one of these inputs."""
+    """Raises DefinitionError if the traced function stops or changes a gradient that flows from one of these inputs,
+    and its definition does not show that."""
     if op.gradient_stops is not None and (line := op.gradient_stops(wrt)) is not None:
         raise DefinitionError(
-            f"{op.name} stops a gradient (detach, torch.no_grad, a torch.autograd.Function, an embedding's "
-            f"padding_idx), which the derivative of its definition would not, in {line}",
-            help="compute that value before, and pass it in; leave out the detach of a maximum that is subtracted in "
-            "a softmax: its gradient cancels",
+            f"{op.name} has a derivative of its own (a torch.autograd.Function, an embedding's padding_idx, "
+            f"torch.inference_mode, or a detach beside writes in place), which that of its definition would not be, in "
+            f"{line}",
+            help="compute that value before, and pass it in; x.detach() and torch.no_grad are taken in functions that "
+            "write nothing in place",
         )
 
 

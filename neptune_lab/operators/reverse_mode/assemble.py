@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.loop_ir.gradient_marks import followed, unmarked
 from neptune_lab.loop_ir.names import unique
 from neptune_lab.loop_ir.nodes import Buffer, Load, Program
 from neptune_lab.operators.reverse_mode.cotangents import Reverse
 from neptune_lab.operators.reverse_mode.digits import along_digits
 from neptune_lab.operators.reverse_mode.keep import Value, kept_by_default, values
+from neptune_lab.operators.reverse_mode.marks import without_marks, without_needless_marks
 from neptune_lab.operators.reverse_mode.origins import Origin
 from neptune_lab.operators.reverse_mode.partial_sums import with_partial_sums
 from neptune_lab.operators.reverse_mode.parts import divided
@@ -82,7 +84,7 @@ def assemble(
 
     Args:
         name: of the operator.
-        program: its definition.
+        program: its definition, with marks where a gradient stops.
         wrt: inputs with respect to which it is differentiated.
         keep: stages whose values the forward pass gives; None: chosen.
         grouped: as for `groups.with_groups_summed`.
@@ -97,6 +99,8 @@ def assemble(
     """
     inputs = tuple(program.buffer(b) for b in program.inputs)
     defined = stages_of(program)
+    own_arithmetic = Reverse(defined, inputs, "float32", (), frozenset(), ties).arithmetic
+    defined = without_needless_marks(defined, program.outputs, own_arithmetic)
     found = find_softmaxes(defined, program.inputs)
     stages, softmaxes = _in_weights(defined, found, program.outputs)
     seeds = _seeds(program, _active(stages, wrt))
@@ -110,7 +114,8 @@ def assemble(
             help="call its kernel, which has no gradients to give",
         )
     results = list(cotangents.values())
-    both = in_order((*stages, *reverse.made))
+    program, defined, stages = unmarked(program), without_marks(defined), without_marks(stages)
+    both = in_order((*stages, *without_marks(reverse.made)))
     of_forward = {stage.name for stage in stages}
     read = {r for s in needed(both, results) if s.name not in of_forward for r in s.reads} & of_forward
     whole = program_of(program.name, inputs, stages, program.outputs)
@@ -189,7 +194,7 @@ def _active(stages: Sequence[Stage], wrt: Sequence[str], constant: Collection[st
     """The float tensors that depend on `wrt`, these included, if some stages count as constant."""
     found = set(wrt)
     for stage in stages:
-        if stage.reads & found and "float" in stage.dtype and stage.name not in constant:
+        if followed(stage.term) & found and "float" in stage.dtype and stage.name not in constant:
             found.add(stage.name)
     return frozenset(found)
 

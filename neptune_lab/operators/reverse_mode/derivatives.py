@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.loop_ir.gradient_marks import is_mark
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, loads
 from neptune_lab.operators.ties import HALVES_TIES, Ties, merged, without_indices
 from neptune_lab.scalar_ops import OPERATIONS, compose
@@ -139,7 +140,7 @@ def partial(expr: Expr, read: Load, arithmetic: Arithmetic) -> Expr | None:
     """
     if expr == read:
         return arithmetic.number(1)
-    if isinstance(expr, Const | Var | Load) or read not in loads(expr):
+    if isinstance(expr, Const | Var | Load) or is_mark(expr) or read not in loads(expr):
         return None
     if isinstance(expr, Cast):
         # A conversion rounds, and its derivative is that of the identity.
@@ -170,7 +171,7 @@ def rules_of(expr: Expr, read: Load) -> tuple[str, ...]:
     >>> rules_of(Op("exp", (Op("mul", (x, x)),)), x)
     ('exp', 'mul')
     """
-    if expr == read or isinstance(expr, Load) or read not in loads(expr):
+    if expr == read or isinstance(expr, Load) or is_mark(expr) or read not in loads(expr):
         return ()  # a read at an index that is computed of this read: an index has no derivative
     if isinstance(expr, Cast):
         return rules_of(expr.arg, read) if "float" in expr.dtype else ()

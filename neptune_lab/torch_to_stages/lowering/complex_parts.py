@@ -20,7 +20,7 @@ _BY_PARTS = frozenset(
     (
         *("permute", "transpose", "t", "unsqueeze", "squeeze", "view", "_unsafe_view", "expand", "select", "slice"),
         *("split", "split_with_sizes", "unbind", "flip", "repeat", "repeat_interleave", "alias", "detach", "clone"),
-        *("cat", "stack", "neg", "sum", "mean", "unfold", "index", "index_select"),
+        *("cat", "stack", "neg", "sum", "mean", "unfold", "index", "index_select", "stop_gradient"),
     )
 )
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+from neptune_lab.loop_ir.gradient_marks import stopped
 from neptune_lab.loop_ir.nodes import Const, Expr, Op, add, mul
 from neptune_lab.torch_to_stages.lowering.context import Context, lowers
 from neptune_lab.torch_to_stages.values import Index, Value
@@ -217,6 +219,12 @@ def diagonal(ctx: Context, x: Value, offset: int = 0, dim1: int = 0, dim2: int =
 def alias(ctx: Context, x: Value, **_: Any) -> Value:
     """The tensor itself."""
     return x
+
+
+@lowers("stop_gradient")
+def stop_gradient(ctx: Context, x: Value) -> Value:
+    """The tensor, whose derivative is 0."""
+    return replace(x, at=lambda i: stopped(x.at(i))) if "float" in x.dtype else x
 
 
 @lowers("unfold")
