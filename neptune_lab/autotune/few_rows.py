@@ -35,8 +35,8 @@ from neptune_lab.loop_schedule.templates.nest_shape import (
     COLUMNS,
     accumulated,
     columns_of,
+    has_few_rows,
     has_product,
-    has_uneven_work,
     is_vector_product,
     multiplies_float32,
     products,
@@ -157,6 +157,7 @@ class FewRows:
         pads: a single row is padded, so that matrix units multiply it.
         tiled_rows: the rows of a program are a tile of an axis, of a size that is chosen.
         target: the GPU.
+        dealt: tiles are dealt to the splits in turn.  Those that the fit was measured with followed each other.
     """
 
     programs: int
@@ -170,6 +171,7 @@ class FewRows:
     pads: bool
     tiled_rows: bool
     target: Target
+    dealt: bool = False
 
     @classmethod
     def found_in(cls, operator: Operator, target: Target) -> FewRows | None:
@@ -196,6 +198,7 @@ class FewRows:
             is_vector_product(program, nest),
             nest.row_axis is not None and nest.row_size is None,
             target,
+            has_few_rows(nest),
         )
 
     def choices(self) -> Iterator[Choice]:
@@ -274,9 +277,11 @@ class FewRows:
         warps, stages = entry(sizes.num_warps, 0) or DEFAULT_WARPS, entry(sizes.num_stages, 0) or DEFAULT_STAGES
         each = ceil(ceil(self.columns / columns) / splits)
         first, last = self.seen[0] // columns, ceil(self.seen[1] / columns)  # tiles that loops visit
-        most = min(each, last - first)
+        most, with_tiles = min(each, last - first), (last - 1) // each - first // each + 1
+        if self.dealt:
+            most, with_tiles = ceil((last - first) / splits), min(splits, last - first)
         # (without a loop, a program loads its tile in any case)
-        running = self.programs * (splits if each == 1 else (last - 1) // each - first // each + 1)
+        running = self.programs * (splits if each == 1 else with_tiles)
         size = columns * self.bytes
         ahead = 1 if most == 1 else max(1, stages - 1)
         resident = self._resident(columns, stages, most, splits, warps)
@@ -339,7 +344,6 @@ def _suits(program: Program, nest: NestPlan) -> bool:
         and any(name in multiplied for name in nest.reductions)
         and any(name not in multiplied for name in nest.reductions)
         and not multiplies_float32(program, nest)
-        and not has_uneven_work(program, nest)
     )
 
 

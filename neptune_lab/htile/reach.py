@@ -21,6 +21,9 @@ def highest(expr: IndexExpr, env: Env, loops: Sequence[For]) -> int:
 
     `j0 <= 92 - js*12` gives `js*768 + j0*64 <= 92*64`, since the terms of `js` cancel.
 
+    Tiles that are dealt to 12 splits in turn end at a division: `j0 <= (92 - js) // 12` gives
+    `j0*768 + js*64 <= 92*64`.
+
     Args:
         expr: an index.
         env: the intervals of all variables; those of `loops` included.
@@ -36,6 +39,11 @@ def highest(expr: IndexExpr, env: Env, loops: Sequence[For]) -> int:
     >>> index = Arith("+", Arith("*", js, Int(768)), Arith("*", j0, Int(64)))
     >>> env = {"js": Interval(0, 7), "j0": Interval(0, 11)}
     >>> interval(index, env).hi, highest(index, env, [loop])
+    (6080, 5888)
+    >>> loop = For("for:j0", "j0", Int(0), Arith("//", Arith("-", Int(104), js), Int(12)), (), "k")
+    >>> dealt = Arith("+", Arith("*", js, Int(64)), Arith("*", j0, Int(768)))
+    >>> env = {"js": Interval(0, 11), "j0": Interval(0, 7)}
+    >>> interval(dealt, env).hi, highest(dealt, env, [loop])
     (6080, 5888)
     """
     # Products with a variable that has one value are linear.  The loops' own stay: an end takes their place.
@@ -53,7 +61,21 @@ def _bounds_at_loop_ends(form: Affine, loop: For, env: Env, values: Mapping[str,
         return
     for end in _arms_of_minimum(loop.stop):
         last = affine(_with_values(end, values)) + -1
-        yield interval(expression(last * step + rest), env).hi
+        yield interval(expression(_without_divisions(last * step + rest)), env).hi
+
+
+def _without_divisions(form: Affine) -> Affine:
+    """A form that is nowhere below, in which terms of a division's dividend may cancel.
+
+    Formal statement: d * (a // d) <= a for positive d.
+    """
+    for atom, k in form.terms:
+        match atom:
+            case Arith(op="//", a=a, b=Int(value=divisor)) if divisor > 0 and k > 0 and k % divisor == 0:
+                form = form.without(atom) + affine(a) * (k // divisor)
+            case _:
+                pass
+    return form
 
 
 def _arms_of_minimum(stop: IndexExpr) -> Iterator[IndexExpr]:

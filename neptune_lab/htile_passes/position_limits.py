@@ -163,13 +163,28 @@ def _is_of_rows(value: ir.TileExpr, column: ir.Iota, around: Around) -> bool:
     return True
 
 
-def step_of(columns: ir.Slice, var: str) -> ir.IndexExpr | None:
-    """Where the columns of tile 0 start, if those of each tile follow those of the one before; None else."""
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """The tiles of a loop, of which each starts the same number of columns after the one before.
+
+    Args:
+        start: the first column of tile 0.
+        step: columns from the start of one to that of the next; more than a tile has if tiles are dealt to splits.
+        count: how many there are.
+    """
+
+    start: ir.IndexExpr
+    step: int
+    count: int
+
+
+def tiles_of(columns: ir.Slice, var: str, count: int) -> Tiles | None:
+    """The tiles that `columns` are in the iterations of `var`, if those of each follow those of the one before; None
+    else."""
     form, name = affine(columns.start), ir.Name(var)
     rest = expression(form.without(name))
-    if form.coefficient(name) != columns.extent or var in names_of_index(rest):
-        return None
-    return rest
+    step = form.coefficient(name)
+    return None if step < columns.extent or var in names_of_index(rest) else Tiles(rest, step, count)
 
 
 # -- tiles that limits leave ----------------------------------------------------------------------------------------
@@ -183,41 +198,41 @@ class Ends:
     last: ir.TileExpr | None
 
 
-def ends_of(limit: Limit, start: ir.IndexExpr, count: int, program: ir.Program) -> Ends:
-    """The tiles, of `count` that begin at column `start`, in which `limit` may hold for some row.
+def ends_of(limit: Limit, tiles: Tiles, program: ir.Program) -> Ends:
+    """The tiles in which `limit` may hold for some row.
 
-    Formal statement, with w columns per tile, a and z its first column and the column after its last one, and r the
-    least or the largest value of the rows: c >= r holds for a column of tiles from (clamp(r, a, z) - a) // w on, and
-    c <= r in tiles before (clamp(r, a - 1, z - 1) - a + w) // w.  The clamped number is computed in the value's dtype,
-    fits int32, and makes no tile visible that r hides.
+    Formal statement, with w columns per tile that start every s columns, a the first column and z that of the tile
+    after the last one, and r the least or the largest value of the rows: c >= r holds for a column of tiles from
+    (clamp(r, a, z) - a + s - w) // s on, and c <= r in tiles before (clamp(r, a - 1, z - 1) - a + s) // s.  The clamped
+    number is computed in the value's dtype, fits int32, and makes no tile visible that r hides.
     """
-    width = limit.columns.extent
+    step, whole = tiles.step, affine(tiles.start)
     dtype = dtype_of(limit.value, program)
-    whole = affine(start)
-    begin, end = _scalar(whole, dtype), _scalar(whole + width * count, dtype)
-    before, last = _scalar(whole - 1, dtype), _scalar(whole + (width * count - 1), dtype)
+    begin, end = _scalar(whole, dtype), _scalar(whole + step * tiles.count, dtype)
+    before, last = _scalar(whole - 1, dtype), _scalar(whole + (step * tiles.count - 1), dtype)
+    between = step - limit.columns.extent  # columns of other splits
 
-    def tiles(op: str, low: ir.TileExpr, high: ir.TileExpr, more: int) -> ir.TileExpr:
+    def number(op: str, low: ir.TileExpr, high: ir.TileExpr, more: int) -> ir.TileExpr:
         value = limit.value
         for _ in shape_of(value, program):
             value = ir.Reduce("min" if op == "min" else "max", value, 0)
         inside = ir.Elementwise("min", (ir.Elementwise("max", (value, low), dtype), high), dtype)
         past = ir.Elementwise("sub", (inside, _scalar(whole - more, dtype)), dtype)
-        number = past if dtype == "int32" else ir.Cast(past, "int32")
-        if power_of_two(width) == width:  # (no negative number, which a division would have to ask)
-            return ir.Elementwise("shr", (number, ir.Literal(width.bit_length() - 1, "int32")), "int32")
-        return ir.Elementwise("floordiv", (number, ir.Literal(width, "int32")), "int32")
+        found = past if dtype == "int32" else ir.Cast(past, "int32")
+        if power_of_two(step) == step:  # (no negative number, which a division would have to ask)
+            return ir.Elementwise("shr", (found, ir.Literal(step.bit_length() - 1, "int32")), "int32")
+        return ir.Elementwise("floordiv", (found, ir.Literal(step, "int32")), "int32")
 
     first = last_ = None
     if limit.op in ("ge", "eq"):
-        first = tiles("min", begin, end, 0)
+        first = number("min", begin, end, between)
     elif limit.op == "gt":
-        first = tiles("min", before, last, 1)
+        first = number("min", before, last, 1 + between)
     if limit.op in ("le", "eq"):
-        last_ = tiles("max", before, last, width)
+        last_ = number("max", before, last, step)
     elif limit.op == "lt":
-        last_ = tiles("max", begin, end, width - 1)
-    return Ends(_if_small(limit, first, 0, program), _if_small(limit, last_, count, program))
+        last_ = number("max", begin, end, step - 1)
+    return Ends(_if_small(limit, first, 0, program), _if_small(limit, last_, tiles.count, program))
 
 
 def _if_small(limit: Limit, number: ir.TileExpr | None, otherwise: int, program: ir.Program) -> ir.TileExpr | None:
@@ -244,4 +259,4 @@ def _scalar(form: Affine, dtype: str) -> ir.TileExpr:
     return ir.Scalar(index) if dtype == "int32" else ir.Cast(ir.Scalar(index), dtype)
 
 
-__all__ = ["Around", "Ends", "Limit", "ends_of", "limit_of", "step_of"]
+__all__ = ["Around", "Ends", "Limit", "Tiles", "ends_of", "limit_of", "tiles_of"]

@@ -78,7 +78,7 @@ def skip_tiles_by_list(program: ir.Program) -> Rewrite:
 
     The pass changes a loop where that can pay: of `FEWEST_LISTED` tiles or more, if `FEWEST_READERS` programs or more
     share each row of the list, and no bounds of its tiles follow from comparisons (`skip_tiles_by_data`), or in
-    decoding from limits of positions (`skip_tiles_by_positions`).  A loop with
+    decoding from limits of positions (`skip_tiles_by_positions`) or from flags (`skip_tiles_by_flags`).  A loop with
     a list is one loop: tiles in which the mask is true everywhere have it too.
     """
     return _Lister(program, every=False, many=False).program_with_lists()

@@ -13,12 +13,13 @@ from neptune_lab.htile_passes.hoist_invariant_loads import hoisted
 from neptune_lab.htile_passes.input_comparisons import WORDS, conditions, trips
 from neptune_lab.htile_passes.partition_masked_loops import is_few_rows
 from neptune_lab.htile_passes.partition_masked_loops.noop_iterations import NoOpProof, NoOpProver, text
-from neptune_lab.htile_passes.position_limits import Around, Limit, ends_of, limit_of, step_of
+from neptune_lab.htile_passes.position_flags import is_few_flags
+from neptune_lab.htile_passes.position_limits import Around, Ends, Limit, Tiles, ends_of, limit_of, tiles_of
 from neptune_lab.htile_passes.rewrite import Rewrite, fresh_name, tile_pass
 from neptune_lab.target import STAGES_OF_ONCE
 
 
-@tile_pass(before="partition_masked_loops")
+@tile_pass(before="skip_tiles_by_flags")
 def skip_tiles_by_positions(program: ir.Program) -> Rewrite:
     """Before => after, for a window that an offset moves:
 
@@ -39,43 +40,58 @@ def skip_tiles_by_positions(program: ir.Program) -> Rewrite:
     afterwards, as for tiles that positions hide (`partition_masked_loops`).  It may be that no tile is visited: a split
     then stores the identity of its reductions.
     """
-    skipper = _Skipper(program)
-    kernels = tuple(map(skipper.kernel, program.kernels))
-    if not skipper.notes:
-        return Rewrite(program)
-    after = replace(program, tensors=(*program.tensors, *skipper.added), kernels=kernels)
-    return Rewrite(hoisted(after, skipper.moving) if skipper.moving else after, tuple(skipper.notes))
+    return Skipper(program).rewrite()
 
 
 @dataclass(frozen=True, slots=True)
-class _Hiding:
-    """A condition that limits hide tiles by, and the proof that these may be left out."""
+class Hiding:
+    """Tiles that a condition hides, and the proof that these may be left out.
 
-    limits: tuple[Limit, ...]
+    Args:
+        ends: of the tiles that are left.
+        words: what limits them.
+        proof: that nothing changes without the others.
+        before: the statements that store what `ends` reads.
+    """
+
+    ends: tuple[Ends, ...]
+    words: str
     proof: NoOpProof
+    before: tuple[ir.Store, ...] = ()
 
 
 def are_limits_of_few_rows(
     program: ir.Program, kernel: ir.Kernel, loop: ir.For, env: Env, condition: ir.TileExpr
 ) -> bool:
-    """Whether a loop waits for memory, as in decoding, and all that a mask of it reads of inputs are limits."""
+    """Whether a loop waits for memory, as in decoding, and all that a mask of it reads of inputs are limits, or flags
+    (`skip_tiles_by_flags`)."""
     if not is_few_rows(loop, env, kernel, program):
         return False
-    around = _around(program, kernel, loop, env)
+    around = around_of(program, kernel, loop, env)
     return all(
-        limit_of(part, around) is not None
+        limit_of(part, around) is not None or is_few_flags(part, around, trips(loop, env))
         for part in conjuncts(condition)
         if any(isinstance(e, ir.Access | ir.Gather) for e in subexpressions(part))
     )
 
 
-class _Skipper:
+class Skipper:
+    """Bounds the loops of a program by limits that its masks have; `limit_of` finds them."""
+
     def __init__(self, program: ir.Program) -> None:
         self.program = program
         self.taken = {t.name for t in program.tensors}
         self.added: list[ir.Tensor] = []
         self.notes: list[str] = []
         self.moving: dict[str, frozenset[str]] = {}
+
+    def rewrite(self) -> Rewrite:
+        """The program whose loops have bounds, and why."""
+        kernels = tuple(map(self.kernel, self.program.kernels))
+        if not self.notes:
+            return Rewrite(self.program)
+        after = replace(self.program, tensors=(*self.program.tensors, *self.added), kernels=kernels)
+        return Rewrite(hoisted(after, self.moving) if self.moving else after, tuple(self.notes))
 
     def kernel(self, kernel: ir.Kernel) -> ir.Kernel:
         """The kernel whose loops have bounds."""
@@ -91,25 +107,29 @@ class _Skipper:
         """The loop, after what it is bounded by."""
         found = list(self.hiding(kernel, loop, env, prover))
         if found:
-            limits = [limit for one in found for limit in one.limits]
-            made, within = self.bounds(loop, limits, trips(loop, env))
+            made, within = self.bounds(loop, [ends for one in found for ends in one.ends], trips(loop, env))
+            yield from (store for one in found for store in one.before)
             yield from made
             loop = replace(loop, within=within)
             self.notes += _explained(kernel.name, f"{loop.var} visits only the tiles", found)
         yield loop
 
-    def hiding(self, kernel: ir.Kernel, loop: ir.For, env: Env, prover: NoOpProver) -> Iterator[_Hiding]:
+    def hiding(self, kernel: ir.Kernel, loop: ir.For, env: Env, prover: NoOpProver) -> Iterator[Hiding]:
         """The conditions of a loop that hide tiles."""
-        if loop.within or loop.listed or loop.part or any(isinstance(stmt, ir.For) for stmt in loop.body):
+        if is_bounded(loop):
             return
-        around = _around(self.program, kernel, loop, env)
+        around, count = around_of(self.program, kernel, loop, env), trips(loop, env)
         for condition in dict.fromkeys(conditions(loop)):
-            limits = _limits(condition, around)
-            limits = tuple(limit for limit in limits if step_of(limit.columns, loop.var) is not None)
-            if limits:
+            if found := tuple(self.ends(condition, around, count)):
                 proof = prover(loop, lambda mask, false=condition: mask == false)
                 if proof.proven:
-                    yield _Hiding(limits, proof)
+                    yield Hiding(tuple(ends for ends, _ in found), " and ".join(words for _, words in found), proof)
+
+    def ends(self, condition: ir.TileExpr, around: Around, count: int) -> Iterator[tuple[Ends, str]]:
+        """The ends of the tiles in which a condition may hold, of `count`, each with what limits them."""
+        for limit in _limits(condition, around):
+            if (tiles := tiles_of(limit.columns, around.var, count)) is not None:
+                yield ends_of(limit, tiles, self.program), _words(limit)
 
     def one_tile(self, kernel: ir.Kernel, env: Env, prover: NoOpProver) -> ir.Kernel:
         """A kernel without loops, in which each program has one of several tiles of columns."""
@@ -121,9 +141,8 @@ class _Skipper:
                 limits = tuple(x for x in _limits(condition, around) if _step(x.columns, axis.var) in steps)
                 found = prover.constants(lambda mask, false=condition: mask == false) if limits else None
                 if found is not None and axis.extent > 1:
-                    self.notes += _explained(
-                        kernel.name, "a program reads its tile only if it is one of those", [_Hiding(limits, found[1])]
-                    )
+                    why = Hiding((), " and ".join(map(_words, limits)), found[1])
+                    self.notes += _explained(kernel.name, "a program reads its tile only if it is one of those", [why])
                     self.moving[kernel.name] = frozenset((axis.var,))
                     return self.once(kernel, plain, limits, found[0])
         return kernel
@@ -147,23 +166,20 @@ class _Skipper:
             after.append(replace(store, node_id=f"{store.node_id}/kept", value=target))
         taken = {axis.var for axis in kernel.grid}
         loop = replace(plain, var=fresh_name("tile", taken, "_"), body=tuple(body), part="visited")
-        made, within = self.bounds(loop, limits, 1)
+        own = (Tiles(limit.columns.start, limit.columns.extent, 1) for limit in limits)
+        ends = [ends_of(limit, tiles, self.program) for limit, tiles in zip(limits, own, strict=True)]
+        made, within = self.bounds(loop, ends, 1)
         stages = STAGES_OF_ONCE if kernel.num_stages is None else kernel.num_stages
         whole = (*before, *made, replace(loop, within=within), *after)
         return replace(kernel, body=whole, num_stages=stages)
 
     def bounds(
-        self, loop: ir.For, limits: Iterable[Limit], count: int
+        self, loop: ir.For, ends: Iterable[Ends], count: int
     ) -> tuple[list[ir.Store], tuple[ir.Access, ir.Access]]:
         """The statements that find the first and the last tile, and what they are stored to."""
-        firsts: list[ir.TileExpr] = []
-        lasts: list[ir.TileExpr] = []
-        for limit in dict.fromkeys(limits):
-            start = step_of(limit.columns, loop.var) if loop.part == "" else limit.columns.start
-            assert start is not None
-            ends = ends_of(limit, start, count, self.program)
-            firsts += [] if ends.first is None else [ends.first]
-            lasts += [] if ends.last is None else [ends.last]
+        own = tuple(dict.fromkeys(ends))
+        firsts = [one.first for one in own if one.first is not None]
+        lasts = [one.last for one in own if one.last is not None]
         made: list[ir.Store] = []
         for name, op, values, otherwise in (("first", "max", firsts, 0), ("last", "min", lasts, count)):
             value: ir.TileExpr = values[0] if values else ir.Literal(otherwise, "int32")
@@ -184,7 +200,12 @@ def _limits(condition: ir.TileExpr, around: Around) -> tuple[Limit, ...]:
     return tuple(limit for part in conjuncts(condition) if (limit := limit_of(part, around)) is not None)
 
 
-def _around(program: ir.Program, kernel: ir.Kernel, loop: ir.For, env: Env) -> Around:
+def is_bounded(loop: ir.For) -> bool:
+    """Whether a loop has bounds already, or cannot have any: it is a part of one, or has loops inside."""
+    return bool(loop.within or loop.listed or loop.part) or any(isinstance(stmt, ir.For) for stmt in loop.body)
+
+
+def around_of(program: ir.Program, kernel: ir.Kernel, loop: ir.For, env: Env) -> Around:
     inside = {**env, loop.var: loop_interval(loop, env)}
     every = [store.target.tensor for store in stores(kernel.body)]
     chips = {
@@ -211,15 +232,16 @@ def _step(columns: ir.Slice, var: str) -> int:
     return affine(columns.start).coefficient(ir.Name(var))
 
 
-def _explained(kernel: str, what: str, found: Iterable[_Hiding]) -> Iterator[str]:
+def _words(limit: Limit) -> str:
+    return f"a position may be {WORDS[limit.op]} {text(limit.value)} of a row"
+
+
+def _explained(kernel: str, what: str, found: Iterable[Hiding]) -> Iterator[str]:
     for one in found:
-        limits = " and ".join(
-            f"a position may be {WORDS[limit.op]} {text(limit.value)} of a row" for limit in one.limits
-        )
-        yield f"{kernel}: {what} in which {limits}; each program finds them from the values"
+        yield f"{kernel}: {what} in which {one.words}; each program finds them from the values"
         yield f"{kernel}: a tile outside changes nothing that is read afterwards:"
         yield from (f"  {line}" for line in one.proof.lines)
         yield from (f"  assumed: {line}" for line in one.proof.assumptions)
 
 
-__all__ = ["are_limits_of_few_rows", "skip_tiles_by_positions"]
+__all__ = ["Hiding", "Skipper", "are_limits_of_few_rows", "around_of", "is_bounded", "skip_tiles_by_positions"]

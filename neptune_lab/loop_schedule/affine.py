@@ -35,6 +35,23 @@ def difference(a: Expr, b: Expr) -> Expr | None:
     return result
 
 
+def quotient(expr: Expr, by: int) -> tuple[Expr, Expr]:
+    """(q, rest) with expr = q * by + rest: q has the terms whose factors are multiples of `by`, and rest the others.
+
+    >>> from neptune_lab.loop_ir.render import expression
+    >>> tuple(map(expression, quotient(add(mul(Var("i"), 8), Var("j")), 4)))
+    ('i * 2', 'j')
+    """
+    taken: Expr = Const(0)
+    for var in sorted(variables(expr)):
+        split = affine_terms(expr, var)
+        if split is not None and split[0] >= by and split[0] % by == 0:
+            taken, expr = add(taken, mul(Var(var), split[0] // by)), split[1]
+    if isinstance(expr, Const) and by == 1:
+        return add(taken, expr), Const(0)
+    return taken, expr
+
+
 def _terms(expr: Expr) -> dict[str, int] | None:
     """The factor of each variable, in order ("" for the constant); None if `expr` is no such sum."""
     factors: dict[str, int] = {}
@@ -48,4 +65,4 @@ def _terms(expr: Expr) -> dict[str, int] | None:
     return factors if expr.value == 0 else {**factors, "": int(expr.value)}
 
 
-__all__ = ["affine_terms", "difference"]
+__all__ = ["affine_terms", "difference", "quotient"]

@@ -16,9 +16,9 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dimensions import dimensions
 from neptune_lab.loop_ir.iteration_domain import iteration_domain
 from neptune_lab.loop_ir.names import unique
-from neptune_lab.loop_ir.nodes import Block, Expr, Iter, Loop, Program, Var, loads, substitute, variables
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Iter, Loop, Program, Var, loads, substitute, variables
 from neptune_lab.loop_ir.render import expression
-from neptune_lab.loop_schedule.affine import affine_terms, difference
+from neptune_lab.loop_schedule.affine import affine_terms, difference, quotient
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ def _candidates(
                 else:
                     uncovered.append(_uncovered(block, it, anchor, buffer, dim))
             elif it.name in variables(index):
-                part = _solved_for(index, it, anchor, shared)
+                part = _solved_for(block, index, it, anchor, shared)
                 if part is not None:
                     yield anchor, part
     yield from _same_dimension(program, block, it, there)
@@ -230,14 +230,33 @@ def _shared_bindings(program: Program, block: Block, target: tree.Path) -> dict[
     return {it.name: it.binding for it in block.iters if (used := variables(it.binding)) and used <= outer}
 
 
-def _solved_for(index: Expr, it: Iter, anchor: _Anchor, shared: Mapping[str, Expr]) -> Expr | None:
-    """The value of `it` for which `index`, a sum of `it` and shared variables, equals the anchor's value; None if there
-    is none, or if it does not take all values of `it`."""
-    split = affine_terms(index, it.name)
-    if split is None or split[0] != 1 or not variables(split[1]) <= shared.keys():
+def _solved_for(block: Block, index: Expr, it: Iter, anchor: _Anchor, shared: Mapping[str, Expr]) -> Expr | None:
+    """The value of `it` for which `index`, a sum of multiples of variables, equals the anchor's value; None if there is
+    none, or if it does not take all values of `it`.
+
+    Shared variables have their values.  The others are digits: each takes the terms of what is left that are multiples
+    of its factor and not of a larger one, as the tiles that are dealt to programs in turn have it.
+    """
+    known: Expr = index
+    factors: dict[str, int] = {}
+    for other in block.iters:
+        if other.name in shared or other.name not in variables(index):
+            continue
+        split = affine_terms(known, other.name)
+        if split is None or split[0] < 1:
+            return None
+        factors[other.name], known = split
+    left = difference(anchor.value, substitute(known, shared)) if variables(known) <= shared.keys() else None
+    if left is None:
         return None
-    part = difference(anchor.value, substitute(split[1], shared))
-    return part if part is not None and anchor.covers(replace(it, binding=part)) else None
+    own: Expr = Const(0)
+    for name, factor in sorted(factors.items(), key=lambda one: -one[1]):
+        value, left = quotient(left, factor)
+        if name == it.name:
+            own = value
+    if left != Const(0):
+        return None
+    return own if anchor.covers(replace(it, binding=own)) else None
 
 
 __all__ = ["Alignment", "accesses", "align"]

@@ -198,9 +198,10 @@ def code_passes(code: CodeOptions, *, any_size: bool = False) -> dict[str, htile
     Gluon kernels visit every tile, but for those for all sizes, which skip tiles by bounds: those of one size leave out
     masks by data too (`unmask_tiles_by_data`), which is faster in Triton.
     """
-    by_data = set[str]()
+    by_data = {"skip_tiles_by_flags"} if any_size else set[str]()  # (how many flags a program reads is fixed)
     if code.code == "gluon":
-        by_data = {"skip_tiles_by_list", "skip_tiles_by_positions", *([] if any_size else ["skip_tiles_by_data"])}
+        by_data = {"skip_tiles_by_list", "skip_tiles_by_positions", "skip_tiles_by_flags"}
+        by_data |= set[str]() if any_size else {"skip_tiles_by_data"}
     by_list = {"skip_tiles_by_list"} if code.hidden_tiles == "bounds" else set[str]()
     weights = {"split_rounded_weights"} if code.rounded_weights == "single" else set[str]()
     left_out = {*code.disable_passes, *by_data, *by_list, *weights}

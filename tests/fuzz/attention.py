@@ -26,6 +26,9 @@ _MASKS = [
 ]  # fmt: skip
 
 
+# Flags of keys, as a static cache has them.
+_FLAGS = ["shown[b, kv]", "shown[b, kv] & (kv != {a})"]
+
 # A loop that runs once, and a load in a loop whose condition always holds.
 _ASKED = re.compile(r"for once in range|& \(\w+ >= \d+\)")
 
@@ -71,6 +74,8 @@ def draw_few_rows(rng: random.Random) -> dict[str, Any]:
     template = rng.choice(["rolling_update", "split_k_update"])
     if template == "split_k_update":
         options["splits"] = rng.choice([1, 2, 3, 5])
+    if rng.random() < 0.2:
+        case |= {"mask": rng.choice(_FLAGS).format(a=rng.randint(0, 16))}
     return {**case, "template": template, "options": options, "target": "h200"}
 
 
@@ -86,7 +91,16 @@ def captured(case: dict[str, Any]) -> dict[str, np.ndarray]:
         "doc": np.sort(rng.integers(0, 3, q)).astype("int32"),
         "doc2": np.sort(rng.integers(0, 3, kv)).astype("int32"),
         "ends": rng.integers(-3, kv + 4, sizes["batch"]).astype("int32"),
+        "shown": _runs(rng, sizes["batch"], kv),
     }
+
+
+def _runs(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:
+    """Booleans that are set in one run of each row, which may be empty, but for some of them."""
+    first, last = np.sort(rng.integers(0, columns + 1, (2, rows)), axis=0)
+    places = np.arange(columns)
+    inside = (places >= first[:, None]) & (places < last[:, None])
+    return inside & (rng.random((rows, columns)) < 0.8)
 
 
 def mods(case: dict[str, Any], scope: dict[str, Any]) -> tuple[Any, Any]:
@@ -107,9 +121,10 @@ def operator(case: dict[str, Any], tensors: dict[str, np.ndarray]) -> Any:
 def reference(case: dict[str, Any], inputs: Any, dtype: str) -> dict[str, np.ndarray]:
     """Attention stage by stage in NumPy, with the mods' text read by NumPy."""
     sizes, kind = case["sizes"], np.dtype(dtype.rstrip("+-"))
-    names = ("bias", "slopes", "sink", "rel", "doc", "doc2", "ends")
+    names = ("bias", "slopes", "sink", "rel", "doc", "doc2", "ends", "shown")
     values = {n: np.asarray(inputs[n]) for n in names if n in inputs}
     values = {n: a.astype(kind) if a.dtype.kind == "f" else a.astype(np.int64) for n, a in values.items()}
+    values |= {n: values[n] != 0 for n in ("shown",) if n in values}
     score_mod, mask_mod = mods(case, {**values, "m": np})
     q, k, v = (np.asarray(inputs[n]).astype(kind) for n in ("q", "k", "v"))
     group = sizes["heads"] // sizes["kv_heads"]

@@ -67,3 +67,15 @@ def test_whole_tiles_of_a_split_are_loaded_without_a_mask():
     assert interior.count("tl.load(") == edge.partition("\n\n")[0].count("mask=") == 2
     assert "mask=" not in interior
     assert kernel.relative_error() < 1e-3
+
+
+@given(st.integers(1, 9), st.integers(1, 12), st.integers(1, 16))
+def test_it_is_exact_for_tiles_that_are_dealt_to_splits(splits: int, more: int, width: int):
+    """All splits have a tile, and the last turn may be short."""
+    js, j0, tiles = Name("js"), Name("j0"), splits + more
+    stop = Arith("//", Arith("-", Int(tiles + splits - 1), js), Int(splits))
+    loop = For("j0", "j0", Int(0), stop, (), "k")
+    index = Arith("+", Arith("*", js, Int(width)), Arith("*", j0, Int(splits * width)))
+    env = {"js": Interval(0, splits - 1)}
+    env["j0"] = loop_interval(loop, env)
+    assert highest(index, env, [loop]) == (tiles - 1) * width

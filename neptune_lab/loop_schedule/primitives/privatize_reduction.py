@@ -30,7 +30,7 @@ from neptune_lab.loop_ir.nodes import (
 from neptune_lab.loop_ir.reduction import OPERATORS, match_reduction
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.roles import Role
-from neptune_lab.loop_schedule.affine import affine_terms
+from neptune_lab.loop_schedule.affine import affine_terms, quotient
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.kinds import LoopRef
@@ -162,11 +162,19 @@ def _split_of(program: Program, block: Block, it: Iter, loop: Loop, part: Role, 
 def _local_block(block: Block, it: Iter, step: int, rest: Expr, split: _Split) -> Block:
     """The block that folds each tile on its own."""
     reduction = match_reduction(block)
-    term = substitute(reduction.term, {it.name: add(mul(Var(split.tag), step), Var(split.inner))})
-    pair = (
-        Iter(split.tag, split.count, "spatial", Var(split.loop)),
-        Iter(split.inner, step, "reduce", rest),
-    )
+    turns, within = quotient(rest, step * split.count)
+    value = add(mul(Var(split.tag), step), Var(split.inner))
+    own = [Iter(split.tag, split.count, "spatial", Var(split.loop))]
+    if turns != Const(0):  # tiles are dealt to the iterations of the loop in turn
+        outer = unique(f"{it.name}2", {i.name for i in block.iters} | {split.tag, split.inner}, "_")
+        own.append(Iter(outer, -(-it.extent // (step * split.count)), "reduce", turns))
+        value = add(mul(Var(outer), step * split.count), value)
+    if step == 1 and within == Const(0) and sum(i.kind == "reduce" for i in block.iters) > 1:
+        value = Var(split.tag)  # the other variables are all that is left to fold
+    else:
+        own.append(Iter(split.inner, step, "reduce", within))
+    term = substitute(reduction.term, {it.name: value})
+    pair = tuple(own)
     return Block(
         split.local,
         tuple(x for i in block.iters for x in (pair if i.name == it.name else (i,))),
