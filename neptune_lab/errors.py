@@ -8,10 +8,11 @@ show the error at its line.
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Self
 
     from neptune_lab.repair.render import Step
 
@@ -33,6 +34,13 @@ class NeptuneError(Exception):
         self.reason = message
         self.node = node
         self.help = help
+
+    def with_fix(self, fix: str) -> Self:
+        """The same error, whose help names another fix before its own; in place of the usual one."""
+        made = copy(self)
+        made.help = fix if self.help in (None, self.usual_help) else f"{fix}; or {self.help}"
+        made.args = (f"{self.reason}\n  help: {made.help}",)
+        return made
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles what the error holds; `__init__` of a subclass may take other arguments than `args`."""

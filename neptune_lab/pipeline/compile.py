@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from neptune_lab.choice import Choice, CodeOptions
 from neptune_lab.collector import uncollected
-from neptune_lab.errors import EmitError, NeptuneError, ScheduleError
+from neptune_lab.errors import EmitError, NeptuneError, ScheduleError, TileError
 from neptune_lab.loop_schedule.arguments import closed_arguments
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates import TileConfig
@@ -27,6 +27,8 @@ from neptune_lab.pipeline.validate import validate as run_validation
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import check_switch
 from neptune_lab.target import ANY, Target, as_target
+
+_IN_PARTS = "leave out the template and its sizes: stages that do not fit one kernel are then kernels of their own"
 
 if TYPE_CHECKING:
     from neptune_lab.htile.nodes import Program as TileProgram
@@ -250,7 +252,12 @@ def compile_operator(
     except REFUSALS as error:
         refusal = refusal or error
     assert refusal is not None, "there is a candidate, or a refusal"
-    if template is not None or config is not None or (isinstance(refusal, EmitError) and code.code != "triton"):
+    if isinstance(refusal, EmitError) and code.code != "triton":
+        raise refusal
+    if template is not None or config is not None:
+        # (a mistake in the config has a fix of its own)
+        if isinstance(refusal, TileError | EmitError) or "TVM refuses" in refusal.reason:
+            refusal = refusal.with_fix(_IN_PARTS).with_traceback(refusal.__traceback__)
         raise refusal
     return lower_apart(operator, refusal, code, target)
 

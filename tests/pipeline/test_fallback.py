@@ -8,13 +8,14 @@ from typing import Any
 import by_name
 import numpy as np
 import pytest
+from tvm import te
 
 import neptune_lab as nl
 from neptune_lab.errors import ScheduleError, TileError
 from neptune_lab.htile.interpret import interpret
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.run import run_wide
-from neptune_lab.operators import attention, norms, rows
+from neptune_lab.operators import attention, custom, norms, rows
 from neptune_lab.pipeline.fallback import schedule_apart
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.runtime import call_on_arrays
@@ -230,3 +231,18 @@ def test_cuts_that_are_refused():
     sch.rolling_update("s_sum", "s_max.j")
     with pytest.raises(ScheduleError, match="block 's_sum' shares a nest with"):
         sch.cut("s_sum")
+
+
+def test_a_refusal_of_given_tiles_says_that_parts_would_do():
+    """The weights are read backwards where they are computed: refused in one kernel, and right in several."""
+    x = te.placeholder((4, 48), "float32", name="x")
+    j, k = te.reduce_axis((0, 48), name="j"), te.reduce_axis((0, 48), name="k")
+    most = te.compute((4,), lambda i: te.max(x[i, j], axis=j), name="most")
+    weight = te.compute((4, 48), lambda i, c: te.exp(x[i, c] - most[i]), name="weight")
+    total = te.compute((4,), lambda i: te.sum(weight[i, 47 - k], axis=k), name="total")
+    out = te.compute((4, 48), lambda i, c: weight[i, c] / total[i], name="out")
+    op = custom("backwards", [x], [out])
+    with pytest.raises(TileError, match="leave out the template and its sizes") as refused:
+        nl.compile(op, block_q=1, block_kv=16)
+    assert str(refused.value).count("help:") == 1
+    assert nl.compile(op).relative_error() < 1e-6
