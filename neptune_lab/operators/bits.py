@@ -135,7 +135,7 @@ def shift(x: Any, by: Any, right: bool = False) -> Scalar:
         return elementwise(lambda e, count: shift(e, count, right), x, by)
     kinds = kind_of(_value(x)), kind_of(_value(by))
     x, by = (_as_integer(v, "`>>`" if right else "`<<`", kinds) for v in (x, by))
-    x = x.long() if getattr(x, "whole", None) is not None and not right else x  # int64 in PyTorch
+    x = x.long() if getattr(x, "limits", None) is not None and not right else x  # int64 in PyTorch
     count = _value(by)
     if isinstance(count, NUMBERS):
         return _shifted(x, int(count), right)

@@ -125,7 +125,7 @@ def in_place(target: Any, result: Any, name: str) -> Any:
         result = result.to(target.dtype)
     # (A half keeps its dtype, as in PyTorch.)
     target.value, target.short_int = result.value, result.short_int
-    target.extent, target.whole = result.extent, result.whole
+    target.extent, target.limits = result.extent, result.limits
     return target
 
 

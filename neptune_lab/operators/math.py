@@ -42,10 +42,10 @@ class Scalar:
         short_float: that dtype, if it is float16 or bfloat16: of an element of a captured tensor, of what was
             converted, and of what is computed of such values.  The number itself is computed in float32.
 
-    `extent` is the expression's size (extents.py), `whole` the limits of a number of conditions and constants, or None.
+    `extent` is the expression's size (extents.py), `limits` those of a number of conditions and constants, or None.
     """
 
-    __slots__ = ("extent", "short_float", "short_int", "value", "whole")
+    __slots__ = ("extent", "limits", "short_float", "short_int", "value")
     __hash__ = None  # type: ignore[assignment]  # == gives a Scalar, so sets and dicts cannot hold one
 
     def __init__(self, value: Any, short_int: str = "", short_float: str = "") -> None:
@@ -53,7 +53,7 @@ class Scalar:
         self.short_int = short_int
         self.short_float = short_float
         self.extent = ONE
-        self.whole: Limits | None = None
+        self.limits: Limits | None = None
 
     @property
     def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -188,7 +188,7 @@ class Scalar:
     @property
     def dtype(self) -> Any:
         """torch's dtype, or NumPy's if torch is not loaded."""
-        wide = is_wide(self.value) or self.whole is not None
+        wide = is_wide(self.value) or self.limits is not None
         return foreign.dtype_of(self.kind, wide, self.short_int or self.short_float)
 
     @property
@@ -395,7 +395,7 @@ def apply(name: str, *args: Any) -> Scalar:
         result = wrapped(result, narrow)
     found = Scalar(result, narrow, half_of(args) if kind_of(result) == "float" else "")
     found.extent = after([a.extent for a in args if isinstance(a, Scalar)])
-    found.whole = limits if found.kind == "int" and not is_wide(result) else None
+    found.limits = limits if found.kind == "int" and not is_wide(result) else None
     return noted(found)
 
 

@@ -84,10 +84,12 @@ def same(value: Any, name: str) -> Any:
         return noted(value, stops=True)
 
     def method(*_args: Any, **_options: Any) -> Any:
+        from neptune_lab.operators.math import Scalar
+
         copied = value
         if name in ("clone", "item"):
-            copied = type(value)(value.value, value.short_int, value.short_float)
-            copied.extent, copied.whole = value.extent, value.whole
+            copied = Scalar(value.value, value.short_int, value.short_float)
+            copied.extent, copied.limits = value.extent, value.limits
         found = noted(copied, stops=name in ("detach", "item"))
         # A Python float beside a tensor of float32 is rounded to its dtype.
         return found.to("float32") if name == "item" and found.kind == "float" else found

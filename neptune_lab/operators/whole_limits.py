@@ -36,7 +36,7 @@ def limits_of(x: Any) -> Limits | None:
         return 0, 1
     if isinstance(value, int | np.integer) and not getattr(x, "short_int", ""):
         return int(value), int(value)
-    return getattr(x, "whole", None)
+    return getattr(x, "limits", None)
 
 
 def limits_after(name: str, args: tuple[Any, ...]) -> Limits | None:
@@ -82,13 +82,13 @@ def with_width(name: str, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], Limit
     Returns:
         The operands, and the limits as by `limits_after`.
     """
-    if not any(hasattr(x, "whole") for x in args):
+    if not any(hasattr(x, "limits") for x in args):
         return args, None
     limits = limits_after(name, args)
     if limits is None or all(map(in_32_bits, (limits, *filter(None, map(limits_of, args))))):
         return args, limits
     head, numbers = (args[:1], args[1:]) if name == "select" else ((), args)
-    numbers = tuple(x.long() if hasattr(x, "whole") else x for x in numbers)
+    numbers = tuple(x.long() if hasattr(x, "limits") else x for x in numbers)
     if head and not any(is_wide(getattr(x, "value", x)) for x in numbers):  # two constants
         from neptune_lab.operators.math import apply
 

@@ -39,6 +39,7 @@ MODS: dict[str, tuple[Callable[..., Any] | None, Callable[..., Any] | None]] = {
     "by sequence and head": (None, lambda b, h, q, kv: (b % 2 == h) | (kv > 2 * q)),
     "first keys": (None, lambda b, h, q, kv: (kv < 3) | (-kv >= 1 - q)),
     "in place": (None, in_place),
+    "a copy": (None, lambda b, h, q, kv: q.clone() - kv.clone() < 5),
     "hash": (None, lambda b, h, q, kv: (q * 73856093 + kv * 19349663 + b * 83492791) % 7 < 5),
     "interleaved bits": (None, lambda b, h, q, kv: ((q ^ kv) & 0x55555555) >= ((q & kv) << (b + 1))),
     "alibi": (lambda s, b, h, q, kv: s - SLOPES[h] * (q - kv), causal),
