@@ -48,7 +48,7 @@ def test_what_rounding_decides_is_not_compared(cols: int):
 
 
 def test_a_sum_that_its_order_makes_overflow_is_not_compared():
-    """2e38 - 2e38 + 2e38 - 2e38 is 0, or NaN where the two large ones are added first."""
+    """2e38 - 2e38 + 2e38 - 2e38 is 0, or NaN where the two large ones are added first; so is 5e38 - 2e38 - 2e38."""
     x = te.placeholder((2, 4), "float32", name="x")
     j = te.reduce_axis((0, 4), name="j")
     total = te.compute((2,), lambda i: te.sum(x[i, j], axis=j), name="total")
@@ -57,6 +57,12 @@ def test_a_sum_that_its_order_makes_overflow_is_not_compared():
     assert wanted["o"].rounding()["o"].decides.tolist() == [True, False]
     assert compare.difference(wanted, {"o": np.array([np.nan, 11.0])}, removes=False) is None
     assert compare.difference(wanted, {"o": np.array([1.0, np.nan])}, removes=False) is not None
+    one = te.compute((2,), lambda i: te.sum(x[i, j] * 2.0, axis=j), name="o")
+    inputs = {"x": np.array([[2.5e38, -1e38, -1e38, 0], [2.5e38, 1e38, 1e38, 0]], np.float32)}
+    assert compare.expectations(custom("g", [x], [one]).program, [inputs])[0]["o"].rounding()["o"].decides.tolist() == [
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(("left", "right", "unclear"), [(1e18, 1e17, True), (1e17, 1e18, True), (1e18, 1e10, False)])

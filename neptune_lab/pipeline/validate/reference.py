@@ -175,10 +175,15 @@ class _Machine:
         assert self.rounding is not None
         if value.dtype == np.float64 and self.most(term) * math.prod(shape[value.ndim :]) <= _LARGE:
             return value
-        terms = np.abs(np.broadcast_to(self.expr(term, env), shape).astype(np.float64))
+        terms = np.broadcast_to(self.expr(term, env), shape).astype(np.float64)
         folded = tuple(range(value.ndim, len(shape)))
-        infinite = (terms > np.finfo(np.float32).max).any(axis=folded)  # in any order
-        near = (np.where(np.isfinite(terms), terms, 0.0).sum(axis=folded) > _LARGE) & ~infinite
+        largest = np.finfo(np.float32).max
+        up, down = (terms > largest).any(axis=folded), (terms < -largest).any(axis=folded)
+        finite = np.where(np.abs(terms) <= largest, terms, 0.0)
+        above, below = (np.where(side > 0, side, 0.0).sum(axis=folded) for side in (finite, -finite))
+        # (beside an infinite term, those of the other sign count, which may make an infinity of that sign)
+        beside = (up & (below > _LARGE)) | (down & (above > _LARGE))
+        near = np.where(up | down, beside, above + below > _LARGE)
         return np.where(near & (self.rounding.random(value.shape) < 0.5), np.nan, value)
 
     def most(self, e: Expr) -> float:
