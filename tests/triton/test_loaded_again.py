@@ -10,7 +10,7 @@ import pytest
 import neptune_lab as nl
 from neptune_lab.htile_to_triton import EmitOptions, emit
 from neptune_lab.htile_to_triton import loaded_again as module
-from neptune_lab.htile_to_triton.loaded_again import REGISTERS, loaded_again
+from neptune_lab.htile_to_triton.loaded_again import PROGRAMS, REGISTERS, loaded_again
 from neptune_lab.operators import Operator, norms, rows
 from neptune_lab.pipeline.validate import triton_numpy
 from neptune_lab.target import ANY, NVIDIA_REGISTERS, Target
@@ -47,7 +47,7 @@ def passes(kernel: nl.Kernel) -> list[tuple[str, str]]:
 
 @pytest.fixture(autouse=True)
 def few_warps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WARPS", 2)
+    monkeypatch.setattr(module, "PROGRAMS", {2: 2})
 
 
 @pytest.fixture
@@ -103,19 +103,37 @@ def test_rows_that_the_cache_does_not_hold(monkeypatch: pytest.MonkeyPatch):
     (kernel,) = program.kernels
     assert loaded_again(program, kernel, H200)
     assert not loaded_again(program, kernel, ANY)
-    monkeypatch.setattr(module, "CACHE", module.PROGRAMS * 2 * 1400 - 1)
+    monkeypatch.setattr(module, "CACHE", 2 * 2 * 1400 - 1)
     assert not loaded_again(program, kernel, H200)
 
 
-def test_registers_of_a_multiprocessor():
-    assert module.PROGRAMS * 32 * 16 * REGISTERS == NVIDIA_REGISTERS
+def test_programs_have_room_on_a_multiprocessor():
+    assert {32 * warps * programs * REGISTERS for warps, programs in PROGRAMS.items()} == {NVIDIA_REGISTERS}
 
 
-@pytest.mark.parametrize(("cols", "again"), [(8192, False), (30001, True), (50001, False)])
-def test_which_rows_are_loaded_again_on_an_h200(cols: int, again: bool, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "WARPS", 16)
-    made = nl.compile(rows.softmax(rows=4096, cols=cols, dtype="float16"), target="h200", validate="none")
-    assert ("maxnreg" in made.source) == again
+@pytest.mark.parametrize(
+    ("op", "warps"),
+    [
+        (rows.softmax(rows=4096, cols=8192, dtype="float16"), 0),
+        (rows.softmax(rows=4096, cols=30001, dtype="float16"), 16),
+        (rows.softmax(rows=4096, cols=44001, dtype="float16"), 0),
+        (rows.softmax(rows=300, cols=44001, dtype="bfloat16"), 32),
+        (rows.softmax(rows=300, cols=32768, dtype="float16"), 0),
+        (norms.layer_norm(rows=4096, cols=44001, dtype="float16"), 16),
+        (norms.layer_norm(rows=400, cols=57001, dtype="float16"), 32),
+        (norms.layer_norm(rows=300, cols=40001, dtype="float16"), 0),
+    ],
+    ids=lambda value: (
+        f"{value.name}-{'x'.join(map(str, value.inputs[0].shape))}" if isinstance(value, Operator) else ""
+    ),
+)
+def test_which_rows_are_loaded_again_on_an_h200(op: Operator, warps: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "PROGRAMS", PROGRAMS)
+    made = nl.compile(op, target="h200", validate="none")
+    found = re.findall(rf"num_warps=(\d+), maxnreg={REGISTERS}", made.source)
+    assert found == [str(warps)] * bool(warps)
+    vectors = re.findall(r"tl\.load\((?:gamma|beta)_shifted[^\n]*", made.source)
+    assert all(".cg" in line for line in vectors if warps)
 
 
 @pytest.mark.usefixtures("always")

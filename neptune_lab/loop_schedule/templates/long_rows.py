@@ -11,11 +11,18 @@ from neptune_lab.loop_schedule.templates.nest_shape import NestConfig
 
 # The longest rows that share a program with others.
 SHORTEST = 1024
-# The longest rows that a program holds in registers, by its warps: `cut_long_rows` then leaves few lanes empty.  Of
-# those between, two programs of 16 warps share a multiprocessor, and each pass loads the row again from the first-level
-# cache (`htile_to_triton.loaded_again`).
-HELD = ((4096, 2), (22528, 4), (57344, 16))
-HELD_BESIDE_VECTORS = ((4096, 2), (15360, 4), (57344, 16))
+# The longest rows that a program holds in registers, by its warps: `cut_long_rows` then leaves few lanes empty.
+HELD = ((4096, 2), (25600, 4), (36864, 8), (57344, 16))
+# The same of rows that are read again, some of which programs load again for each pass, from the first-level cache
+# (`htile_to_triton.loaded_again`): those of 22529 to 40960 elements, and beside vectors those of 20481 and more.
+AGAIN = (*HELD[:1], (22528, 4), *HELD[3:])
+AGAIN_BESIDE_VECTORS = (*HELD[:1], (20480, 4), (45056, 16), (57344, 32))
+# Of fewer rows, those that are loaded again if they begin between vectors.
+FEW, FEW_BESIDE_VECTORS = ((40960, 16), (57344, 32)), AGAIN_BESIDE_VECTORS[2:]
+FEW_HELD, VECTOR = 20480, 8
+# The fewest elements of all rows together that are loaded again beside vectors: those of fewer are not copied for each
+# place where a row may begin (`shift_vectors`), and loads beside multiples of 16 bytes take longer from the cache.
+MANY_ELEMENTS = 1 << 24
 # The longest rows that a program holds although it reads each element once: longer ones take fewer registers, hence
 # more programs per multiprocessor, in a loop.
 HELD_TO_READ_ONCE = 20480
@@ -50,9 +57,12 @@ def long_rows(width: int, programs: int, *, again: bool, vectors: bool, multipro
     if width <= SHORTEST or 4 * programs < 3 * multiprocessors:
         return None
     crowded = programs >= 4 * multiprocessors
+    loads_again = again and (not vectors or programs * width >= MANY_ELEMENTS)
     if crowded and width <= (HELD[-1][0] if again else HELD_TO_READ_ONCE):
-        warps = next(warps for most, warps in (HELD_BESIDE_VECTORS if again and vectors else HELD) if width <= most)
-        return NestConfig(1, width, num_warps=warps, one_tile=True)
+        loaded = AGAIN_BESIDE_VECTORS if vectors else AGAIN
+        return NestConfig(1, width, num_warps=_warps(loaded if loads_again else HELD, width), one_tile=True)
+    if loads_again and not crowded and FEW_HELD < width <= HELD[-1][0] and width % VECTOR:
+        return NestConfig(1, width, num_warps=_warps(FEW_BESIDE_VECTORS if vectors else FEW, width), one_tile=True)
     if not again and width > HELD_TO_READ_ONCE:
         if programs <= 2 * multiprocessors and width >= LONG_TO_READ_ONCE:
             return NestConfig(1, 16384, num_warps=8)
@@ -64,6 +74,15 @@ def long_rows(width: int, programs: int, *, again: bool, vectors: bool, multipro
     if crowded and width <= IN_SMALL_TILES:
         return NestConfig(1, 16384, num_warps=16)
     return NestConfig(1, 16384 if vectors else 32768, num_warps=32)
+
+
+def _warps(table: tuple[tuple[int, int], ...], width: int) -> int:
+    """The warps for rows of so many elements.
+
+    >>> _warps(HELD, 4096), _warps(HELD, 30001), _warps(AGAIN_BESIDE_VECTORS, 50257)
+    (2, 8, 32)
+    """
+    return next(warps for most, warps in table if width <= most)
 
 
 def _tile_to_read_once(rows: float) -> int:
