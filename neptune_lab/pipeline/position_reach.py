@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from neptune_lab.errors import TileError
 from neptune_lab.htile.sizes import Sample
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, Var, children
+from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, Var, children, walk
 from neptune_lab.operators import Operator
 from neptune_lab.pipeline.size_samples import UNCUT, Tiling, lengths_of
 from neptune_lab.scalar_ops import rows
@@ -25,7 +25,8 @@ _DECIDED = frozenset(
 def reach(expr: Expr) -> float:
     """The largest product of the numbers of one comparison, rounding or index of a read: how far apart the positions
     are that it tells from each other.  A factor below 1 counts as its inverse.  A comparison of values that are read,
-    such as that of a maximum with the least float, tells no positions from each other."""
+    such as that of a maximum with the least float, tells no positions from each other, and neither does an index that
+    is made of them alone, such as a row of an embedding."""
     inside = max(map(reach, children(expr)), default=1.0)
     if not isinstance(expr, Load) and not (isinstance(expr, Op) and expr.name in _DECIDED and _has_position(expr)):
         return inside
@@ -38,11 +39,17 @@ def _has_position(expr: Expr) -> bool:
 
 
 def _numbers(expr: Expr) -> Iterator[float]:
-    """The finite numbers in an expression other than 0."""
+    """The finite numbers in an expression other than 0, and other than those of indices that are read."""
     if isinstance(expr, Const) and not isinstance(expr.value, bool) and expr.value and math.isfinite(expr.value):
         yield float(expr.value)
     for child in children(expr):
-        yield from _numbers(child)
+        if not (isinstance(expr, Load) and _is_read(child)):
+            yield from _numbers(child)
+
+
+def _is_read(index: Expr) -> bool:
+    """Whether an index is made of elements that are read, without a position."""
+    return any(isinstance(part, Load) for part in walk(index)) and not _has_position(index)
 
 
 def farthest_told(

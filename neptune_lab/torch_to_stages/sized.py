@@ -22,6 +22,9 @@ from neptune_lab.operators.dims import Dim, Family, named
 from neptune_lab.strict.console import shown
 from neptune_lab.tensor_spec import LARGEST
 from neptune_lab.torch_to_stages.graph import first_line, parameter_names, without_torchs_words
+from neptune_lab.torch_to_stages.lines import SourceLine
+from neptune_lab.torch_to_stages.refusals import refusal
+from neptune_lab.torch_to_stages.size_conditions import condition_on_sizes, in_names_of_sizes
 
 # The named dimensions of each argument.
 _Dims = tuple[Mapping[int, Dim], ...]
@@ -186,11 +189,21 @@ def _check_course(function: Callable[..., Any], examples: Sequence[Any], dims: _
             torch.export.export(module, small, dynamic_shapes=(shapes,), strict=False)
     except Exception as error:
         said = [line.strip(" -") for line in str(error).splitlines() if line.startswith("  - ")]
-        why = said[0] if said else first_line(str(error))
-        raise DefinitionError(
+        why, line = _reason(function, small, dims) or (said[0] if said else first_line(str(error)), None)
+        why = in_names_of_sizes(why, dims)
+        raise refusal(
             f"the function's control flow depends on the size {', '.join(symbols)}: {why}",
-            help="compile it for each size, without dynamic_shapes, or write it for all sizes alike",
+            line,
+            "compile it for each size, without dynamic_shapes, or write it for all sizes alike",
         ) from error
+
+
+def _reason(function: Callable[..., Any], small: Sequence[Any], dims: _Dims) -> tuple[str, SourceLine | None] | None:
+    """What the function decides by its sizes; None if that is not found."""
+    try:
+        return condition_on_sizes(function, small, dims)
+    except Exception:  # noqa: BLE001 - torch's inner parts may be others in another version; its own text is left
+        return None
 
 
 class _Called(torch.nn.Module):

@@ -10,6 +10,8 @@ import torch
 
 import neptune_lab as nl
 from neptune_lab.errors import DefinitionError
+from neptune_lab.loop_ir.tree import blocks
+from neptune_lab.pipeline.position_reach import reach
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 N, M = nl.dim("n"), nl.dim("m")
@@ -101,17 +103,22 @@ def with_held(x: Any) -> Any:
     return torch.softmax(x + HELD, -1)
 
 
+def halves(x: Any) -> Any:
+    return x[:, : x.shape[1] // 2].sum(1)
+
+
 @pytest.mark.parametrize(
     ("function", "sizes", "match"),
     [
         (
             many_rows,
             ({0: N},),
-            r"control flow depends on the size n: Not all values of n .* satisfy the generated guard",
+            r"the size n: it depends on whether n < 100000, in .*test_sizes.py, line \d+: `return ",
         ),
         (joined, ({1: N},), "dimension 1 of out is 16384 at n=8192"),
         (ahead, ({1: N},), r"holds the tensor cumsum of shape \(4096,\), which is another one at n=8192"),
-        (scaled, ({1: N},), "control flow depends on the size n"),
+        (scaled, ({1: N},), r"the size n: it takes n as a number of Python, .*, in .*test_sizes.py, line"),
+        (halves, ({1: N},), r"the size n: it depends on whether \(n // 2\) <= n"),
         (with_held, ({1: N},), "control flow depends on the size n: .*must match the size of tensor b"),
         (softmax, ({2: N},), r"expected a dimension of the shape \(8, 64\)"),
         (softmax, ({0: 5},), "has 0: 5; expected a dimension"),
@@ -135,3 +142,9 @@ def test_sizes_whose_hints_make_a_huge_tensor_are_refused():
 def test_draw_is_for_one_shape():
     with pytest.raises(DefinitionError, match="draw makes arrays of one shape"):
         nl.from_torch(softmax, torch.zeros(8, 64), draw=lambda rng: (), dynamic_shapes=({0: N},))
+
+
+def test_rows_of_a_table_tell_no_positions_from_each_other():
+    """Whether an index of 64 bits fits 32 is asked with large numbers, and of what is read only."""
+    op = nl.from_torch(lambda ids, table: table[ids].softmax(-1), torch.zeros(8, dtype=torch.int64), torch.zeros(9, 4))
+    assert max(reach(block.body.value) for block in blocks(op.program)) == 1
