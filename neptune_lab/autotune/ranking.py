@@ -22,9 +22,10 @@ from neptune_lab.errors import NeptuneError, TuneError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_schedule.plan import parallelism
 from neptune_lab.loop_schedule.templates import TileConfig
-from neptune_lab.loop_schedule.templates.nest_shape import accumulated, columns_of, folded
+from neptune_lab.loop_schedule.templates.nest_shape import accumulated, columns_of, folded, products
 from neptune_lab.loop_schedule.templates.shown import shown_columns
 from neptune_lab.power_of_two import power_of_two
+from neptune_lab.strict.dtypes import itemsize
 from neptune_lab.target import Target
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 RECORD, GLUON, SHAPE, SPACE, FEW_ROWS = "nearest record", "Gluon", "shape", "space", "few rows"
 PACKED = "packed groups"
 # The form in Gluon that did best on all measured prefill attention.
-GLUON_TILES = TileConfig(block_q=2 * GROUP_ROWS, block_kv=128)
+GLUON_COLUMNS, STAGES_OF_KEYS = 128, 2
+GLUON_TILES = TileConfig(block_q=2 * GROUP_ROWS, block_kv=GLUON_COLUMNS)
 # Options that the space is ranked over; the others follow from the tiles, or are the usual ones.
 RANKED = frozenset({"block_q", "block_kv", "splits"})
 # Combinations of them that are estimated at most; of operators with more (several nests), none is.
@@ -68,11 +70,13 @@ class Ranking:
         ranked: the first is compiled, the others only if it is refused.
         model: what the estimates are from, and how far they are off, in a sentence.
         small: whether tiles of one group of warps suit the form in Gluon.
+        large: whether its own tiles are surely too large for shared memory.
     """
 
     ranked: tuple[Ranked, ...]
     model: str
     small: bool = False
+    large: bool = False
 
     def why(self, one: Ranked) -> str:
         """How a choice was found, in a sentence."""
@@ -139,7 +143,8 @@ def ranking(
     ]
     small = any(one.origin == GLUON and _is_small(resolve, most, one.seconds, target) for one in usual)
     small = small and not _is_surely_persistent(operator, resolve, most, target)
-    return Ranking(_in_order(usual, others, error), told, small)
+    large = any(one.origin == GLUON for one in usual) and _are_surely_too_large(operator, resolve, target)
+    return Ranking(_in_order(usual, others, error), told, small, large)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +282,19 @@ def _is_surely_persistent(operator: Operator, resolve: Resolver, most: int, targ
     many = parallelism(program, nest, GROUP_ROWS) > 2 * target.sm_count
     narrow = max(folded(program, nest), accumulated(program, nest)) <= SURELY_STORED
     return most <= SURELY_SHORT and many and narrow and not has_tanh(operator)
+
+
+def _are_surely_too_large(operator: Operator, resolve: Resolver, target: Target) -> bool:
+    """Whether `GLUON_TILES` of an operator of two products take more shared memory than there is, so that they are not
+    even compiled: a tile of rows, and two of the keys and of the values that are read beside it, as wide as copies are,
+    a power of two."""
+    program, nest = resolve.program, resolve.nests[0]
+    if len(resolve.nests) > 1 or len(products(program, nest)) != 2 or nest.row_axis is None:
+        return False
+    rows, columns = _rows_of_groups(resolve)[1], min(columns_of(program, nest), GLUON_COLUMNS)
+    keys, values = power_of_two(folded(program, nest)), power_of_two(accumulated(program, nest))
+    least = min(itemsize(tensor.dtype) for tensor in operator.inputs)
+    return least * (rows * keys + STAGES_OF_KEYS * columns * (keys + values)) > target.shared_memory
 
 
 def _space(operator: Operator, target: Target, calibrated: Calibration, template: str | None) -> Iterator[Choice]:

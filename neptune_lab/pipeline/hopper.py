@@ -49,13 +49,16 @@ NARROW_COLUMNS = 64
 SMALL = {"block_q": 64, "block_kv": 64}
 
 
-def gluon_kernel(make: Callable[[Choice], Kernel], choice: Choice, *, small: bool = False) -> Kernel | None:
+def gluon_kernel(
+    make: Callable[[Choice], Kernel], choice: Choice, *, small: bool = False, large: bool = False
+) -> Kernel | None:
     """The kernel of a choice in Gluon, with the options that suit its tiles; in Triton if that skips tiles by the
     values of an input, which Gluon does not.
 
     Args:
         make: compiles a choice.
         small: whether its tiles are those of one consumer, unless it has persistent programs.
+        large: whether tiles of as many columns as the choice has would be refused, and are left out.
 
     Returns:
         The kernel; None if it would spill registers, or is refused.
@@ -63,7 +66,7 @@ def gluon_kernel(make: Callable[[Choice], Kernel], choice: Choice, *, small: boo
     choice = compiled_once(choice)
     if small and (made := _small(make, choice)) is not None:
         return made
-    for config in (choice.sizes, replace(choice.sizes, block_kv=FEWER_COLUMNS)):
+    for config in (choice.sizes, replace(choice.sizes, block_kv=FEWER_COLUMNS))[large:]:
         with suppress(*REFUSALS):
             with suited_by(_suited_options):
                 kernel = make(replace(choice, config=config))

@@ -90,7 +90,7 @@ def chosen_kernel(
     for one in ranked.ranked:
         if one.origin == SHAPE:
             return None
-        kernel = _kernel_of_ranked(one, make, nearest=one.origin == RECORD, small=ranked.small)
+        kernel = _kernel_of_ranked(one, make, nearest=one.origin == RECORD, small=ranked.small, large=ranked.large)
         if kernel is not None:
             return replace(kernel, chosen=ranked.why(one))
     return None
@@ -173,14 +173,14 @@ def _choice_of(record: Record) -> Choice | None:
         return None
 
 
-def _kernel_of_ranked(one: Ranked, make: Make, *, nearest: bool, small: bool) -> Kernel | None:
+def _kernel_of_ranked(one: Ranked, make: Make, *, nearest: bool, small: bool, large: bool) -> Kernel | None:
     """The kernel of a ranked choice; None if it is refused, or slower than it looks for a reason that tiles show."""
     with suppress(*REFUSALS):
         if one.choice.code.code != "gluon":
             return make(one.choice)
         if nearest:
             return kernel_of_other_lengths(make, one.choice)
-        return gluon_kernel(make, one.choice, small=small)
+        return gluon_kernel(make, one.choice, small=small, large=large)
     return None
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
 import neptune_lab as nl
 from neptune_lab import records
 from neptune_lab.autotune import ranking
+from neptune_lab.errors import EmitError
 from neptune_lab.operators import attention
 from neptune_lab.operators.math import tanh
 from neptune_lab.pipeline import chosen_kernel, lower, tuned
@@ -143,3 +146,14 @@ def test_tiles_that_would_be_refused_are_not_compiled(on_a_gpu, monkeypatch):
     monkeypatch.setattr(ranking, "_is_surely_persistent", lambda *of: False)
     assert ranking.ranking(op, H200).small
     assert nl.compile(op, validate="none").source == foreseen.source
+
+
+@pytest.mark.parametrize(("head_dim", "v_head_dim", "large"), [(256, 256, True), (192, 128, True), (128, 128, False)])
+def test_tiles_that_shared_memory_has_no_room_for_are_not_compiled(head_dim: int, v_head_dim: int, large: bool):
+    """Of those that are foreseen to be too large, no kernel in Gluon can be made."""
+    op = attention.causal(2, 64, 2048, head_dim, v_head_dim=v_head_dim)
+    found = ranking.ranking(op, H200)
+    (one,) = (one for one in found.ranked if one.origin == ranking.GLUON)
+    assert found.large == large
+    with nullcontext() if not large else pytest.raises(EmitError, match="bytes of shared memory"):
+        nl.compile(op, "rolling_update", config=one.choice.sizes, code=one.choice.code, validate="none")
