@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import sympy
 import torch
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -54,7 +53,7 @@ def condition_on_sizes(
     environment, noted = ShapeEnv(), _Noted()
     environment.guards = noted
     mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
-    names: dict[sympy.Symbol, str] = {}
+    names: dict[Any, str] = {}
     given = [_symbolic(mode, n, x, own, names) for n, (x, own) in enumerate(zip(examples, dims, strict=True))]
     with mode, torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -71,9 +70,7 @@ def condition_on_sizes(
     return None
 
 
-def _symbolic(
-    mode: FakeTensorMode, position: int, example: Any, own: Mapping[int, Dim], names: dict[sympy.Symbol, str]
-) -> Any:
+def _symbolic(mode: FakeTensorMode, position: int, example: Any, own: Mapping[int, Dim], names: dict[Any, str]) -> Any:
     """An example whose named sizes are symbols, which `names` gets."""
     if not isinstance(example, torch.Tensor):
         return example
@@ -87,24 +84,23 @@ def _symbolic(
     return made
 
 
-def _differs(condition: Any, names: Mapping[sympy.Symbol, str]) -> bool:
+def _differs(condition: Any, names: Mapping[Any, str]) -> bool:
     """Whether a condition that held does not hold at other sizes."""
     order = list(dict.fromkeys(names.values()))
     for n in range(len(_TRIED)):
         values = {name: _TRIED[(n + 5 * k) % len(_TRIED)] for k, name in enumerate(order)}
         found = condition.subs({symbol: values[name] for symbol, name in names.items()})
-        if found == sympy.false:
+        if str(found) == "False":
             return True
     return False
 
 
-def _said(condition: Any, names: Mapping[sympy.Symbol, str]) -> str:
-    size: Any = condition.lhs if isinstance(condition, sympy.Eq) and condition.rhs.is_number else None
+def _said(condition: Any, names: Mapping[Any, str]) -> str:
+    size: Any = condition.lhs if type(condition).__name__ == "Equality" and condition.rhs.is_number else None
     if size in names:
         name = names[size]
         return f"it takes {name} as a number of Python, as math.sqrt({name}), int({name}) and range({name}) do"
-    condition = condition.xreplace({symbol: sympy.Symbol(name, integer=True) for symbol, name in names.items()})
-    return f"it depends on whether {PythonPrinter().doprint(condition)}"
+    return f"it depends on whether {_with_names(PythonPrinter().doprint(condition), names)}"
 
 
 def in_names_of_sizes(text: str, dims: Sequence[Mapping[int, Dim]]) -> str:
@@ -124,7 +120,7 @@ def in_names_of_sizes(text: str, dims: Sequence[Mapping[int, Dim]]) -> str:
     return f"it depends on whether {condition.rstrip('.')}" if found else text
 
 
-def _with_names(text: str, names: Mapping[sympy.Symbol, str]) -> str:
+def _with_names(text: str, names: Mapping[Any, str]) -> str:
     """torch's words with the names of sizes in place of its symbols."""
     for symbol, name in names.items():
         text = re.sub(rf"\b{re.escape(str(symbol))}\b", name, text)
