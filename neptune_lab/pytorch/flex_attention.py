@@ -35,7 +35,7 @@ from neptune_lab.pytorch.packed import Places, packed_mods, places_of
 from neptune_lab.pytorch.quantized import NONE, has_quantized, quantized
 from neptune_lab.pytorch.recording import recording_for, records_gradients
 from neptune_lab.pytorch.refusals import refuse_forward_gradients, refuse_symbols, refuse_transforms
-from neptune_lab.pytorch.traced import traced
+from neptune_lab.pytorch.traced import settled, traced
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import AuxRequest, BlockMask
@@ -224,6 +224,8 @@ def attention(
         found = launched(q, k, v, score_mod, mask_mod, enable_gqa, scale, return_lse, dynamic, more)
         if found is not None:
             return found
+    if torch.compiler.is_dynamo_compiling():
+        enable_gqa, return_lse = settled(enable_gqa), settled(return_lse)
     if others:
         q, k, v = named(q, k, v, others)
     if q is None or k is None or v is None:

@@ -46,6 +46,14 @@ from neptune_lab.runtime.torch_op import NAMESPACE
 _Prepared = tuple[str, tuple[tuple[Path | int, torch.dtype], ...], tuple[tuple[Path, Any], ...], int | None]
 
 
+def settled(switch: Any) -> Any:
+    """A switch as True or False, which the graph then assumes; Dynamo has a symbol for a comparison of numbers that
+    changed between calls, such as `heads != kv_heads` of two modules."""
+    if isinstance(switch, bool | torch.SymBool):
+        return True if switch else False  # noqa: SIM210  # (which makes Dynamo choose)
+    return switch
+
+
 def traced(
     q: torch.Tensor,
     k: torch.Tensor,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -202,3 +203,17 @@ def test_attention_is_captured_in_a_cuda_graph():
     q.neg_()
     graph.replay()
     assert (out - reference(q, k, v, bias, causal)).abs().max() < 1e-3
+
+
+def test_switches_that_are_computed_of_numbers_of_modules():
+    """Dynamo has symbols for numbers that differ between calls, and for comparisons of them."""
+
+    def attends(heads: int, kv_heads: int) -> Any:
+        return lambda q, k, v: attend(q, k, v, enable_gqa=heads != kv_heads)
+
+    torch._dynamo.reset()
+    for heads, kv_heads in ((4, 2), (2, 2), (6, 3)):
+        q, k, v = (torch.randn(1, n, 5, 8, device=DEVICE).requires_grad_() for n in (heads, kv_heads, kv_heads))
+        own = attends(heads, kv_heads)
+        compiled: Any = torch.compile(own, fullgraph=True, backend="eager")
+        torch.testing.assert_close(compiled(q, k, v), own(q, k, v), rtol=1e-4, atol=1e-5)
