@@ -304,6 +304,8 @@ def _split(sch: Schedule, state: TemplateState, n: int, multiprocessors: int) ->
     combining, tile_columns = combine(sch, nest, config, count, blocks_of_later_nests(sch, state, n))
     state.deferred += [partial(tile_output_columns, sch, nest, config), tile_columns]
     state.rolling_loops += [f"{local}.{tile}"] if tiles_per_split > 1 else []
+    if contraction and loop_ref(contraction)[0] == first:  # (the loops of a private result are those of `local`)
+        contraction = f"{local}.{loop_ref(contraction)[1]}"
     state.contractions += [contraction] if contraction else []
     state.hints[local] = (config.num_warps, config.num_stages)
     state.hints[combining] = (None, None)
