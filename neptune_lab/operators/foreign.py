@@ -73,8 +73,10 @@ def call(library: str, name: str, args: tuple[Any, ...], kwargs: Any) -> Any:
         DefinitionError: the IR has no such operation, or the function does not take these arguments.
     """
     from neptune_lab.operators import array_functions
+    from neptune_lab.operators.reach import is_array
 
     name = name.partition(".")[0]  # torch.ops.aten.tanh.default is called tanh.default
+    args = tuple(constant(a, typed=True) if is_array(a) else a for a in args)
     kwargs = {n: v for n, v in (kwargs or {}).items() if n != "out" or v is not None}
     if kwargs.pop("inplace", False) or (name.endswith("_") and not name.endswith("__")):
         return in_place(args[0], call(library, name.strip("_"), args, kwargs), name)

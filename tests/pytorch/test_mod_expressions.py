@@ -85,6 +85,14 @@ def test_constants_beside_float64_are_not_rounded():
     same(mask_mod=lambda b, h, q, kv: (DOUBLE[q] + 0.1 == 0.1) & (DOUBLE[kv] + 0.3 <= 0.3) & (q >= kv))
 
 
+def test_conditions_of_what_torch_makes():
+    same(
+        lambda s, b, h, q, kv: (
+            torch.where(torch.tensor(3) == torch.tensor(4), 0.5, s + kv) + torch.clamp(s, max=torch.tensor(1.0))
+        )
+    )
+
+
 def test_powers_of_what_torch_makes():
     same(lambda s, b, h, q, kv: s + torch.tensor(2.0) ** kv * 1e-3 + (TABLE**2)[kv % 3, kv % 4] + kv ** torch.tensor(2))
 
