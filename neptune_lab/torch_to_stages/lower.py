@@ -41,6 +41,8 @@ _OF_NOTHING = frozenset(
         *("full_like", "ones_like", "zeros_like", "empty_like", "new_full", "new_ones", "new_zeros", "new_empty"),
     )
 )
+# Running results take n * n steps in a kernel: those that no argument changes are computed ahead.
+_AHEAD = frozenset({"cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"})
 # Operations that only check or mark.
 _IGNORED = frozenset({"_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range_for_size"})
 
@@ -134,6 +136,10 @@ class _State:
         refused = [self.untaken[n] for n in node.all_input_nodes if n in self.untaken]
         if refused:
             self.untaken[node] = refused[0]
+            return
+        name = str(getattr(node.target, "_opname", ""))
+        if name in _AHEAD:
+            self.untaken[node] = refused_operation(name, line_of_node(node), f"of more than {MOST} numbers")
             return
         try:
             _lower_node(self.stages, node, self.values)

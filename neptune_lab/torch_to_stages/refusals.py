@@ -8,7 +8,6 @@ from neptune_lab.torch_to_stages.lines import SourceLine
 _SORT = "take the part that sorts out of the function, and pass its result as an input"
 _SHAPE = "keep the full shape, and mask with torch.where"
 _RANDOM = "draw the numbers outside of the function, and pass them as an input"
-_SCAN = "a running result is a loop over positions: write it as a product with a triangular mask of ones, or pass it in"
 _LINEAR = "take it out of the function, and pass its result as an input"
 
 # By the name of the ATen operation: what would help.
@@ -24,7 +23,6 @@ HELP: dict[str, str] = {
         ),
         _RANDOM,
     ),
-    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"), _SCAN),
     **dict.fromkeys(
         (
             *("convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d"),

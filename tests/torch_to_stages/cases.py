@@ -497,6 +497,9 @@ torch.diagonal_scatter(t, torch.diagonal(t, 1, 1, 2) * 2, 1, 1, 2) + 1
 (x + 0).as_strided((2, 2), (1, 1), 1) + torch.as_strided_scatter(x + 0, v[:2], (2,), (2,), 1)[0, 0]
 torch.nn.functional.rrelu(x) + torch.linalg.matrix_power(x @ y.T, 3)[:, :1] + (x @ y.T).matrix_power(0)[:, :1]
 torch.pdist(x, 1.0)
+x.cumsum(-1) + t.cumsum(1)[:, :1, 0] + x.sum().cumsum(0) + n.long().cumsum(0) * 3000000000
+p.cumprod(0) + x.logcumsumexp(-1) + (40 * x).logcumsumexp(0)
+(*x.round().cummax(-1), *n.cummin(0))
 torch.ops.aten.bitwise_xor(m, o)
 torch.ops.aten.special_xlogy(p, p)
 torch.bucketize(n, torch.tensor([-3, 0, 2]), right=True) + torch.searchsorted(torch.tensor([-3, 0, 2]), n)

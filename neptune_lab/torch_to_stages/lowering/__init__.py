@@ -12,6 +12,7 @@ from neptune_lab.torch_to_stages.lowering import (  # noqa: F401
     norms,
     pointwise,
     reductions,
+    scans,
     scatters,
     softmax,
     views,
