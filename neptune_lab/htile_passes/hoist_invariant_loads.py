@@ -115,11 +115,11 @@ class _Hoister:
             return access
         for loaded, load in level.loads:
             if isinstance(loaded, Access) and loaded.tensor == tensor.name and same_region(loaded, access):
-                return _tile_access(load.target.tensor, access)
+                return tile_access(load.target.tensor, access)
         bare = Access(tensor.name, region(access))
         load = self.load(bare, tuple(i for i in bare.index if isinstance(i, Slice)), tensor, store, level)
         level.loads.append((access, load))
-        return _tile_access(load.target.tensor, access)
+        return tile_access(load.target.tensor, access)
 
     def gather(self, gather: Gather, store: Store, around: list[_Level]) -> Access | Gather:
         """A matrix that is gathered at positions; vectors, and what is looked up in other tensors, stay."""
@@ -150,7 +150,7 @@ class _Hoister:
         name = fresh_name(f"{tensor.name}_tile", self.names, "_")
         self.names.add(name)
         self.tensors.append(Tensor(name, tuple(index.extent for index in slices), tensor.dtype, "chip"))
-        return Store(f"{level.loop.node_id}.{name}", _tile_access(name, Access(name, slices)), value, store.origin)
+        return Store(f"{level.loop.node_id}.{name}", tile_access(name, Access(name, slices)), value, store.origin)
 
 
 def _positions(gather: Gather) -> tuple[frozenset[str], dict[int, Slice]] | None:
@@ -171,7 +171,7 @@ def _positions(gather: Gather) -> tuple[frozenset[str], dict[int, Slice]] | None
     return used, slices
 
 
-def _tile_access(name: str, access: Access) -> Access:
+def tile_access(name: str, access: Access) -> Access:
     """`access` in the tile's own coordinates: each slice starts at 0, and scalar indices are dropped."""
     dims = tile_dims(access.index)
     return Access(name, tuple(replace(dim, start=Int(0)) if isinstance(dim, Slice) else dim for dim in dims))

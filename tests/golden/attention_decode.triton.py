@@ -74,14 +74,21 @@ def attention_causal_combine(out_ptr, s_max_local_ptr, s_sum_local_ptr, acc_loca
     acc_local_base = acc_local_ptr + (b * 2 + h + i) * 128
     d = tl.arange(0, 64)
     out_base = out_ptr + (b * 2 + h + i) * 64
-    s_max_local = tl.load(s_max_local_base + j)
-    s_max = _max(s_max_local, axis=0)
+    # s_max
+    s_max_local_of_splits = tl.load(s_max_local_base + j)
+    s_sum_local_of_splits = tl.load(s_sum_local_base + j)
+    acc_local_of_splits = tl.load(acc_local_base + j[:, None] * 64 + d[None, :])
+    s_max = _max(s_max_local_of_splits, axis=0)
     # s_sum
     s_max_finite = tl.where(s_max == float("-inf"), 0.0, s_max)
-    s_sum_local = tl.load(s_sum_local_base + j)
-    s_sum = tl.sum(tl.exp2((s_max_local - s_max_finite) * 1.4426950408889634) * s_sum_local, axis=0)
-    acc_local = tl.load(acc_local_base + j[:, None] * 64 + d[None, :])
-    acc = tl.sum(tl.exp2((s_max_local[:, None] - s_max_finite) * 1.4426950408889634) * acc_local, axis=0)
+    s_sum = tl.sum(
+        tl.exp2((s_max_local_of_splits - s_max_finite) * 1.4426950408889634) * s_sum_local_of_splits,
+        axis=0,
+    )
+    acc = tl.sum(
+        tl.exp2((s_max_local_of_splits[:, None] - s_max_finite) * 1.4426950408889634) * acc_local_of_splits,
+        axis=0,
+    )
     # out
     tl.store(out_base + d, (acc * (1.0 / s_sum)).to(tl.float16))
 

@@ -165,7 +165,7 @@ def test_every_thread_has_stored_before_the_program_arrives():
     assert 'sem="acq_rel", scope="gpu")\n    tl.debug_barrier()\n    if arrived == 2:\n' in text
     assert text[:arrival].rstrip().endswith("tl.debug_barrier()\n    arrived =")
     assert text.rindex("tl.store(acc_local_base", 0, arrival) < text.rindex("tl.debug_barrier()", 0, arrival)
-    assert text.index("tl.load(acc_local_base") > arrival
+    assert text.index("acc_local_of_splits = tl.load(") > arrival
 
 
 def test_the_record_links_both_halves_of_the_kernel():
