@@ -139,7 +139,7 @@ def shift(x: Any, by: Any, right: bool = False) -> Scalar:
     count = _value(by)
     if isinstance(count, NUMBERS):
         return _shifted(x, int(count), right)
-    if not right and len(_origins(x) | _origins(by)) > 1:
+    if not right and len(origins(x) | origins(by)) > 1:
         by = by.long()  # PyTorch's positions have 64 bits, and nothing bounds the captured number
     width = 32 if _is_narrow(x) and _is_narrow(by) else 64
     inside = _is_inside(count, width)
@@ -161,7 +161,7 @@ def _shifted(x: Any, by: int, right: bool) -> Scalar:
         width = 32 if _is_narrow(x) else 64
         return _apply("shr", x, by if 0 <= by < width else width - 1)
     if by > _LARGEST_REMAINDER and _is_narrow(x) and hasattr(_value(x), "ty") and not x.short_int:
-        if _origins(x) == {"read"}:  # int32 in PyTorch too
+        if origins(x) == {"read"}:  # int32 in PyTorch too
             return _apply("shl", x, by) if by < 32 else _apply("mul", x, 0)
         x = x.long()
     if 0 <= by <= _LARGEST_PRODUCT:
@@ -181,8 +181,15 @@ def _is_inside(count: Any, width: int) -> bool:
     return type(divisor).__name__ == "IntImm" and 0 < int(divisor.value) <= width
 
 
-def _origins(x: Any) -> set[str]:
-    """Of what an expression is computed: "position", "read" of a captured tensor."""
+def origins(x: Any) -> set[str]:
+    """Of what an expression is computed.
+
+    Args:
+        x: a `Scalar` or an expression.
+
+    Returns:
+        Of "position" and "read", of a captured tensor.
+    """
     found: set[str] = set()
     waiting = [_value(x)]
     while waiting:

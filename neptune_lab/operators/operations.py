@@ -167,6 +167,11 @@ def _on_tvm(name: str, values: list[Any], kinds: list[str]) -> Any:
     operands = head + [to_tvm(v, dtype) for v in values]
     if floats and name in ("floordiv", "floormod"):
         return to_tvm(_floored(name, *map(_widened, operands)), dtype)
+    if name in ("floordiv", "floormod") and isinstance(values[1], int) and values[1] < 0 and _of_positions(values[0]):
+        # x // -n = -x // n and x % -n = -(-x % n), whose bounds are known; of positions, whose negation is in range.
+        zero, divisor = tirx.const(0, dtype), tirx.const(-values[1], dtype)
+        found = build(name, [zero - operands[0], divisor])
+        return found if name == "floordiv" else zero - found
     match name:
         case "add":
             return operands[0] + operands[1]
@@ -179,6 +184,13 @@ def _on_tvm(name: str, values: list[Any], kinds: list[str]) -> Any:
         case "round":
             return tirx.nearbyint(*operands)
     return build(name, operands)
+
+
+def _of_positions(value: Any) -> bool:
+    """Whether an expression is computed of positions and constants alone."""
+    from neptune_lab.operators.bits import origins
+
+    return not isinstance(value, NUMBERS) and origins(value) <= {"position"}
 
 
 def _widened(value: Any) -> Any:

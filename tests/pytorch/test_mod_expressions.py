@@ -93,6 +93,10 @@ def test_conditions_of_what_torch_makes():
     )
 
 
+def test_divisions_of_heads_and_positions_by_less_than_0():
+    same(lambda s, b, h, q, kv: s * ((h + 1) // -3) + (h - 1) % -3 * kv * 0.1 + (kv - q) // -4 + (q - kv) % -5)
+
+
 def test_powers_of_what_torch_makes():
     same(lambda s, b, h, q, kv: s + torch.tensor(2.0) ** kv * 1e-3 + (TABLE**2)[kv % 3, kv % 4] + kv ** torch.tensor(2))
 
