@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 import small_operators as small
-from tvm import te
+import torch
+from tvm import te, tirx
 
+import neptune_lab as nl
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_ir.tree import find_block
 from neptune_lab.loop_schedule import Schedule
 from neptune_lab.loop_schedule.repairing import RepairRefused
-from neptune_lab.operators import softmax
+from neptune_lab.operators import custom, softmax
 from neptune_lab.pipeline.record import phase_record
 
 BOTH = pytest.mark.parametrize("update", ["rolling_update", "split_k_update"])
@@ -198,3 +202,27 @@ def test_splits_of_one_element_or_along_the_wrong_nest():
     assert_refused(sch, lambda: sch.split_k_update("s_sum", "s_max.j"), "each split would have one element")
     sch = small.updated(small.schedule(small.two_sums()), "split_k_update", "s")
     assert_refused(sch, lambda: sch.split_k_update("q", "r.j0"), "loop 'r.j0' combines the splits of 'r'")
+
+
+@pytest.mark.parametrize("compared", ["==", ">="])
+def test_an_extremum_that_elements_are_compared_with_is_not_moved(compared: str):
+    """x / s equals the largest of x / s at one place to the last bit; what h moves equals no element."""
+    x = te.placeholder((4, 48), "float32", name="x")
+    j, k, n = (te.reduce_axis((0, 48), name=name) for name in "jkn")
+    s = te.compute((4,), lambda i: te.sum(te.abs(x[i, j]), axis=j), name="s")
+    m = te.compute((4,), lambda i: te.max(x[i, k] / s[i], axis=k), name="m")
+
+    def place(i: Any) -> Any:
+        y = x[i, n] / s[i]
+        return te.if_then_else(y == m[i] if compared == "==" else y >= m[i], n, tirx.const(48, "int32"))
+
+    op = custom("place", [x], [te.compute((4,), lambda i: te.min(place(i), axis=n), name="place")])
+    sch = nl.Schedule(op)
+    sch.split("s.j", (3, 16))
+    sch.reorder("s", "j0", "i", "j1")
+    with pytest.raises(RepairRefused, match="compares 'm' with numbers"):
+        sch.rolling_update("m", "s.j0")
+    kernel = nl.compile(op, block_kv=16)
+    for seed in range(3):
+        given = np.random.default_rng(seed).standard_normal((4, 48)).astype(np.float32)
+        assert (kernel(torch.from_numpy(given)).numpy() == given.argmax(1)).all()
