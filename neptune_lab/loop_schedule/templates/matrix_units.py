@@ -124,7 +124,7 @@ _WIDE_SUMS: Mapping[str, UnitTiles] = MappingProxyType(
 # has too few registers.
 _ROW_ELEMENTS = 1 << 14
 # Elements of a tile without a product that a program of four warps holds, those that each value folds counted: 64 in a
-# thread, and 128 on Hopper. On an H100, maxima of 264 matrices of 2048 x 64 take 91 us with them, 128 us with half as
+# thread, and 128 on Hopper. On an H100, maxima of 264 matrices of 2048 x 64 take 90 us with them, 128 us with half as
 # many, 79 us with twice as many and 1013 us with one tile of all rows, whose registers spill; sums over the first two
 # axes of 100 x 64 x 6400 take 71 us in tiles of 16 columns and 185 us in tiles of one.
 _HELD: Mapping[str, int] = MappingProxyType(dict.fromkeys(MATRIX_UNITS, 1 << 13) | {"wgmma": 1 << 14})
