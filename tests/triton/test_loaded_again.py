@@ -143,3 +143,9 @@ def test_programs_that_share_rows_load_them_as_before(monkeypatch: pytest.Monkey
     made = nl.compile(op, config=config, code=nl.CodeOptions(combine="waiting"), target="h200", validate="none")
     monkeypatch.setattr(module, "MOST_HELD", 1 << 20)
     assert emit(made.htile, EmitOptions(combine="waiting", target=H200)).text == made.source
+
+
+def test_rows_of_another_width_in_memory_keep_their_programs():
+    """Rows of 8 bits are written: they were measured in registers only."""
+    op = norms.rms_norm_quantize(rows=3000, cols=30001, dtype="float16")
+    assert "num_warps=8)" in nl.compile(op, target="h200", validate="none").source

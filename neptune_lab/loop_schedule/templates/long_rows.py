@@ -41,7 +41,9 @@ LONG_TO_READ_ONCE = 98304
 LESS_IDLE = 0.1
 
 
-def long_rows(width: int, programs: int, *, again: bool, vectors: bool, multiprocessors: int) -> NestConfig | None:
+def long_rows(
+    width: int, programs: int, *, again: bool, vectors: bool, multiprocessors: int, alike: bool = True
+) -> NestConfig | None:
     """The config of such rows.
 
     Args:
@@ -50,6 +52,7 @@ def long_rows(width: int, programs: int, *, again: bool, vectors: bool, multipro
         again: elements are read again after a reduction, such as those of a softmax.
         vectors: there are vectors along the rows, such as the scale of a norm.
         multiprocessors: of the GPU.
+        alike: the rows that are written have 16 bits an element too; others were measured in registers only.
 
     Returns:
         The config; None if the rows are too short, or too few for a multiprocessor to have several.
@@ -57,7 +60,7 @@ def long_rows(width: int, programs: int, *, again: bool, vectors: bool, multipro
     if width <= SHORTEST or 4 * programs < 3 * multiprocessors:
         return None
     crowded = programs >= 4 * multiprocessors
-    loads_again = again and (not vectors or programs * width >= MANY_ELEMENTS)
+    loads_again = again and alike and (not vectors or programs * width >= MANY_ELEMENTS)
     if crowded and width <= (HELD[-1][0] if again else HELD_TO_READ_ONCE):
         loaded = AGAIN_BESIDE_VECTORS if vectors else AGAIN
         return NestConfig(1, width, num_warps=_warps(loaded if loads_again else HELD, width), one_tile=True)

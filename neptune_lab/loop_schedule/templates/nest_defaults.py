@@ -32,6 +32,7 @@ from neptune_lab.loop_schedule.templates.nest_shape import (
 )
 from neptune_lab.loop_schedule.templates.splits import SPLIT_ROW, SPLIT_ROW_WARPS, splits_written_rows
 from neptune_lab.power_of_two import power_of_two
+from neptune_lab.strict.dtypes import itemsize
 from neptune_lab.target import DEFAULT
 
 # The most elements of a row that one program holds in one tile, and the most columns if it has a matrix product.
@@ -167,7 +168,10 @@ def _of_rows(program: Program, nest: NestPlan, multiprocessors: int) -> NestConf
         return NestConfig(_rows_of_diagonals(program, nest, multiprocessors), DIAGONAL_COLUMNS)
     if others(program, nest) == 1 and element_bytes(program, nest) <= 2:
         again, vectors = writes_rows(program, nest), _reads_vector(program, nest)
-        if found := long_rows(width, programs, again=again, vectors=vectors, multiprocessors=multiprocessors):
+        written = [b for b in program.buffers if b.name in program.outputs and b.shape[-1:] == (width,)]
+        alike = all(itemsize(b.dtype) == 2 for b in written)
+        found = long_rows(width, programs, again=again, vectors=vectors, multiprocessors=multiprocessors, alike=alike)
+        if found is not None:
             return found
     if width <= SHORT_ROW:
         return NestConfig(_short_rows(program, nest, multiprocessors), width, one_tile=True)
