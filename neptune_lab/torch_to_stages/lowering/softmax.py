@@ -42,7 +42,7 @@ def log_softmax(ctx: Context, x: Value, dim: int, dtype: Any = None) -> Value:
 
 @lowers("logsumexp", "special_logsumexp")
 def logsumexp(ctx: Context, x: Value, dim: Any, keepdim: bool = False) -> Value:
-    """max x + log(sum exp(x - max x)); +inf where a row has it, as in torch, though inf - inf is NaN in the sum."""
+    """max x + log(sum exp(x - max x)); an infinite maximum itself, as in torch, though the sum is NaN."""
     x = ctx.floats(x)
     _, largest, total = parts(ctx, x, dim)
     dims = dims_of(x, dim)
@@ -50,7 +50,7 @@ def logsumexp(ctx: Context, x: Value, dim: Any, keepdim: bool = False) -> Value:
     infinite = ctx.as_dtype(Const(math.inf, "float32"), ctx.dtype)
 
     def element(a: Expr, b: Expr) -> Expr:
-        return Op("select", (Op("eq", (a, infinite)), infinite, Op("add", (a, Op("log", (b,))))))
+        return Op("select", (Op("eq", (Op("abs", (a,)), infinite)), a, Op("add", (a, Op("log", (b,))))))
 
     return ctx.elementwise(element, m, s)
 
