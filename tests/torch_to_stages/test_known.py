@@ -59,7 +59,7 @@ def test_random_numbers_are_not_computed_ahead():
 
 def test_a_tensor_too_large_to_keep_is_refused_at_its_line(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("neptune_lab.torch_to_stages.lower.MOST", 3)
-    with pytest.raises(DefinitionError, match=r"cumsum is not supported, in .*test_known.py"):
+    with pytest.raises(DefinitionError, match=r"cumsum is not supported of more than 3 numbers, in .*test_known.py"):
         nl.from_torch(lambda x: x + torch.ones(4).cumsum(0), torch.randn(3, 4))
 
 
