@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,6 @@ from neptune_lab.loop_ir.dataflow import writer_of
 from neptune_lab.loop_ir.dtypes import widened
 from neptune_lab.loop_ir.nodes import (
     Block,
-    Cast,
     Const,
     Expr,
     Load,
@@ -22,13 +20,12 @@ from neptune_lab.loop_ir.nodes import (
     Var,
     loads,
 )
-from neptune_lab.loop_ir.positions import COMPARISONS
 from neptune_lab.loop_ir.reduction import IDENTITIES, OPERATORS, match_reduction, reducer_of
-from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.roles import RepairInfo
 from neptune_lab.loop_ir.sign import range_of
 from neptune_lab.loop_schedule.float_range import check_range
 from neptune_lab.loop_schedule.guards import TagReads, producer_values
+from neptune_lab.loop_schedule.moved_extrema import check_ties
 from neptune_lab.loop_schedule.outcome import Phase, Refusal
 from neptune_lab.loop_schedule.outcome_cache import resized
 from neptune_lab.loop_schedule.reduce_pattern import ReducePattern, match_reduce_pattern
@@ -88,50 +85,6 @@ def find_repair(program: Program, consumer: Block, producers: dict[str, int | No
     except RepairError as error:
         error.node = consumer.name
         raise
-
-
-def check_ties(program: Program, name: str, consumer: Block) -> None:
-    """Refuses to move an extremum that a stage compares with elements, such as where the largest element is.
-
-    Formal statement: max and min return one of their elements to the last bit, so that `x / s == max(x / s)` holds
-    somewhere.  What h moves was rounded twice, and equals no element.  (A comparison joined by `|` with one that allows
-    for rounding, as in gradients of ties, is no test for equality.)
-
-    Args:
-        program: after naive fusion.
-        name: of the reduction.
-        consumer: its local block.
-
-    Raises:
-        RepairError: step "range".
-    """
-    moved = {block.writes for block in tree.blocks(program) if block.name in (name, consumer.name)}
-    if reducer_of(consumer) not in ("max", "min"):
-        return
-    for block in tree.blocks(program):
-        for side in _compared(block.body.value):
-            plain = side.arg if isinstance(side, Cast) else side
-            if isinstance(plain, Load) and plain.buffer in moved and block.writes not in moved:
-                raise RepairError(
-                    f"block {block.name!r} compares {name!r} with numbers, and a moved extremum is rounded: it equals "
-                    "none of its elements",
-                    step="range",
-                    expression=expression(plain),
-                    help="compare what the extremum is of before it depends on another reduction, or keep the stages "
-                    "in separate kernels",
-                )
-
-
-def _compared(expr: Expr) -> Iterator[Expr]:
-    """Both sides of each comparison of two numbers that vary."""
-    if isinstance(expr, Cast):
-        yield from _compared(expr.arg)
-    if not isinstance(expr, Op) or expr.name == "or":
-        return
-    if expr.name in COMPARISONS and not any(isinstance(arg, Const) for arg in expr.args):
-        yield from expr.args
-    for arg in expr.args:
-        yield from _compared(arg)
 
 
 def _solved(asked: ReducePattern) -> RepairTerm:
@@ -301,11 +254,11 @@ def solve_repair(fused: FusedReduction, program: Program, phases: tuple[Phase, .
     """
     _, consumer, _ = tree.find_block(program, fused.local)
     try:
-        check_ties(program, fused.block, consumer)
         if fused.given is None:
             repair = find_repair(program, consumer, fused.buffers, fused.kept)
         else:
             repair = check_user_repair(program, consumer, fused.buffers, fused.kept, fused.given)
+        check_ties(program, fused.block, consumer, by_factor=repair.term.factor is not None)
     except RepairError as error:
         refused = Phase(
             "repair",

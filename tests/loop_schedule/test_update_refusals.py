@@ -204,25 +204,87 @@ def test_splits_of_one_element_or_along_the_wrong_nest():
     assert_refused(sch, lambda: sch.split_k_update("q", "r.j0"), "loop 'r.j0' combines the splits of 'r'")
 
 
-@pytest.mark.parametrize("compared", ["==", ">="])
-def test_an_extremum_that_elements_are_compared_with_is_not_moved(compared: str):
-    """x / s equals the largest of x / s at one place to the last bit; what h moves equals no element."""
+def _largest_quotient(read: Callable[[Any, Any, Any], Any], stage: Callable[[Any, Any], Any] | None = None) -> Any:
+    """m is the largest of x / s, s the sum of magnitudes; the output folds what `read` makes of an element, m and n.
+
+    `stage` makes a tensor of its own of an element and m, which `read` gets in place of the element.
+    """
     x = te.placeholder((4, 48), "float32", name="x")
     j, k, n = (te.reduce_axis((0, 48), name=name) for name in "jkn")
     s = te.compute((4,), lambda i: te.sum(te.abs(x[i, j]), axis=j), name="s")
     m = te.compute((4,), lambda i: te.max(x[i, k] / s[i], axis=k), name="m")
+    y = te.compute((4, 48), lambda i, l: stage(x[i, l] / s[i], m[i]), name="y") if stage else None
 
-    def place(i: Any) -> Any:
-        y = x[i, n] / s[i]
-        return te.if_then_else(y == m[i] if compared == "==" else y >= m[i], n, tirx.const(48, "int32"))
+    def term(i: Any) -> Any:
+        return read(x[i, n] / s[i] if y is None else y[i, n], m[i], n)
 
-    op = custom("place", [x], [te.compute((4,), lambda i: te.min(place(i), axis=n), name="place")])
+    return custom("place", [x], [te.compute((4,), lambda i: te.min(term(i), axis=n), name="place")])
+
+
+def _moved(op: Any, update: str = "rolling_update") -> Schedule:
     sch = nl.Schedule(op)
     sch.split("s.j", (3, 16))
     sch.reorder("s", "j0", "i", "j1")
-    with pytest.raises(RepairRefused, match="compares 'm' with numbers"):
-        sch.rolling_update("m", "s.j0")
+    getattr(sch, update)("m", "s.j0")
+    return sch
+
+
+def _place(found: Any, n: Any) -> Any:
+    return te.if_then_else(found, n, tirx.const(48, "int32"))
+
+
+TOLD = {
+    "==": _largest_quotient(lambda y, m, n: _place(y == m, n)),
+    ">=": _largest_quotient(lambda y, m, n: _place(y >= m, n)),
+    "a difference": _largest_quotient(lambda y, m, n: _place(y - m == 0.0, n)),
+    "a magnitude": _largest_quotient(lambda y, m, n: _place(te.abs(-m + y) <= 0.0, n)),
+    "a quotient": _largest_quotient(lambda y, m, n: _place(y / m == 1.0, n)),
+    "a stage": _largest_quotient(lambda d, m, n: _place(d >= 0.0, n), lambda y, m: y - m),
+    "joined by or": _largest_quotient(lambda y, m, n: _place(tirx.any(y == m, n == 47), n)),
+}
+
+
+@pytest.mark.parametrize("op", [pytest.param(op, id=name) for name, op in TOLD.items()])
+def test_an_extremum_that_elements_are_compared_with_is_not_moved(op: Any):
+    """x / s equals the largest of x / s at one place to the last bit; what h moves equals no element."""
+    for update in ("rolling_update", "split_k_update"):
+        with pytest.raises(RepairRefused, match="compares 'm' with numbers"):
+            _moved(op, update)
     kernel = nl.compile(op, block_kv=16)
     for seed in range(3):
         given = np.random.default_rng(seed).standard_normal((4, 48)).astype(np.float32)
         assert (kernel(torch.from_numpy(given)).numpy() == given.argmax(1)).all()
+
+
+EDGES = {
+    "a constant": lambda y, m, n: te.if_then_else(m >= 0.5, y, 0.0),
+    "0 of a difference with a constant": lambda y, m, n: te.if_then_else(m - 0.25 > 0.0, y, 0.0),
+    "floor": lambda y, m, n: te.floor(y / m),
+    "ceil": lambda y, m, n: te.ceil(y - m),
+    "a conversion": lambda y, m, n: (y / m).astype("int32"),
+    "halves": lambda y, m, n: te.round(y / m * 0.5),
+    "a root": lambda y, m, n: te.sqrt(m - y),
+    "a logarithm": lambda y, m, n: te.log(m - y),
+    "a pole": lambda y, m, n: 1.0 / (m - y),
+}
+
+
+@pytest.mark.parametrize("read", [pytest.param(read, id=name) for name, read in EDGES.items()])
+def test_an_extremum_at_an_edge_is_not_moved(read: Any):
+    """The root of max(y) - y is 0 at the largest y, and NaN if the maximum was rounded down."""
+    with pytest.raises(RepairRefused, match="has an edge where an element is equal to it"):
+        _moved(_largest_quotient(read))
+
+
+SMOOTH = {
+    "steps": lambda y, m, n: te.if_then_else(m == 0.0, 0.0, te.round(y / (m * (1 / 127)))).astype("int8"),
+    "an infinity": lambda y, m, n: te.if_then_else(te.abs(m - y) < tirx.const(np.inf, "float32"), y, 0.0),
+    "NaN": lambda y, m, n: te.if_then_else(m != m, 0.0, y - m),
+    "a tolerance": lambda y, m, n: _place(tirx.any(y == m, te.abs(y - m) <= te.abs(m) * 2e-6), n),
+    "an exponential": lambda y, m, n: te.exp(y - m) / (m + 2.0),
+}
+
+
+@pytest.mark.parametrize("read", [pytest.param(read, id=name) for name, read in SMOOTH.items()])
+def test_an_extremum_that_is_read_otherwise_is_moved(read: Any):
+    assert _moved(_largest_quotient(read)).check()
