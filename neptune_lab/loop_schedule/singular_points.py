@@ -34,9 +34,9 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.reduction import IDENTITIES, OPERATORS, reducer_of
 from neptune_lab.loop_ir.roles import Role
-from neptune_lab.loop_ir.sign import may_be_infinite
+from neptune_lab.loop_ir.sign import may_be_infinite, range_of
 from neptune_lab.loop_schedule.identity_at_point import folded_element, identity_at_point, makes_nan, operands_of
-from neptune_lab.loop_to_repair.constant_terms import is_always, same_where_finite
+from neptune_lab.loop_to_repair.constant_terms import becomes_nan, is_always, same_where_finite
 from neptune_lab.repair import RepairTerm, VectorRepair, text
 
 
@@ -117,8 +117,42 @@ def find_points(
             if shows and nothing is not None and not nothing.differs_unguarded:
                 raise _unclear_end(producer, guard.point, consumer, solved)
             points.append(Point(point, replacement, nothing is None or nothing.is_identity, shows))
+        if isinstance(solved, VectorRepair) or solved.unproved is None:
+            _check_cancelled(program, consumer, term, named, producer, own, solved)
         points_of[producer] = (*points, *_absorbing(program, consumer, term, named, producer, own, solved))
     return points_of
+
+
+def _check_cancelled(
+    program: Program,
+    consumer: Block,
+    term: Expr,
+    named: Mapping[Expr, str],
+    producer: str,
+    reducer: str,
+    solved: RepairTerm | VectorRepair,
+) -> None:
+    """Refuses a term that is NaN as long as a producer is its identity, though no guard is there.
+
+    Algebra cancels x + r - r and x * r / r, so it sees no singular point; the program computes them as they are.
+    """
+    point = float(IDENTITIES[reducer])
+    if any(float(guard.point) == point for guard in solved.reachable_guards(producer, reducer)):
+        return
+    values = range_of(program, Load(producer, ()))
+    if np.isinf(point):
+        reached = may_be_infinite(program, Load(producer, ()), 1 if point > 0 else -1)
+    else:
+        reached = values.low <= point <= values.high
+    reads = [read for read, buffer in named.items() if buffer == producer]
+    if reached and becomes_nan(program, term, dict.fromkeys(reads, point)):
+        raise RepairError(
+            f"{producer!r} can be {point:g} before the loop ends, where the term of {consumer.name!r} is NaN, though "
+            "it is a number afterwards; algebra cancels what makes it so, such as x + r - r, and a kernel does not",
+            step="guard",
+            expression=text(solved.h) if isinstance(solved, RepairTerm) else text(solved.g),
+            help=f"write the definition without what cancels, or keep {producer!r} away from {point:g}",
+        )
 
 
 # The infinities at which each reducer stays, other than its identity.

@@ -85,6 +85,21 @@ def is_always_nan(program: Program, term: Expr, known: Mapping[Expr, float | boo
     return bool(np.isnan(_at_random(program, term, known)).all())
 
 
+def becomes_nan(program: Program, term: Expr, known: Mapping[Expr, float]) -> bool:
+    """Whether the term is NaN where the nodes `known` have these values, and a number at others, for some of all else.
+
+    Args:
+        program: where the reads of the term come from.
+        term: as scalar loop IR.
+        known: values of some of its nodes.
+    """
+    rng = generator()
+    leaves = draw_leaves(program, term, known, rng)
+    others = {node: draw(program, node, rng) for node in known}
+    at_point = compute(term, {**leaves, **_at_all_points(known)})
+    return bool(np.any(np.isnan(at_point) & ~np.isnan(compute(term, {**leaves, **others}))))
+
+
 def is_always(program: Program, term: Expr, known: Mapping[Expr, float], value: float) -> bool:
     """Whether the term is `value` where the nodes `known` have these values, at random values of all else."""
     return bool((_at_random(program, term, known) == value).all())

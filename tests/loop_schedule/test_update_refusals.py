@@ -288,3 +288,19 @@ SMOOTH = {
 @pytest.mark.parametrize("read", [pytest.param(read, id=name) for name, read in SMOOTH.items()])
 def test_an_extremum_that_is_read_otherwise_is_moved(read: Any):
     assert _moved(_largest_quotient(read)).check()
+
+
+@BOTH
+@pytest.mark.parametrize("reducer", ["max", "sum"])
+def test_what_algebra_cancels_is_not_moved_past_a_nan(reducer: str, update: str):
+    """x + r - r is x to algebra, and NaN in a kernel as long as r is -inf; so is x * r / r where r is 0."""
+    x = small.matrix(n=3, m=6)
+    r = small.fold(reducer, "r", 3, 6, lambda i, j: x[i, j])
+
+    def term(i: Any, j: Any) -> Any:
+        same = x[i, j] + r[i] - r[i] if reducer == "max" else x[i, j] * r[i] / r[i]
+        return te.exp(te.min(same, 10.0))
+
+    sch = small.schedule(([x], [small.fold("sum", "s", 3, 6, term)]))
+    with pytest.raises(RepairRefused, match="is NaN, though"):
+        small.updated(sch, update, "s")
