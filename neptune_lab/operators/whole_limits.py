@@ -19,7 +19,11 @@ Limits: TypeAlias = tuple[int, int]
 
 _OF_ENDS = {"add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "min": min, "max": max}
 # Results are no farther from 0 than an operand, or one beyond.
-_NOT_LARGER = ("floordiv", "floormod", "bitand", "bitor", "bitxor", "shr")
+_NOT_LARGER = ("floordiv", "floormod", "shr")
+# Results have as many bits as the operands.
+_BITS = ("bitand", "bitor", "bitxor")
+# Numbers from this on have 64 bits beside positions and captured integers; a factor may be multiplied once more.
+_LARGE = {"add": 2**23, "sub": 2**23, "mul": 2**10}
 
 
 def limits_of(x: Any) -> Limits | None:
@@ -64,12 +68,20 @@ def limits_after(name: str, args: tuple[Any, ...]) -> Limits | None:
         return -high, -low
     if name == "abs" or name in _NOT_LARGER:
         return -max(abs(low), abs(high)) - 1, max(abs(low), abs(high)) + 1
+    if name in _BITS:
+        beyond = 2 ** max(low.bit_length(), high.bit_length())
+        return -beyond, beyond - 1
     return None
 
 
 def in_32_bits(limits: Limits) -> bool:
     """Whether int32 holds all numbers from the one to the other."""
     return -(2**31) <= limits[0] <= limits[1] < 2**31
+
+
+def _is_large(x: Any, least: int) -> bool:
+    limits = getattr(x, "limits", None)
+    return limits is not None and max(map(abs, limits)) >= least
 
 
 def with_width(name: str, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], Limits | None]:
@@ -85,6 +97,8 @@ def with_width(name: str, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], Limit
     if not any(hasattr(x, "limits") for x in args):
         return args, None
     limits = limits_after(name, args)
+    if limits is None and name in _LARGE:
+        return tuple(x.long() if _is_large(x, _LARGE[name]) else x for x in args), None
     if limits is None or all(map(in_32_bits, (limits, *filter(None, map(limits_of, args))))):
         return args, limits
     head, numbers = (args[:1], args[1:]) if name == "select" else ((), args)

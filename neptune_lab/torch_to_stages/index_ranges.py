@@ -6,15 +6,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from neptune_lab.operators.index_limits import IndexLimits
 from neptune_lab.torch_to_stages.graph import Graph
 from neptune_lab.torch_to_stages.lines import line_of_node
+from neptune_lab.torch_to_stages.refusals import refusal
 
 # Operations whose result has all elements of the operand, and no others.
 _SAME_ELEMENTS = frozenset(
     {"view", "_unsafe_view", "reshape", "flatten", "unsqueeze", "squeeze", "permute", "transpose", "t", "expand"}
-    | {"clone", "contiguous", "alias", "detach", "_to_copy"}
+    | {"clone", "contiguous", "alias", "detach", "_to_copy", "lift_fresh_copy"}
 )
 # Operations that write at positions of a dimension, their second argument.
 _WRITTEN = frozenset({"scatter", "scatter_add", "scatter_reduce", "index_add", "index_reduce"})
@@ -28,16 +30,45 @@ def index_limits(graph: Graph) -> tuple[IndexLimits, ...]:
     Args:
         graph: of a function, at sizes that are numbers.
     """
+    found: dict[IndexLimits, None] = {}
+    for node, name, low, high, besides in _taken_as_they_are(graph):
+        if name in graph.inputs:
+            place, line = graph.inputs.index(name), line_of_node(node)
+            found[IndexLimits(place, name, low, high, besides, "" if line is None else str(line))] = None
+    return tuple(found)
+
+
+def check_held_indices(graph: Graph) -> None:
+    """Raise DefinitionError for a position or a label out of range in a tensor that the function holds.
+
+    Args:
+        graph: of a function, at sizes that are numbers.
+    """
+    for node, name, low, high, besides in _taken_as_they_are(graph):
+        held = graph.held.get(name)
+        if held is None or held.device.type != "cpu" or isinstance(held, FakeTensor):
+            continue
+        wrong = (held < low) | (held > high)
+        if besides is not None:
+            wrong &= held != besides
+        if wrong.any():
+            also = "" if besides is None else f", or {besides}"
+            raise refusal(
+                f"the function's indices hold {held[wrong][0].item()}; expected integers from {low} to {high}{also}",
+                line_of_node(node),
+                "PyTorch refuses such an index too, when it runs",
+            )
+
+
+def _taken_as_they_are(graph: Graph) -> Iterator[tuple[torch.fx.Node, str, int, int, int | None]]:
+    """What nodes read as positions or labels: the node, the tensor's name, the range, the label that is ignored."""
     nodes = [n for n in graph.module.graph.nodes if n.op == "placeholder" and _tensor(n) is not None]
     names = dict(zip(nodes, graph.placeholders, strict=True))
-    found: dict[IndexLimits, None] = {}
     for node in graph.module.graph.nodes:
         for index, low, high, besides in _taken(node):
-            name = names.get(_source(index), "")
-            if name in graph.inputs:
-                place, line = graph.inputs.index(name), line_of_node(node)
-                found[IndexLimits(place, name, low, high, besides, "" if line is None else str(line))] = None
-    return tuple(found)
+            source = _source(index)
+            if source in names:
+                yield node, names[source], low, high, besides
 
 
 def _taken(node: torch.fx.Node) -> Iterator[tuple[torch.fx.Node, int, int, int | None]]:
@@ -97,4 +128,4 @@ def _size(value: Any, dim: Any) -> int:
     return shape[dim] if shape else 1
 
 
-__all__ = ["index_limits"]
+__all__ = ["check_held_indices", "index_limits"]

@@ -23,7 +23,7 @@ from neptune_lab.torch_to_stages.arguments import example_arguments, named_argum
 from neptune_lab.torch_to_stages.decompositions import decomposition
 from neptune_lab.torch_to_stages.gradient_stops import gradient_stops
 from neptune_lab.torch_to_stages.graph import Graph, graph_of_module, trace
-from neptune_lab.torch_to_stages.index_ranges import index_limits
+from neptune_lab.torch_to_stages.index_ranges import check_held_indices, index_limits
 from neptune_lab.torch_to_stages.lines import SourceLine, line_of_caller
 from neptune_lab.torch_to_stages.lower import lowered
 from neptune_lab.torch_to_stages.other_sizes import resized, with_free_sizes
@@ -159,6 +159,7 @@ def _operator(
         DefinitionError: no result depends on an input, or an operation or a dtype is not supported.
     """
     plain = title if title.isidentifier() else "function"
+    check_held_indices(graph)
     made = lowered(graph)
     program = made.stages.program(plain, made.results)
     if exceeds_int32(program):

@@ -81,6 +81,15 @@ def test_whole_numbers_of_conditions_and_constants_have_64_bits():
     same(score_mod)
 
 
+def test_whole_numbers_of_conditions_have_the_bits_of_both_and_64_beside_positions():
+    def score_mod(s, b, h, q, kv):
+        s = s + ((BOOLS[kv] * 2**30 | (kv > 1) * (2**30 - 1)) + 1) * 1e-9
+        s = s + ((BOOLS[kv] * 5 ^ (kv > 1) * 2) * (2**31 // 7 + 1)) * 1e-9
+        return s + (BOOLS[kv] * 2**29 * q + (BOOLS[kv] * 2**20) * (q * 32) * (kv * 32)) * 1e-9
+
+    same(score_mod)
+
+
 def test_constants_beside_float64_are_not_rounded():
     same(mask_mod=lambda b, h, q, kv: (DOUBLE[q] + 0.1 == 0.1) & (DOUBLE[kv] + 0.3 <= 0.3) & (q >= kv))
 

@@ -44,6 +44,17 @@ def test_integers_out_of_range_are_refused(name: str):
             call(X, ids)
 
 
+@pytest.mark.parametrize(("held", "wrong"), [([[0, 4]], 4), ([[-1, 3]], -1)])
+def test_indices_of_the_function_itself_are_refused_too(held: list[list[int]], wrong: int):
+    for ids in (torch.tensor(held), None):  # from outside, and made inside
+
+        def function(x, ids=ids):
+            return x.scatter_add(0, torch.tensor(held) if ids is None else ids, x * 2)
+
+        with pytest.raises(nl.errors.DefinitionError, match=f"indices hold {wrong}; expected integers from 0 to 3, in"):
+            nl.from_torch(function, X)
+
+
 def test_what_no_position_is_made_of_is_not_looked_at():
     """A part of the integers, and what is computed of them, may be positions while others are not."""
     ids = torch.tensor([1, 99, -99])
