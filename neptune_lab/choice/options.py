@@ -36,11 +36,11 @@ class CodeOptions(GluonChoices, TritonChoices):
             none and the list can pay.  Kernels in Gluon visit all tiles; those for all sizes find them by bounds.
             Tiles past limits that values set to positions, such as lengths, need neither (`skip_tiles_by_positions`),
             and in decoding those before the first and after the last key of a mask (`skip_tiles_by_flags`).
-        rounded_weights: how a softmax's weights are rounded to 8 bits, if they are. "single": each is one number, with
-            errors of 2.5e-2 for normal inputs. "split": those of the first half of each tile of keys are two numbers
-            (`split_rounded_weights`), with errors of 1.8e-2, which takes 17% to 18% longer in Gluon on an H200.
-            "mixed": they are float16 (`mix_rounded_weights`), with the same errors, which takes 10% longer; "split"
-            where tiles do not divide the keys, or the values do not have their keys last.
+        rounded_weights: how a softmax's weights are rounded to 8 bits, if they are. "split": those of the first half of
+            each tile of keys are two numbers (`split_rounded_weights`), with errors of 1.8e-2 for normal inputs.
+            "single": each is one number, with errors of 2.5e-2, which takes 15% less time in Gluon on an H200. "mixed":
+            those of the first half are float16 (`mix_rounded_weights`), with the errors of "split" in 10% more time
+            than "single"; "split" where tiles do not divide the keys, or the values do not have their keys last.
         disable_passes: names of HTile passes to leave out, to measure their effect.
         code: "triton", or "gluon": kernels of the right form are written in Gluon, for Hopper only. On an H200, prefill
             attention from 512 positions on takes 10 to 33% less time than the best form in Triton.
@@ -51,7 +51,7 @@ class CodeOptions(GluonChoices, TritonChoices):
 
     interleave: Literal[1, 2] = 1
     hidden_tiles: Literal["auto", "bounds", "list"] = "auto"
-    rounded_weights: Literal["single", "split", "mixed"] = "single"
+    rounded_weights: Literal["single", "split", "mixed"] = "split"
     disable_passes: tuple[str, ...] = ()
     code: Literal["triton", "gluon"] = "triton"
 

@@ -35,6 +35,11 @@ def _eights(values: Any) -> Any:
     return tile(values).to(E4M3).view(np.ndarray).view(np.uint8)
 
 
+def _above(values: Any) -> Any:
+    """Values, or 0 for those below it; NaN stays."""
+    return np.maximum(values, np.float32(0))
+
+
 def _pair(high: Any, low: Any, dtype: Any) -> Any:
     """Two numbers side by side."""
     return np.stack([low, high], -1).view(dtype)[..., 0]
@@ -49,6 +54,8 @@ _PACKED: dict[str, Callable[..., Any]] = {
     "cvt.rn.f16x2.f32": lambda high, low: _pair(np.float16(high), np.float16(low), np.uint32),
     "cvt.rn.satfinite.e4m3x2.f32": lambda high, low: _pair(_eights(high), _eights(low), np.uint16),
     "cvt.rn.satfinite.e4m3x2.f16x2": lambda pair: _eights(_halves(pair)).view(np.uint16)[..., 0],
+    "cvt.rn.satfinite.relu.e4m3x2.f32": lambda high, low: _pair(_eights(_above(high)), _eights(_above(low)), np.uint16),
+    "cvt.rn.satfinite.relu.e4m3x2.f16x2": lambda pair: _eights(_above(_halves(pair))).view(np.uint16)[..., 0],
     "sub.f16x2": lambda a, b: (_halves(a) - _halves(b)).view(np.uint32)[..., 0],
     "and.b32": np.bitwise_and,
     "mov.b32": lambda low, high: _pair(high, low, np.uint32),

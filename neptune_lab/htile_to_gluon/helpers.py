@@ -99,12 +99,15 @@ def _split_keys(x):
 # The compiler packs conversions by moves of bytes; in this order, the second instruction merges the first's result. By
 # ptxas 12.8, a tile of 256 keys with rests is 883 instructions in place of 931. (Weights that are one number are not
 # faster so, and spill registers under a causal mask.)
+# The first of two conversions has `.relu`, which changes no weight, since none is below 0: of two conversions of the same
+# registers, such as those of two masked pairs of keys, ptxas 12.8 and 12.9 keep the one that merges, and what it merges
+# with is a register that nothing was written to.
 _ROUNDED = '''@gluon.jit
 def _rounded(x):
-    """A tile rounded to e4m3; every thread has four adjacent elements."""
+    """A tile of numbers not below 0, rounded to e4m3; every thread has four adjacent elements."""
     bits = gl.inline_asm_elementwise(
-        "{ .reg .b16 low, high; cvt.rn.satfinite.e4m3x2.f32 high, $4, $3; cvt.rn.satfinite.e4m3x2.f32 low, $2, $1; "
-        "mov.b32 $0, {low, high}; }",
+        "{ .reg .b16 low, high; cvt.rn.satfinite.e4m3x2.f32 high, $4, $3; "
+        "cvt.rn.satfinite.relu.e4m3x2.f32 low, $2, $1; mov.b32 $0, {low, high}; }",
         "=r,f,f,f,f",
         [x],
         dtype=gl.int8,
@@ -116,13 +119,13 @@ def _rounded(x):
 
 _ROUNDED_AND_REST = '''@gluon.jit
 def _rounded_and_rest(x):
-    """Numbers of e4m3, towards zero, and what that leaves, rounded to e4m3: three of a float16's ten binary places
-    stay, and their difference from it is exact. Every thread has four adjacent elements."""
+    """Numbers of e4m3, towards zero, of numbers not below 0, and what that leaves, rounded to e4m3: three of a
+    float16's ten binary places stay, and their difference from it is exact. Every thread has four adjacent ones."""
     rounded, rest = gl.inline_asm_elementwise(
         "{ .reg .b16 low, high; .reg .b32 a, b, c, d; cvt.rn.f16x2.f32 a, $3, $2; cvt.rn.f16x2.f32 b, $5, $4; "
-        "and.b32 c, a, 0xFF80FF80; and.b32 d, b, 0xFF80FF80; cvt.rn.satfinite.e4m3x2.f16x2 low, c; "
+        "and.b32 c, a, 0xFF80FF80; and.b32 d, b, 0xFF80FF80; cvt.rn.satfinite.relu.e4m3x2.f16x2 low, c; "
         "cvt.rn.satfinite.e4m3x2.f16x2 high, d; mov.b32 $0, {low, high}; sub.f16x2 c, a, c; sub.f16x2 d, b, d; "
-        "cvt.rn.satfinite.e4m3x2.f16x2 low, c; cvt.rn.satfinite.e4m3x2.f16x2 high, d; mov.b32 $1, {low, high}; }",
+        "cvt.rn.satfinite.relu.e4m3x2.f16x2 low, c; cvt.rn.satfinite.e4m3x2.f16x2 high, d; mov.b32 $1, {low, high}; }",
         "=r,=r,f,f,f,f",
         [x],
         dtype=(gl.int8, gl.int8),

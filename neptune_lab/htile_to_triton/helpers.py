@@ -267,6 +267,9 @@ def _from_e5m2(x, dtype: tl.constexpr):
         return x.to(dtype)
 '''
 
+# Two conversions make four numbers of 8 bits.  If both convert the same registers (constants, or a row's value at each
+# column), ptxas 12.8 and 12.9 keep only the one that merges, and what it merges with is a register that nothing was
+# written to.  So the first pair is converted with the other sign, which is exact, and its signs are turned back.
 _TO_EIGHT = '''@triton.jit
 def _to_{name}(x):
     """A float32 rounded to the nearest float of 8 bits, ties to even; at most {largest} in magnitude, NaN stays NaN."""
@@ -279,6 +282,18 @@ def _to_{name}(x):
         bits = (exponent - {least}) * {normal} + steps
         bits = tl.where(x == x, bits, 127) + tl.where(x.to(tl.int32, bitcast=True) < 0, 128, 0)
         return bits.to(tl.uint8).to({dtype}, bitcast=True)
+    elif tl.target_info.cuda_capability_geq(8, 9):
+        bits = tl.inline_asm_elementwise(
+            "{{ .reg .b16 low, high; .reg .f32 a, b; neg.f32 a, $1; neg.f32 b, $2; "
+            "cvt.rn.satfinite.{name}x2.f32 high, $4, $3; cvt.rn.satfinite.{name}x2.f32 low, b, a; "
+            "mov.b32 $0, {{low, high}}; xor.b32 $0, $0, 0x00008080; }}",
+            "=r,f,f,f,f",
+            [x],
+            dtype=tl.int8,
+            is_pure=True,
+            pack=4,
+        )
+        return bits.to({dtype}, bitcast=True)
     else:
         return x.to({dtype})
 '''

@@ -48,7 +48,7 @@ def _of_one_size(op: Operator, gpu: Target) -> Choice | None:
     choice, kernel = found
     if kernel.code.code == "gluon":
         # (Where tiles do not divide the keys, no weight is float16.)
-        return replace(choice, code=_suited(replace(kernel.code, rounded_weights="single")))
+        return replace(choice, code=_suited(replace(kernel.code, rounded_weights="split")))
     loops = (stmt for one in kernel.htile.kernels for stmt in one.body if isinstance(stmt, For))
     if choice.template == "rolling_update" and any(is_bounded_by_data(loop, kernel.htile) for loop in loops):
         return Choice(choice.template, SKIPPING, _suited(CodeOptions(code="gluon")))

@@ -43,6 +43,7 @@ _BUILTINS = frozenset({"range", "min", "max", "float", "int", "hasattr", "len", 
 _CHAINS = frozenset(
     {
         "tl.PropagateNan.ALL",
+        "tl.target_info.cuda_capability_geq",
         "tl.target_info.is_cuda",
         "triton.knobs.runtime.interpret",
         "torch.cuda.get_device_properties",

@@ -43,7 +43,8 @@ def eights(mask_mod: Any = None, score_mod: Any = None, **sizes: Any) -> Operato
 
 
 def compiled(operator: Operator, **options: Any) -> Any:
-    return by_name.compile(operator, "rolling_update", code="gluon", **{"block_q": 128, "block_kv": 64, **options})
+    chosen = {"block_q": 128, "block_kv": 64, "rounded_weights": "single", **options}
+    return by_name.compile(operator, "rolling_update", code="gluon", **chosen)
 
 
 def as_torch(array: np.ndarray) -> torch.Tensor:
@@ -281,12 +282,12 @@ def test_scales_that_are_no_numbers_give_none():
     assert np.isnan(got).all()
 
 
-def test_kernels_for_all_sizes_have_weights_of_one_number():
+def test_kernels_for_all_sizes_have_weights_of_two_numbers():
     operator = eights(causal, q_len=4096, kv_len=4096, head_dim=128, heads=8)
     of_one, of_all = tuned.untuned_choice(operator, HOPPER), gluon_choice(operator, None, None, None, HOPPER)
     assert of_one is not None
     assert of_all is not None
-    assert (of_one.code.rounded_weights, of_all.code.rounded_weights) == ("mixed", "single")
+    assert (of_one.code.rounded_weights, of_all.code.rounded_weights) == ("mixed", "split")
 
 
 def test_scores_that_are_large_and_equal():
@@ -359,4 +360,4 @@ def test_the_choice_of_keys_per_tile(sizes: dict[str, int], keys: int | None):
     else:
         assert choice is not None
         assert (choice.sizes.block_kv, choice.code.persistent) == (keys, keys == 256)
-        assert choice.code.rounded_weights == ("mixed" if keys == 256 else "single")
+        assert choice.code.rounded_weights == ("mixed" if keys == 256 else "split")

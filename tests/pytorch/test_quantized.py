@@ -114,17 +114,17 @@ def test_masks_and_shapes(dtypes: str, mask: str, shape: str):
 @pytest.mark.parametrize("q_dtype", [E4, BF16])
 def test_weights_of_8_bits(q_dtype: torch.dtype, shape: str):
     tensors, scales = case(2, (q_dtype, E4, E4), SHAPES[shape], ["heads"] * 3)
-    checked(tensors, scales, None if shape == "decode" else causal, OF_EIGHTS, weights_dtype=E4)
+    mask = None if shape == "decode" else causal
+    checked(tensors, scales, mask, OF_SPLIT, weights_dtype=E4)
+    checked(tensors, scales, mask, OF_EIGHTS, weights_dtype=E4, kernel_options={"rounded_weights": "single"})
 
 
 @pytest.mark.one_in(9)
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize(("q_dtype", "weights"), [(E4, "split"), (BF16, "split"), (E4, "mixed")])
-def test_weights_of_8_bits_with_more_digits(q_dtype: torch.dtype, weights: str, shape: str):
-    tensors, scales = case(2, (q_dtype, E4, E4), SHAPES[shape], ["heads"] * 3)
-    options = {"rounded_weights": weights}
+def test_weights_of_8_bits_of_which_half_are_float16(shape: str):
+    tensors, scales = case(2, (E4, E4, E4), SHAPES[shape], ["heads"] * 3)
     mask = None if shape == "decode" else causal
-    checked(tensors, scales, mask, OF_SPLIT, weights_dtype=E4, kernel_options=options)
+    checked(tensors, scales, mask, OF_SPLIT, weights_dtype=E4, kernel_options={"rounded_weights": "mixed"})
 
 
 def test_weights_of_8_bits_keep_small_ones():
