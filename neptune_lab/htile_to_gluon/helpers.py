@@ -99,9 +99,9 @@ def _split_keys(x):
 # The compiler packs conversions by moves of bytes; in this order, the second instruction merges the first's result. By
 # ptxas 12.8, a tile of 256 keys with rests is 883 instructions in place of 931. (Weights that are one number are not
 # faster so, and spill registers under a causal mask.)
-# The first of two conversions has `.relu`, which changes no weight, since none is below 0: of two conversions of the same
-# registers, such as those of two masked pairs of keys, ptxas 12.8 and 12.9 keep the one that merges, and what it merges
-# with is a register that nothing was written to.
+# The first of two conversions has `.relu`, which changes no weight, since none is below 0: of two conversions of the
+# same registers, such as those of two masked pairs of keys, ptxas 12.8 and 12.9 keep the one that merges, and what it
+# merges with is a register that nothing was written to.
 _ROUNDED = '''@gluon.jit
 def _rounded(x):
     """A tile of numbers not below 0, rounded to e4m3; every thread has four adjacent elements."""
