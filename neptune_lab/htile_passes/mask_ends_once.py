@@ -21,6 +21,7 @@ from neptune_lab.htile.walk import (
     unchanged,
     with_body,
 )
+from neptune_lab.htile_passes.hoist_invariant_loads import tile_access
 from neptune_lab.htile_passes.partition_masked_loops.noop_iterations import text
 from neptune_lab.htile_passes.partition_masked_loops.simplify import BOTH, Simplifier, infinities_of_tensors
 from neptune_lab.htile_passes.rewrite import Rewrite, tile_pass
@@ -80,19 +81,15 @@ def mask_ends_once(program: ir.Program) -> Rewrite:
 def _with_elements_past_ends(program: ir.Program, names: Collection[str]) -> ir.Program:
     """The program with tiles that have elements past the end, where tensors of the row's length have none."""
 
-    def whole(access: ir.Access) -> ir.Access:
-        index = (replace(i, start=ir.Int(0)) if isinstance(i, ir.Slice) else i for i in tile_dims(access.index))
-        return replace(access, index=tuple(index))
-
     def visit(expr: ir.TileExpr) -> ir.TileExpr:
-        return whole(expr) if isinstance(expr, ir.Access) and expr.tensor in names else expr
+        return tile_access(expr.tensor, expr) if isinstance(expr, ir.Access) and expr.tensor in names else expr
 
     def moved(store: ir.Store) -> ir.Store:
         store = rewrite_store(store, visit)
         if store.target.tensor not in names:
             return store
         shapes[store.target.tensor] = _shape(store.target)
-        return replace(store, target=whole(store.target))
+        return replace(store, target=tile_access(store.target.tensor, store.target))
 
     shapes: dict[str, tuple[int, ...]] = {}
     kernels = tuple(with_body(kernel, map_stores(kernel.body, moved)) for kernel in program.kernels)
