@@ -5,7 +5,7 @@ import type { Context } from "./context";
 import { h, reveal } from "./dom";
 import type { Change } from "./history";
 import { type Explanation, explain } from "./explain";
-import { type Row, rowAt } from "./listing";
+import { type Row, rowAt } from "./listing_rows";
 import { stopName } from "./record";
 import { ranges } from "./ranges";
 

@@ -1,7 +1,7 @@
 // Two programs side by side, their lines matched by where they come from, not by their text.
 
 import { type Op, changedSpans, lcs, unaligned } from "./diff";
-import type { Shown } from "./listing";
+import type { Shown } from "./listing_rows";
 import type { Doc, Line, Stop } from "./record";
 
 export interface LinkedRow {

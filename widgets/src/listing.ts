@@ -1,61 +1,15 @@
 // Numbered lines of code: signs of change, colours, and presses that select. One tab stop, arrows inside.
 
-import { coloured, spansOf } from "./coloured";
 import type { Context } from "./context";
-import { type Op, SIGN, SPOKEN } from "./diff";
 import { h, reveal } from "./dom";
 import { hiddenBeside, hiddenBy, loopAround, loopsIn } from "./folds";
+import { type Shelf, type Shown, emptyRow, fillRow, inQuotes, same } from "./listing_rows";
 import type { Stop } from "./record";
 import { matcher } from "./search";
 
-export interface Shown {
-  node: string;
-  text: string;
-  number: number | null;
-  op: Op;
-  /** Parts that changed, and the part that is a repair term. */
-  spans?: [number, number][];
-  repair?: [number, number] | null;
-  /** How many things the line belongs to: of those lit, the one with the fewest is brought into view. */
-  weight?: number;
-  /** Nothing comes from the line: it is drawn faint. */
-  faint?: boolean;
-  /** Nothing stands here on this side of a comparison. */
-  gap?: boolean;
-}
-
-/** A line as it is drawn, with the stop of the record that it belongs to; `box` is what scrolls. */
-export interface Row {
-  el: HTMLElement;
-  line: Shown;
-  stop: Stop | null;
-  box: HTMLElement;
-  /** What its pane says of it, before what the record says. */
-  first?: string;
-}
-/** A row of a listing: what it says is only made when it comes near the visible part, if there are many rows. */
-interface Shelf extends Row {
-  /** Inside a string of three quotes. */
-  quoted: boolean;
-  filled: boolean;
-  /** Which of "lit", "own" and "hit" it is marked as. */
-  marks: number;
-}
 /** Rows from which on those far from the visible part stay empty, and how many are filled at once around one. */
 const MANY = 300;
 const AROUND = 60;
-/** The deepest column at which a long line goes on. */
-const HANG = 28;
-const drawn = new WeakMap<Element, Row>();
-
-/** Notes what a drawn line is, so that it can be explained. */
-export const noteRow = (row: Row): void => void drawn.set(row.el, row);
-/** The line that an element belongs to, of whichever pane. */
-export const rowAt = (el: Element): Row | null => drawn.get(el.closest(".ln") ?? el) ?? null;
-
-/** Whether a row shows a line as it is, but for its number. */
-const same = ({ line, quoted }: Shelf, now: Shown, nowQuoted: boolean): boolean =>
-  line.text === now.text && line.node === now.node && line.op === now.op && line.gap === now.gap && quoted === nowQuoted && spansOf(line) === spansOf(now);
 
 export class Listing {
   readonly el: HTMLElement;
@@ -229,21 +183,15 @@ export class Listing {
     this.inner.removeAttribute("aria-activedescendant");
     const some = lines.some((l) => l.op !== "same");
     this.inner.classList.toggle("signs", some);
-    let open = false;
-    const quoted = lines.map(({ text }) => {
-      // Strings of three quotes may go over lines.
-      const quotes = text.split('"""').length - 1;
-      const is = open || quotes > 0;
-      if (quotes % 2) open = !open;
-      return is;
-    });
+    const quoted = inQuotes(lines);
     const old = this.rows;
     const most = Math.min(old.length, lines.length);
     let head = 0;
     while (head < most && same(old[head]!, lines[head]!, quoted[head]!)) head++;
     let tail = 0;
     while (tail < most - head && same(old[old.length - 1 - tail]!, lines[lines.length - 1 - tail]!, quoted[lines.length - 1 - tail]!)) tail++;
-    const fresh = lines.slice(head, lines.length - tail).map((line, n) => this.row(line, quoted[head + n]!));
+    const fresh = lines.slice(head, lines.length - tail).map((line, n) => emptyRow(line, quoted[head + n]!, `${this.ctx.uid}-${this.name}-${this.made++}`, this.box()));
+    for (const row of fresh) this.byEl.set(row.el, row);
     const before = old[old.length - tail]?.el ?? null;
     for (const { el } of old.slice(head, old.length - tail)) (this.near?.unobserve(el), el.remove());
     this.rows = [...old.slice(0, head), ...fresh, ...old.slice(old.length - tail)];
@@ -270,43 +218,12 @@ export class Listing {
     }
   }
 
-  /** A row without its words. */
-  private row(line: Shown, quoted: boolean): Shelf {
-    const el = document.createElement("div");
-    el.className = `ln ${line.gap ? "gap" : line.op}${line.node && line.op !== "del" ? " has" : ""}${line.faint ? " faint" : ""}`;
-    el.id = `${this.ctx.uid}-${this.name}-${this.made++}`;
-    if (line.gap) el.setAttribute("aria-hidden", "true");
-    else {
-      el.setAttribute("role", "option");
-      el.setAttribute("aria-selected", "false");
-      // Its name until its words are in the page.
-      el.setAttribute("aria-label", `${line.number ?? ""} ${line.op === "same" ? "" : `${SPOKEN[line.op]}: `}${line.text}`.trim());
-    }
-    const row: Shelf = { el, line, stop: null, box: this.box(), quoted, filled: false, marks: 0 };
-    noteRow(row);
-    this.byEl.set(el, row);
-    return row;
-  }
   /** The words of a row. */
   private fill(n: number): void {
     const row = this.rows[n]!;
     if (row.filled) return;
-    row.filled = true;
     this.near?.unobserve(row.el);
-    const { el, line } = row;
-    el.removeAttribute("aria-label");
-    const number = document.createElement("i");
-    number.textContent = line.number === null ? "" : String(line.number);
-    const sign = document.createElement("u");
-    sign.textContent = SIGN[line.op];
-    el.append(number, sign);
-    if (line.op !== "same" && !line.gap) el.append(h("span", { class: "vh" }, `${SPOKEN[line.op]}: `));
-    const text = document.createElement("code");
-    text.append(...coloured(line, row.quoted));
-    // What does not fit goes on in the next line, four columns deeper.
-    text.style.setProperty("--hang", `${Math.min(line.text.length - line.text.trimStart().length + 4, HANG)}ch`);
-    if (!line.text) text.textContent = " ";
-    el.append(text);
+    fillRow(row);
     if (this.loops.has(n)) this.drawFold(n);
   }
   /** Fills the rows that come near the visible part. */

@@ -1,7 +1,7 @@
 // A listing of thousands of lines: only those in sight are in the page. One tab stop, arrows inside.
 
 import { h } from "./dom";
-import { noteRow } from "./listing";
+import { noteRow } from "./listing_rows";
 import { type CodeRow, MARKS, markOf, pieces } from "./machine_code";
 
 /** Height of a row in px, as the style says. */

@@ -1,7 +1,8 @@
 // A record that was sent in parts (PROTOCOL.md): pools of lines, nodes and edges, and phases as runs of them.
 // Nothing is unpacked before it is asked for.
 
-import { type Line, type Source, lineOf, unionOf } from "./record";
+import type { Line, Source } from "./record";
+import { lineOf, unionOf } from "./whole";
 import type { Derivation, Graph, GraphEdge, GraphNode, KernelRecord, OperatorRecord, SourceLine, StepRecord, Trace } from "./record_types";
 
 type Row = [node: string, text: string, origin: string, kind: string, refs?: string[]];

@@ -1,6 +1,6 @@
 // The user's Python that an operator was traced from: its lines, and the rows of a listing that shows them above the stages.
 
-import type { Shown } from "./listing";
+import type { Shown } from "./listing_rows";
 import type { Doc } from "./record";
 import type { PythonFunction } from "./record_types";
 
