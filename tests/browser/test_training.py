@@ -63,6 +63,13 @@ def test_the_keyboard_alone_goes_from_a_stage_to_its_rule_and_to_the_other_pass(
     expect(shown).to_contain_text("Choose a stage")
 
 
+# What part of the frame's height the lowest pane of the right column reaches to.
+FILLED = """root => {
+  const [main, last] = [root.querySelector(".main"), [...root.querySelectorAll(".col.right > .pane")].at(-1)];
+  return (last.getBoundingClientRect().bottom - main.getBoundingClientRect().top) / main.offsetHeight;
+}"""
+
+
 def test_a_saved_page_opens_the_explorer_of_each_pass(new_page, tmp_path):
     nl.explore(training(rows.softmax(4, 8))).export_html(tmp_path / "softmax.html")
     page = new_page(viewport={"width": 1440, "height": 900}, offline=True)
@@ -70,8 +77,23 @@ def test_a_saved_page_opens_the_explorer_of_each_pass(new_page, tmp_path):
     for side, title in (("forward", "Softmax"), ("backward", "Softmax of each row, backward")):
         page.get_by_role("button", name=f"Open the {side} pass in the explorer").click()
         expect(page.locator(".nx")).to_contain_text(title)
+        # The page's own rules do not reach it: its panes have the height that its frame leaves them.
+        assert page.locator(".nx").evaluate(FILLED) > 0.97
         page.get_by_role("button", name=f"Close the {side} pass").click()
         expect(page.locator(".nx")).to_have_count(0)
+
+
+def test_a_printed_page_has_the_text_of_every_stage(new_page, tmp_path):
+    nl.explore(training(rows.softmax(4, 8))).export_html(tmp_path / "softmax.html")
+    page = new_page(viewport={"width": 1000, "height": 700}, color_scheme="dark")
+    page.goto((tmp_path / "softmax.html").as_uri())
+    stage = page.locator(".stages > details").last
+    expect(stage).to_be_hidden()
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    expect(stage.locator("> div")).to_be_visible()
+    expect(page.locator(".panel")).to_be_hidden()
+    assert page.locator(".stages > details:not([open])").count() == 0
 
 
 @pytest.mark.nightly

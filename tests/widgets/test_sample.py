@@ -6,8 +6,9 @@ import json
 
 import pytest
 import torch
-from neptune_widgets import tags
+from neptune_widgets import payload, tags
 from neptune_widgets.sample import sample
+from neptune_widgets.session import Session
 
 import neptune_lab as nl
 from neptune_lab.errors import ScheduleError
@@ -30,9 +31,9 @@ def test_a_sample_goes_through_the_same_phases(q_len, template):
 
 def test_the_page_gets_a_sample_that_says_so():
     explorer = nl.explore(nl.compile(nl.operators.attention.causal(heads=4, seq=256, head_dim=64)))
-    payload = json.loads(explorer.payload)
-    assert payload["tags"]["inputs"][0]["shape"] == [1, 1, 4, 2]
-    assert payload["tags_note"].startswith("A sample: the same steps at heads=1, q_len=4, kv_len=8, head_dim=2.")
+    shown = json.loads(explorer.payload)
+    assert shown["tags"]["inputs"][0]["shape"] == [1, 1, 4, 2]
+    assert shown["tags_note"].startswith("A sample: the same steps at heads=1, q_len=4, kv_len=8, head_dim=2.")
     schedule, note = tags.shown(explorer.schedule)
     step = next(n for n, s in enumerate(schedule.steps, 1) if str(s).startswith("rolling_update('s_sum'"))
     table = tags.table(schedule, step, "naive", None, tags.default_inputs(schedule.operator), note)
@@ -43,6 +44,17 @@ def test_the_page_gets_a_sample_that_says_so():
 def test_small_programs_are_shown_themselves():
     schedule = nl.Schedule(nl.operators.softmax.figure1())
     assert tags.shown(schedule) == (schedule, "")
+
+
+def test_a_page_alone_has_tables_of_a_sample_rather_than_none(monkeypatch: pytest.MonkeyPatch):
+    schedule = nl.Schedule(nl.operators.softmax.figure1(rows=16, cols=64))
+    schedule.rolling_update("s_sum", "s_max.j", maps="keep")
+    assert tags.shown(schedule)[0] is schedule, "each table alone is small enough to be asked for"
+    monkeypatch.setattr(tags, "LARGEST", 600)  # of all phases: 6000, which five phases of 2,000 stores exceed
+    monkeypatch.setattr(tags, "too_large", lambda schedule: "")
+    kept = json.loads(payload.static(Session(schedule)).text)
+    assert set(kept["tags"]["tables"]) >= {"0.definition", "1.naive", "1.repaired"}
+    assert kept["tags"]["tables"]["1.naive"]["note"].endswith(f"The program itself makes {tags.size(schedule):,} stores.")
 
 
 def test_an_operator_that_cannot_be_made_smaller_says_how_large_it_is():

@@ -74,6 +74,9 @@ function modelOf(id) {
 
 for (const button of document.querySelectorAll("button[data-region]")) {
   const place = document.querySelector(`div.explorer[data-region="${button.dataset.region}"]`);
+  // In a root of its own: rules of the page around, such as one for "main", would meet the explorer's own names.
+  const inside = place.attachShadow({ mode: "open" });
+  const sheet = ":host{display:block}.opened{margin:6px 0 12px}.opened>.nx.nx{height:86vh}";
   const label = button.textContent;
   let end = null;
   button.setAttribute("aria-expanded", "false");
@@ -81,14 +84,16 @@ for (const button of document.querySelectorAll("button[data-region]")) {
     if (end) {
       end.call?.();
       end = null;
-      place.replaceChildren();
+      inside.replaceChildren();
       button.textContent = label;
       button.setAttribute("aria-expanded", "false");
       return;
     }
     const model = modelOf(places[button.dataset.region]);
     await parts.initialize?.({ model });
-    end = (await parts.render({ model, el: place })) ?? (() => {});
+    const el = Object.assign(document.createElement("div"), { className: "opened" });
+    inside.replaceChildren(Object.assign(document.createElement("style"), { textContent: sheet }), el);
+    end = (await parts.render({ model, el })) ?? (() => {});
     button.textContent = label.replace("Open", "Close").replace(" in the explorer", "");
     button.setAttribute("aria-expanded", "true");
   });

@@ -56,9 +56,9 @@ def live(session: Session, view: View | None = None) -> Payload:
 
 def static(session: Session, view: View | None = None) -> Payload:
     """For a page on its own: checked, and with the tag tables of all phases where the program is small."""
-    made, note = _tags(session, 10 * tags.LARGEST)
+    made, note = _tags(session, 10 * tags.LARGEST, whole=True)
     if made is not None and not made["tables"]:
-        made, note = None, "No tag tables in this page: too many phases; open it in a notebook."
+        made, note = None, "No tag tables in this page: all phases together are too large; a notebook makes one at a time."
     ok, text = checks.check(session.schedule, session.sample)
     return _payload(
         session.trace,
@@ -109,10 +109,15 @@ def _panes(session: Session, *, kept: bool = False) -> dict[str, Any]:
     return {"panes": found} if found else {}
 
 
-def _tags(session: Session, most: int) -> tuple[dict[str, Any] | None, str]:
-    """Inputs, loops and the tables made beforehand, and a note: what is sampled, or why there are none."""
+def _tags(session: Session, most: int, *, whole: bool = False) -> tuple[dict[str, Any] | None, str]:
+    """Inputs, loops and the tables made beforehand, and a note: what is sampled, or why there are none.
+
+    Args:
+        most: stores of all phases up to which their tables are made.
+        whole: whether tables of a sample are better than none, since no others can be asked for.
+    """
     try:
-        schedule, note = tags.shown(session.schedule, session.sample)
+        schedule, note = tags.shown(session.schedule, session.sample, most=most if whole else None)
     except ScheduleError as error:
         return None, error.reason
     inputs = tags.default_inputs(schedule.operator)

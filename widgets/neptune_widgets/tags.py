@@ -51,22 +51,25 @@ def too_large(schedule: Schedule) -> str:
     return f"No tag tables: a run makes {found:,} stores, tables are made up to {LARGEST:,}{advice}."
 
 
-def shown(schedule: Schedule, smaller: Operator | None = None) -> tuple[Schedule, str]:
+def shown(schedule: Schedule, smaller: Operator | None = None, *, most: int | None = None) -> tuple[Schedule, str]:
     """The schedule that tables are made of, and a note: itself, or a sample of it where it is too large.
 
     Args:
         schedule: what is explored.
         smaller: its operator at sizes for a sample, if the operator cannot be made again from its parameters.
+        most: stores of all phases together from which on a sample is preferred, if there is one.
 
     Raises:
         ScheduleError: it is too large, and there is no sample of it, or only one that is too large.
     """
-    note = too_large(schedule)
-    if not note:
-        return schedule, ""
     from neptune_widgets.sample import sample
 
+    note = too_large(schedule)
+    if not note and (most is None or size(schedule) * len(_phases(schedule)) <= most):
+        return schedule, ""
     found = sample(schedule, smaller)
+    if not note and (found is None or size(found[0]) >= size(schedule)):
+        return schedule, ""
     if found is None and smaller is not None:
         raise ScheduleError("No tag tables: the steps of this schedule are refused at the sizes of the sample.")
     if found is None:
@@ -257,12 +260,17 @@ def _number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def _phases(schedule: Schedule) -> list[tuple[int, str, str]]:
+    """Every phase: its step, its key, and the step's primitive."""
+    steps = [(n, p.key, a.step.primitive) for n, a in enumerate(schedule.history, 1) for p in a.outcome.phases]
+    return [(0, "definition", ""), *steps]
+
+
 def tables(schedule: Schedule, inputs: Inputs, most: int = BEFOREHAND, note: str = "") -> dict[str, Any]:
     """The tables of all phases, where together they make at most `most` stores; otherwise none."""
     from neptune_lab.loop_schedule import PRIMITIVES
 
-    steps = [(n, p.key, a.step.primitive) for n, a in enumerate(schedule.history, 1) for p in a.outcome.phases]
-    phases = [(0, "definition", ""), *steps]
+    phases = _phases(schedule)
     if size(schedule) * len(phases) > most:
         return {}
     found: dict[str, Any] = {}

@@ -10,6 +10,7 @@ import { hideStatic } from "./hide_static";
 import { indexLinks, relate } from "./links";
 import { slides, staysHere, takesText } from "./own_keys";
 import { type Head, Parts, inParts, parsedParts } from "./parts";
+import { PRINT_STYLE, onPaper } from "./printed";
 import { type Doc, type Payload, readSource, readTrace, stopName, wrongness } from "./record";
 import { KEYS, PANES, PLACES, STYLE, makePanes } from "./registry";
 import { type Action, EMPTY, type View, readView, reduce, stopOf } from "./state";
@@ -207,7 +208,7 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
     if (ctx.live && ctx.payload.check === null) checking = ctx.send({ kind: "check" });
   }
 
-  const style_ = h("style", {}, style, STORY_STYLE, EXPLAIN_STYLE, STYLE);
+  const style_ = h("style", {}, style, STORY_STYLE, EXPLAIN_STYLE, STYLE, PRINT_STYLE);
   const help = helpOverlay(ctx);
   const head = header(ctx, () => void help.toggle());
   const { panes, places } = makePanes(ctx);
@@ -345,6 +346,9 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
   askRest();
   askCheck();
   const restore = hideStatic(root);
+  const unprint = shared ? onPaper(ctx, theme) : () => {};
+  // Nothing else is on a page of its own that keys could be meant for.
+  if (shared && document.activeElement === document.body && document.querySelectorAll(".nx").length === 1) root.focus({ preventScroll: true });
 
   return () => {
     sync.flush();
@@ -356,6 +360,7 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
     system.removeEventListener("change", theme);
     themes.disconnect();
     restore();
+    unprint();
     body.destroy();
     python?.destroy();
     explained.destroy();

@@ -49,7 +49,7 @@ describe("numbers in words", () => {
     expect([0, 999, 1000, 10_485_760, 131_072, 1.225e12].map(bytesText)).toEqual(["0 B", "999 B", "1 kB", "10.5 MB", "131 kB", "1.23 TB"]);
     expect([232_448, 60 * 2 ** 20, 141e9].map(sizeText)).toEqual(["227 KiB", "60 MiB", "141 GB"]);
     expect([0, 68.5e6, 8.8e9].map(opsText)).toEqual(["0", "68.5 M", "8.8 G"]);
-    expect([null, 0.109226, 2500].map(usText)).toEqual(["–", "0.109 µs", "2.5 ms"]);
+    expect([null, 0.109226, 2500, 8.3e-6, 0].map(usText)).toEqual(["–", "0.109 µs", "2.5 ms", "under 0.001 µs", "0 µs"]);
   });
 
   it("says how much less or more, and never 1 times", () => {

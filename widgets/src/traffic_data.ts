@@ -108,7 +108,7 @@ export const bytesText = (n: number): string => scaled(n, ["B", "kB", "MB", "GB"
 export const sizeText = (n: number): string => (n % 1024 ? bytesText(n) : scaled(n, ["B", "KiB", "MiB", "GiB"], 1024));
 export const opsText = (n: number): string => scaled(n, ["", "k", "M", "G", "T", "P"]);
 export const rateText = (gbps: number): string => (gbps >= 10_000 ? `${Number((gbps / 1000).toPrecision(3))} TB/s` : `${gbps.toLocaleString("en", { maximumFractionDigits: 0 })} GB/s`);
-export const usText = (us: number | null): string => (us === null ? "–" : us >= 1000 ? `${Number((us / 1000).toPrecision(3))} ms` : `${Number(us.toPrecision(3))} µs`);
+export const usText = (us: number | null): string => (us === null ? "–" : us >= 1000 ? `${Number((us / 1000).toPrecision(3))} ms` : us > 0 && us < 0.001 ? "under 0.001 µs" : `${Number(us.toPrecision(3))} µs`);
 
 /** "20 times less", "1.5 times more", "the same". */
 export function ratioText(before: number, after: number): string {

@@ -89,6 +89,13 @@ export function start(root: HTMLElement, model: Messages | null): { choose(stage
   }
   for (const tick of ticks) tick.addEventListener("change", () => keep(ticks.filter((t) => t.checked).map((t) => t.dataset.keep!)));
 
+  // On paper nothing can be pressed: the texts of all stages are printed.
+  if (model === null) {
+    const folded = () => [...root.querySelectorAll<HTMLDetailsElement>(".stages > details")];
+    addEventListener("beforeprint", () => folded().forEach((d) => (d.open = true)));
+    addEventListener("afterprint", () => folded().forEach((d) => (d.open = false)));
+  }
+
   choose("");
   return {
     choose,

@@ -12,10 +12,9 @@ from neptune_widgets.page_parts import opening, records, style
 
 _BODY = "body{margin:0 auto;padding:12px 20px;max-width:1400px;font:13px/1.5 system-ui,sans-serif}"
 _SHOWN = (
-    "main>.neptune-explanation{max-width:none}main .part>p{max-width:1100px}.explorer>.nx{height:86vh}"
+    "main>.neptune-explanation{max-width:none}main .part>p{max-width:1100px}"
     "main button{font:inherit;color:inherit;background:rgba(128,128,128,.12);border:1px solid rgba(128,128,128,.5);"
     "border-radius:6px;padding:3px 12px;cursor:pointer;margin:3px 0}"
-    "main .explorer:not(:empty){margin:6px 0 12px}"
 )
 
 

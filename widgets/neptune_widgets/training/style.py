@@ -92,11 +92,20 @@ STYLE = """
 .nt.js button.to { text-decoration: underline; text-underline-offset: 2px; text-decoration-color: var(--line); }
 .nt .opening { padding-top: 10px; }
 .nt .opening p { display: inline-block; margin: 0 8px 4px 0; }
-.nt .explorer:not(:empty) { margin: 6px 0 12px; }
-.nt .explorer > .nx { height: 86vh; }
 .nt .error { color: var(--bad); }
 .nt .error:empty { display: none; }
 .nt.busy .values { opacity: .55; }
+@media print {
+  .nt { border: 0; color-scheme: light; color: #000; --paper: #fff; }
+  .nt .main { display: block; }
+  .nt .picture { overflow: visible; }
+  .nt .picture svg { width: 100%; }
+  .nt .panel, .nt .opening > p { display: none; }
+  .nt.js .stages { display: block; }
+  .nt .stages details, .nt tr { break-inside: avoid; }
+  .nt .stages details details { break-inside: auto; }
+  .nt h4 { break-after: avoid; }
+}
 @container (max-width: 1150px) {
   .nt .main { grid-template-columns: minmax(0, 1fr); }
   .nt .panel { position: static; max-height: none; }

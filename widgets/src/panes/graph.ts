@@ -7,33 +7,14 @@ import { figureButtons } from "../figures";
 import { canvas } from "../graph_canvas";
 import { KINDS, SMALL } from "../graph_draw";
 import { FOLDABLE_FROM, shownWith, toggled, unfoldedOf, written } from "../graph_folds";
-import { type Groups, groupsOf } from "../graph_groups";
-import { type Content, type Scene, contentOf, flatScene, foldedScene, groupId } from "../graph_scene";
-import { type Box, layoutOf } from "../layout";
+import { graphBefore, graphStop, planOf, sceneOf } from "../graph_plan";
+import { type Content, type Scene, contentOf, groupId } from "../graph_scene";
+import type { Box } from "../layout";
 import { definePane } from "../pane";
 import { type Doc, type EdgeKind, type Graph, type Stop, stopName } from "../record";
 
 /** Nodes from which on a graph is shown smaller at first. */
 const MANY = 20;
-
-interface Plan {
-  nodes: number;
-  groups: Groups;
-  scenes: Map<string, Scene>;
-}
-const plans = new WeakMap<Doc, Plan>();
-
-/** What of a record's graphs is the same at each step. */
-function planOf(doc: Doc): Plan {
-  let plan = plans.get(doc);
-  if (!plan) {
-    const union = doc.union();
-    const definition = doc.stops.find((s) => s.graph)?.graph ?? union;
-    plan = { nodes: union.nodes.length, groups: union.nodes.length < FOLDABLE_FROM ? { top: [], all: new Map(), of: new Map() } : groupsOf(definition, union, doc.origins()), scenes: new Map() };
-    plans.set(doc, plan);
-  }
-  return plan;
-}
 
 function graphPane(ctx: Context): Pane {
   const scroll = h("div", { class: "gbox", tabindex: 0, role: "group", "aria-label": "dataflow graph" });
@@ -226,7 +207,7 @@ function graphPane(ctx: Context): Pane {
     update() {
       back();
       const { doc, stop } = ctx;
-      const shown = stop.graph ? stop : [...doc.stops].reverse().find((s) => s.graph);
+      const shown = graphStop(doc, stop);
       if (!shown?.graph) {
         scene = null;
         scroll.replaceChildren(h("p", { class: "note" }, "The record has no graph here."));
@@ -234,21 +215,15 @@ function graphPane(ctx: Context): Pane {
       }
       const plan = planOf(doc);
       const open = unfolded();
-      const key = open ? written(open) : "flat";
-      let now = plan.scenes.get(key);
-      if (!now) {
-        if (plan.scenes.size > 20) plan.scenes.clear();
-        plan.scenes.set(key, (now = open ? foldedScene(doc.union(), plan.groups, open) : flatScene(doc.union(), layoutOf(doc))));
-      }
+      const now = sceneOf(doc, open);
       foldAll.hidden = plan.nodes < FOLDABLE_FROM || plan.groups.all.size < 2;
       foldAll.textContent = someOpen() ? "Fold" : "Unfold";
       foldAll.title = someOpen() ? "fold all groups" : "unfold all groups";
       foldAll.setAttribute("aria-label", foldAll.title);
       const refolded = now !== scene;
       if (drawnStop !== shown || refolded) {
-        const at = doc.stops.indexOf(shown);
         graph = shown.graph;
-        before = [...doc.stops.slice(0, at)].reverse().find((s) => s.graph)?.graph ?? null;
+        before = graphBefore(doc, shown);
         scene = now;
         content = null;
         height = now.height;
