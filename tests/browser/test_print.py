@@ -1,4 +1,4 @@
-"""An exported page on paper: everything of the record in the flow of the page, in light colours, and nothing that scrolls."""
+"""An exported page on paper: the whole record in the flow of the page, in light colours, and nothing that scrolls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from neptune_lab.operators import softmax
 # What a reader of the paper would miss: boxes that cut what is in them.
 CUT = """() => [...document.querySelectorAll(".printed, .printed *")]
   .filter(e => getComputedStyle(e).overflow !== "visible" && e.clientHeight && !e.closest("svg, math, .vh"))
-  .filter(e => e.scrollHeight > e.clientHeight + 1 && e.checkVisibility({visibilityProperty: true})).map(e => e.className)"""
+  .filter(e => e.scrollHeight > e.clientHeight + 1 && e.checkVisibility({visibilityProperty: true}))
+  .map(e => e.className)"""
 GROUND = "() => getComputedStyle(document.querySelector('.nx')).backgroundColor"
 
 

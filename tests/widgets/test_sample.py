@@ -54,7 +54,8 @@ def test_a_page_alone_has_tables_of_a_sample_rather_than_none(monkeypatch: pytes
     monkeypatch.setattr(tags, "too_large", lambda schedule: "")
     kept = json.loads(payload.static(Session(schedule)).text)
     assert set(kept["tags"]["tables"]) >= {"0.definition", "1.naive", "1.repaired"}
-    assert kept["tags"]["tables"]["1.naive"]["note"].endswith(f"The program itself makes {tags.size(schedule):,} stores.")
+    note = kept["tags"]["tables"]["1.naive"]["note"]
+    assert note.endswith(f"The program itself makes {tags.size(schedule):,} stores.")
 
 
 def test_an_operator_that_cannot_be_made_smaller_says_how_large_it_is():
