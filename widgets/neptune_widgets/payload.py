@@ -58,7 +58,7 @@ def static(session: Session, view: View | None = None) -> Payload:
     """For a page on its own: checked, and with the tag tables of all phases where the program is small."""
     made, note = _tags(session, 10 * tags.LARGEST, whole=True)
     if made is not None and not made["tables"]:
-        made, note = None, "No tag tables in this page: its phases are too many. In a notebook, each is made when shown."
+        made, note = None, "No tag tables in this page: its phases are too many. In a notebook, each is made if shown."
     ok, text = checks.check(session.schedule, session.sample)
     return _payload(
         session.trace,
