@@ -38,9 +38,10 @@ $(STAMP): pyproject.toml constraints.txt scripts/jupyterlab.json
 	@VENV="$(VENV)" PYTHON="$(PYTHON)" bash scripts/environment.sh create
 	@$(BIN)/python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || { echo "error: $(VENV) holds `$(BIN)/python --version 2>&1`: neptune_lab needs Python 3.11 to 3.13; give another folder (make VENV=.venv311), or remove $(VENV) yourself" >&2; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip --upgrade
-	$(PIP) install "$(TORCH)"
+	$(PIP) install --no-compile "$(TORCH)"
 	@$(BIN)/python -c 'from importlib.metadata import version; print("torch==" + version("torch"))' > $(VENV)/torch-constraint.txt
-	$(PIP) install --constraint $(VENV)/torch-constraint.txt --constraint constraints.txt --editable ".[widgets,tune,dev,docs]"
+	$(PIP) install --no-compile --constraint $(VENV)/torch-constraint.txt --constraint constraints.txt --editable ".[widgets,tune,dev,docs]"
+	@VENV="$(VENV)" bash scripts/environment.sh bytecode
 	@VENV="$(VENV)" bash scripts/environment.sh settings
 	@touch $(STAMP)
 

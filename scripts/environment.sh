@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The folder $VENV, for `make setup` and `make distclean`:
 #   environment.sh create    makes a virtual environment there, or leaves the one that is there as it is
+#   environment.sh bytecode  compiles the packages there, and ours, on all cores
 #   environment.sh settings  puts JupyterLab's settings there, unless it has some of the user's
 #   environment.sh remove    removes it
 # Only a folder with MARKER in it is ever removed: `create` writes it into folders that it made itself, and into no other.
@@ -39,6 +40,16 @@ create() {
   }
 }
 
+# pip would compile on one core, with what hardly any program imports; Python compiles that when it is imported.
+bytecode() {
+  "$folder/bin/python" -c '
+import compileall, re, sysconfig
+rarely = re.compile("/(transformers/models|sympy/physics|plotly/(graph_objs|validators)|torch/(testing|onnx|ao)|sqlalchemy|pip|setuptools|tests?)/")
+for packages in (sysconfig.get_path("purelib"), "neptune_lab", "widgets/neptune_widgets"):
+    compileall.compile_dir(packages, quiet=2, rx=rarely, workers=0)
+'
+}
+
 settings() {
   local target="$folder/share/jupyter/lab/settings/overrides.json"
   if [[ -e "$target" ]] && ! ours; then return; fi
@@ -48,11 +59,12 @@ settings() {
 
 case "${1:-}" in
   create) create ;;
+  bytecode) bytecode ;;
   settings) settings ;;
   remove)
     if [[ ! -e "$folder" && ! -L "$folder" ]]; then exit 0; fi
     ours || fail "VENV=$VENV was not made by \`make setup\`: it was not removed; remove it yourself if you want it gone"
     remove
     ;;
-  *) fail "expected \"create\", \"settings\" or \"remove\"" ;;
+  *) fail "expected \"create\", \"bytecode\", \"settings\" or \"remove\"" ;;
 esac

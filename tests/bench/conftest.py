@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from neptune_lab.bench.measured import (
@@ -56,3 +58,9 @@ def made_up() -> BenchmarkResults:
     rates = {"copy_gbps": 4000.0, "matmul_tflops": 600.0, "empty_us": 2.0}
     device = {"name": "made-up GPU", "gpu": True}
     return BenchmarkResults(device, {"torch": "0"}, rates, "2000-01-01T00:00:00+00:00", 1.0, "made up", setups, tuning)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _objects_of_other_tests_are_not_searched():
+    """The benchmark collects garbage before each setup, which would go over all that earlier tests have left."""
+    gc.freeze()

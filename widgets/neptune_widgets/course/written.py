@@ -145,9 +145,10 @@ def _untraced() -> Iterator[None]:
 def peak_of(call: Callable[[], Any]) -> int:
     """Bytes that are allocated at once during a call, at most, beyond those allocated before."""
     running = tracemalloc.is_tracing()
-    gc.collect()
-    if not running:
-        tracemalloc.start()
+    if running:
+        gc.collect()  # garbage that is freed during the call would hide what the call allocates
+    else:
+        tracemalloc.start()  # knows nothing of what was allocated before
     try:
         with _untraced():
             tracemalloc.reset_peak()
