@@ -10,12 +10,14 @@ from typing import Any
 from neptune_lab.errors import ScheduleError
 from neptune_lab.htile.sizes import Sample
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Program
+from neptune_lab.loop_ir.nodes import Block, Program, Var
 from neptune_lab.loop_schedule.plan import NestPlan, plan
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates import SplitKConfig, TileConfig, choose_template
+from neptune_lab.loop_schedule.templates.elementwise import is_of_maps, schedule_maps
 from neptune_lab.loop_schedule.templates.nest_config import nest_configs
 from neptune_lab.loop_schedule.templates.nest_shape import NestConfig, columns_of
+from neptune_lab.loop_schedule.templates.one_stage import tile_axes
 from neptune_lab.loop_schedule.templates.splits import splits_of
 from neptune_lab.operators import Operator
 from neptune_lab.pipeline.fallback import parts_of, schedule_parts
@@ -23,6 +25,10 @@ from neptune_lab.pipeline.schedules import candidates
 
 # Columns of a tile of rows that one tile could hold at the hint.
 _ROLLED = 1024
+# How a definition without reductions is scheduled, which no template takes; and the most elements along each axis of
+# its tiles, by how many axes of theirs have a size with a name or are longer.
+MAPS = "maps"
+_SIDES = {0: 1024, 1: 1024, 2: 64}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +36,7 @@ class SizeChoice:
     """How an operator is scheduled at every sample.
 
     Args:
-        template, config: with all sizes written out, as for `compile`.
+        template, config: with all sizes written out, as for `compile`; `MAPS`: the operator has no reduction.
         nests: the tiles of each nest.
         parts: of an operator with parts: the choice of each; `nests` are those of all.
     """
@@ -43,7 +49,7 @@ class SizeChoice:
     @property
     def rolls(self) -> bool:
         """Whether no reduction is split."""
-        return all(part.template == "rolling_update" for part in self.parts or (self,))
+        return all(part.template in ("rolling_update", MAPS) for part in self.parts or (self,))
 
     def schedules(self, op: Operator) -> Iterator[Schedule]:
         """The schedules of the operator at one sample, the best first.
@@ -51,6 +57,9 @@ class SizeChoice:
         Raises:
             ScheduleError, RepairError: as `candidates`; ScheduleError also if the operator has other parts here.
         """
+        if self.template == MAPS:
+            yield schedule_maps(Schedule(op), self.nests[0].block_q)
+            return
         if not self.parts:
             yield from candidates(op, self.template, self.config)
             return
@@ -70,6 +79,8 @@ def roles_of(
     """The role of each size in `compile_for_sizes`, from the extents of rows and columns at the hint and beside it."""
 
     def extents(sample: Sample) -> tuple[list[int], list[int]]:
+        if is_of_maps(make(sample).program):
+            return _map_extents(make(sample).program), []
         base = next(candidates(make(sample), template, config)).base
         nests = plan(base)
         return [_row_extent(base, nest) for nest in nests], [columns_of(base, nest) for nest in nests]
@@ -80,6 +91,18 @@ def roles_of(
         rows, columns = (a != b for a, b in zip(own, extents({**hint, name: 2 * value}), strict=True))
         roles[name] = "both" if rows and columns else "rows" if rows else "columns" if columns else ""
     return roles
+
+
+def _map_extents(program: Program) -> list[int]:
+    """Of a definition without reductions, the extents that tiles cut."""
+    return [extent for block in tree.blocks(program) for extent in _tile_extents(block)]
+
+
+def _tile_extents(block: Block) -> list[int]:
+    """The extents of the axes of a tile of a block that folds over none."""
+    extents = {it.name: it.extent for it in block.iters}
+    own = replace(block, iters=tuple(replace(it, binding=Var(it.name)) for it in block.iters))
+    return [extents[name] for name in tile_axes(own, extents)]
 
 
 def _row_extent(base: Program, nest: NestPlan) -> int:
@@ -98,6 +121,9 @@ def choice_of(
 ) -> SizeChoice:
     """The template and the config that `compile` chooses for an operator, with all sizes written out."""
     op = make(hint)
+    if template is None and config is None and is_of_maps(op.program):
+        side = _SIDES[max(len(_tile_extents(block)) for block in tree.blocks(op.program))]
+        return SizeChoice(MAPS, TileConfig(), (NestConfig(block_q=side, block_kv=side),))
     if op.parts:
         own = [partial(_part_at, make, n) for n in range(len(op.parts))]
         parts = tuple(choice_of(part, hint, roles, template, config) for part in own)

@@ -355,7 +355,9 @@ def _attend_with_options(
     of_eight = NONE if formats is None else quantized(q, k, v, *formats)
     extras = extras_of(return_lse, return_aux, kernel_options, dynamic)._replace(formats=of_eight.formats)
     if ("v_transposed", True) in extras.formats:
-        v = v.transpose(2, 3).contiguous()
+        from neptune_lab.runtime.keys_last import keys_last
+
+        v = keys_last(v)
     if block_mask is not None:
         refuse_beside_block_mask(mask_mod, packed=places is not None)
         device_of(q, k, v)

@@ -11,6 +11,7 @@ from by_turns import in_turn, some_seeds
 
 import neptune_lab as nl
 from neptune_lab.errors import LaunchError
+from neptune_lab.runtime.keys_last import copied, keys_last
 
 E4, E5, INT8 = torch.float8_e4m3fn, torch.float8_e5m2, torch.int8
 HALF, BF16, FULL = torch.float16, torch.bfloat16, torch.float32
@@ -267,3 +268,17 @@ def test_a_cache_seen_through_views(weights: Any):
     q, k, v = tensors[0].transpose(1, 2), tensors[1].transpose(1, 2)[:, :, :40], tensors[2].transpose(1, 2)[:, :, :40]
     out = checked((q, k, v), scales, causal, OF_EIGHTS if weights else TOLERANCE, weights_dtype=weights)
     assert out.stride() == q.stride()
+
+
+@pytest.mark.parametrize("order", ["rows", "heads inside", "every other column"])
+def test_values_are_copied_with_their_keys_last(order: str):
+    batch, heads, length, columns = 2, 3, 130, 66
+    bits = {
+        "rows": torch.randint(-128, 127, (batch, heads, length, columns), dtype=torch.int8),
+        "heads inside": torch.randint(-128, 127, (batch, length, heads, columns), dtype=torch.int8).transpose(1, 2),
+        "every other column": torch.randint(-128, 127, (batch, heads, length, 2 * columns), dtype=torch.int8)[..., ::2],
+    }[order].to(DEVICE)
+    made = copied(bits.view(E4))
+    assert made.is_contiguous()
+    assert torch.equal(made.view(torch.int8), bits.transpose(2, 3))
+    assert keys_last(made.transpose(2, 3)).data_ptr() == made.data_ptr()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -66,6 +67,21 @@ def test_all_sizes_from_the_first_call():
     kernel = nl.compile(op)
     for rows, columns in ((8, 64), (3, 100), (1, 1), (70, 33)):
         compared(kernel, norm, (rows, columns), (columns,))
+    assert counts(kernel) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: x * x[:1] + x[:, :1], lambda x: (x.t() + 1, x * 2)], ids=["one order", "two orders"]
+)
+def test_a_function_without_reductions_has_one_kernel_for_all_sizes(function: Callable[..., Any]):
+    op = nl.from_torch(function, torch.zeros(8, 64), dynamic=True)
+    kernel = nl.compile(op)
+    assert all(size in str(kernel.spec.inputs[0]) for size in ("n0", "n1"))
+    for shape in ((8, 64), (1, 1), (130, 3), (3, 130), (65, 129)):
+        x = torch.randn(shape, device=DEVICE)
+        made, wanted = kernel(x), function(x)
+        for one, other in zip(*((a if isinstance(a, tuple) else (a,)) for a in (made, wanted)), strict=True):
+            torch.testing.assert_close(one, other)
     assert counts(kernel) == (0, 0)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import readers_of
-from neptune_lab.loop_ir.nodes import Block, Load, walk
+from neptune_lab.loop_ir.nodes import Block, Load, Program, walk
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates.one_stage import schedule_stage
 
@@ -16,7 +16,7 @@ LONGEST_TERM = 400
 ELEMENTS = 2048
 
 
-def schedule_maps(sch: Schedule) -> Schedule:
+def schedule_maps(sch: Schedule, side: int | None = None) -> Schedule:
     """Schedules maps, such as the gradient of a log-sum-exp.
 
     A map that is no result is inlined into its readers, unless their terms get longer than `LONGEST_TERM`; every block
@@ -24,6 +24,7 @@ def schedule_maps(sch: Schedule) -> Schedule:
 
     Args:
         sch: the schedule of a definition without reductions, without steps.
+        side: the most elements along each axis of a tile; None: by how many there are along the other.
 
     Returns:
         `sch`.
@@ -38,8 +39,13 @@ def schedule_maps(sch: Schedule) -> Schedule:
         if all(_length_with(own, reader) <= LONGEST_TERM for reader in readers_of(sch.program, own.writes)):
             sch.inline(block.name)
     for block in tree.blocks(sch.program):
-        schedule_stage(sch, block.name, ELEMENTS)
+        schedule_stage(sch, block.name, ELEMENTS, side)
     return sch
+
+
+def is_of_maps(program: Program) -> bool:
+    """Whether a definition has no reduction."""
+    return not any(block.is_reduction for block in tree.blocks(program))
 
 
 def _length_with(block: Block, reader: Block) -> int:
@@ -49,4 +55,4 @@ def _length_with(block: Block, reader: Block) -> int:
     return len(nodes) + reads * len(list(walk(block.body.value)))
 
 
-__all__ = ["LONGEST_TERM", "schedule_maps"]
+__all__ = ["LONGEST_TERM", "is_of_maps", "schedule_maps"]
