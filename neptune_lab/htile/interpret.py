@@ -138,7 +138,10 @@ class _Machine:
         if loop.within is not None:
             first, last = (int(self.eval(bound)) for bound in loop.within)
             start, stop = max(start, first), min(stop, last)
-        yield from range(start, stop)
+        left_out = range(0)
+        if loop.without is not None:
+            left_out = range(*(int(self.eval(bound)) for bound in loop.without))
+        yield from (value for value in range(start, stop) if value not in left_out)
 
     def store(self, store: ir.Store) -> None:
         target = self.program.tensor(store.target.tensor)

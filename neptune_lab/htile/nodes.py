@@ -248,9 +248,11 @@ class For(Hashed):
 
     `part` says which part of a partitioned loop this is; a part is not partitioned again.  `within`, if there is one,
     are two int32 elements, on chip or in global memory, where an earlier kernel stored them: iterations before the
-    first, and from the second on, are left out.  `listed`, if there is one, are two elements in global memory too: an
-    entry of a list, whose last index is `place_in_list(var)`, and the number of entries.  The variable then takes the
-    values of the entries, in their order; each is one that it takes without a list.  A loop has one of the two at most.
+    first, and from the second on, are left out.  `without`, if there is one, are two more: of those left by `within`,
+    iterations from the first to before the second are left out too.  `listed`, if there is one, are two elements in
+    global memory too: an entry of a list, whose last index is `place_in_list(var)`, and the number of entries.  The
+    variable then takes the values of the entries, in their order; each is one that it takes without a list.  A loop has
+    bounds or a list at most.
     """
 
     node_id: str
@@ -261,6 +263,7 @@ class For(Hashed):
     origin: str
     part: Part = ""
     within: tuple[Access, Access] | None = None
+    without: tuple[Access, Access] | None = None
     listed: tuple[Access, Access] | None = None
 
 

@@ -172,13 +172,14 @@ class _Program:
             bounds.append(self._expressions.scalar(reader.expression()))
         reader.expect(")")
         within = self._elements(reader) if reader.accept("within") else None
+        without = self._elements(reader) if reader.accept("without") else None
         listed = self._elements(reader) if reader.accept("listed") else None
         reader.expect(":")
         label = reader.label()
         part = _PARTS.get(reader.comment(), "")
         reader.end()
         start, stop = (Int(0), *bounds) if len(bounds) == 1 else bounds
-        loop = For("", var, start, stop, (), "", part, within, listed)
+        loop = For("", var, start, stop, (), "", part, within, without, listed)
         return _Parsed(loop, label, first.line, self._body(indent, loops + 1))
 
     def _elements(self, reader: Reader) -> tuple[Access, Access]:

@@ -129,7 +129,7 @@ def _body(body: tuple[ir.Stmt, ...], indent: str, known: Callable[[ir.Store], De
 
 def bounded_by(loop: ir.For) -> str:
     """The elements that bound a loop or list the values of its variable, as text behind its range."""
-    words = (("within", loop.within), ("listed", loop.listed))
+    words = (("within", loop.within), ("without", loop.without), ("listed", loop.listed))
     return "".join(f" {word} {', '.join(map(flat_access, two))}" for word, two in words if two is not None)
 
 

@@ -54,10 +54,10 @@ def substitute(body: tuple[ir.Stmt, ...], var: str, value: ir.IndexExpr) -> tupl
             out.append(replace(rewrite_store(stmt, visit), target=_placed(stmt.target)))
         else:
             inner = substitute(stmt.body, var, value)
-            within, listed = (
-                None if two is None else (_placed(two[0]), _placed(two[1])) for two in (stmt.within, stmt.listed)
-            )
-            out.append(
-                replace(stmt, start=at(stmt.start), stop=at(stmt.stop), body=inner, within=within, listed=listed)
-            )
+            elements = {
+                name: (_placed(two[0]), _placed(two[1]))
+                for name, two in (("within", stmt.within), ("without", stmt.without), ("listed", stmt.listed))
+                if two is not None
+            }
+            out.append(replace(stmt, start=at(stmt.start), stop=at(stmt.stop), body=inner, **elements))
     return tuple(out)

@@ -256,8 +256,10 @@ class _Kernel:
         around = dict(env)
         if loop.var in around:
             raise TileError(f"loop variable {loop.var} is bound already; expected a new name")
-        for bound in loop.within or ():
+        for bound in (*(loop.within or ()), *(loop.without or ())):
             self._bound(bound, around)
+        if loop.without is not None and loop.within is None:
+            raise TileError(f"loop {loop.var} leaves iterations out of no bounds; expected `within` before `without`")
         if loop.listed is not None:
             self._list(loop, loop.listed, around)
         inner = (*env, (loop.var, loop_interval(loop, around)))

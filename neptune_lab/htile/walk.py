@@ -138,6 +138,7 @@ def loop_bounds(body: Iterable[ir.Stmt]) -> Iterator[ir.Access]:
     for stmt in body:
         if isinstance(stmt, ir.For):
             yield from stmt.within or ()
+            yield from stmt.without or ()
             yield from stmt.listed or ()
             yield from loop_bounds(stmt.body)
 

@@ -61,8 +61,13 @@ class Around:
     fixed: Collection[str]
 
 
-def limit_of(conjunct: ir.TileExpr, around: Around) -> Limit | None:
+def limit_of(conjunct: ir.TileExpr, around: Around, *, by_data: bool = True) -> Limit | None:
     """A conjunct of a mask as a limit of columns by values of inputs; None if it is none.
+
+    Args:
+        conjunct: of a mask.
+        around: what is known of its place.
+        by_data: False: also by positions and numbers alone, whose tiles are known without a look at values.
 
     Formal statement: `iota op value` is the conjunct itself.  In others the columns are a term of a sum: with all terms
     within `SMALL` of 0 and at most `MOST_TERMS` of them, no partial sum wraps, so terms may change sides.
@@ -81,8 +86,8 @@ def limit_of(conjunct: ir.TileExpr, around: Around) -> Limit | None:
         return None
     sign, own = moving[0]
     rest = [(s, term) for s, term in every if term is not own]
-    if not all(_is_of_rows(term, column, around) for _, term in rest) or not any(
-        isinstance(e, ir.Access | ir.Gather) for _, term in rest for e in subexpressions(term)
+    if not all(_is_of_rows(term, column, around) for _, term in rest) or (
+        by_data and not any(map(reads_inputs, (term for _, term in rest)))
     ):
         return None
     # sign * column + rest op 0, so that column op' -sign * rest.
@@ -98,6 +103,11 @@ def limit_of(conjunct: ir.TileExpr, around: Around) -> Limit | None:
     for s, term in rest:
         value = ir.Elementwise("add" if s * sign < 0 else "sub", (value, term), dtype)
     return Limit(op, slice_, value, tuple(term for _, term in rest if not _is_small(term, around)))
+
+
+def reads_inputs(expr: ir.TileExpr) -> bool:
+    """Whether an expression has elements of tensors."""
+    return any(isinstance(e, ir.Access | ir.Gather) for e in subexpressions(expr))
 
 
 def _terms(expr: ir.TileExpr, sign: int, var: str, dtype: str) -> Iterator[tuple[int, ir.TileExpr]]:
@@ -192,10 +202,17 @@ def tiles_of(columns: ir.Slice, var: str, count: int) -> Tiles | None:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The tiles from `first` to before `last`, int32 numbers; None: no limit on this side."""
+    """The tiles from `first` to before `last`, int32 numbers; None: no limit on this side.
+
+    Args:
+        first, last: the ends.
+        left_out: two numbers as well: the tiles between these ends from the first of them to before the second are not
+            among those that are left.
+    """
 
     first: ir.TileExpr | None
     last: ir.TileExpr | None
+    left_out: tuple[ir.TileExpr, ir.TileExpr] | None = None
 
 
 def ends_of(limit: Limit, tiles: Tiles, program: ir.Program) -> Ends:
@@ -259,4 +276,4 @@ def _scalar(form: Affine, dtype: str) -> ir.TileExpr:
     return ir.Scalar(index) if dtype == "int32" else ir.Cast(ir.Scalar(index), dtype)
 
 
-__all__ = ["Around", "Ends", "Limit", "Tiles", "ends_of", "limit_of", "tiles_of"]
+__all__ = ["Around", "Ends", "Limit", "Tiles", "ends_of", "limit_of", "reads_inputs", "tiles_of"]

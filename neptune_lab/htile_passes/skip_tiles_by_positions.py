@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.affine import affine
@@ -11,10 +12,22 @@ from neptune_lab.htile.bounds import Env, grid_env, loop_interval
 from neptune_lab.htile.walk import accesses, conjuncts, stores, subexpressions, written_tensors
 from neptune_lab.htile_passes.hoist_invariant_loads import hoisted
 from neptune_lab.htile_passes.input_comparisons import WORDS, conditions, trips
+from neptune_lab.htile_passes.joined_limits import Alternatives, alternatives_of, disjuncts, ends_of_alternatives
 from neptune_lab.htile_passes.partition_masked_loops import is_few_rows
+from neptune_lab.htile_passes.partition_masked_loops.formula import formula_of
 from neptune_lab.htile_passes.partition_masked_loops.noop_iterations import NoOpProof, NoOpProver, text
+from neptune_lab.htile_passes.partition_masked_loops.ranges import Span, somewhere
 from neptune_lab.htile_passes.position_flags import is_few_flags
-from neptune_lab.htile_passes.position_limits import Around, Ends, Limit, Tiles, ends_of, limit_of, tiles_of
+from neptune_lab.htile_passes.position_limits import (
+    Around,
+    Ends,
+    Limit,
+    Tiles,
+    ends_of,
+    limit_of,
+    reads_inputs,
+    tiles_of,
+)
 from neptune_lab.htile_passes.rewrite import Rewrite, fresh_name, tile_pass
 from neptune_lab.target import STAGES_OF_ONCE
 
@@ -36,9 +49,13 @@ def skip_tiles_by_positions(program: ir.Program) -> Rewrite:
     A program of one tile, without a loop, gets one that runs once or not; what it stores if it does not run are the
     constants that it is proven to store.
 
-    Formal statement: see `position_limits.ends_of`.  An iteration outside is proven to change nothing that is read
-    afterwards, as for tiles that positions hide (`partition_masked_loops`).  It may be that no tile is visited: a split
-    then stores the identity of its reductions.
+    Of limits that `or` joins, such as `kv > q + off[b] - 64 or kv < 4`, the tiles of each are left, and those between
+    them are left out (`without`); in decoding also if all of them are numbers and positions, as the parts into which
+    `partition_masked_loops` divides a loop are one part there.
+
+    Formal statement: see `position_limits.ends_of` and `joined_limits.ends_of_alternatives`.  An iteration outside is
+    proven to change nothing that is read afterwards, as for tiles that positions hide (`partition_masked_loops`).  It
+    may be that no tile is visited: a split then stores the identity of its reductions.
     """
     return Skipper(program).rewrite()
 
@@ -69,9 +86,11 @@ def are_limits_of_few_rows(
         return False
     around = around_of(program, kernel, loop, env)
     return all(
-        limit_of(part, around) is not None or is_few_flags(part, around, trips(loop, env))
+        limit_of(part, around) is not None
+        or alternatives_of(part, around, whole=True) is not None
+        or is_few_flags(part, around, trips(loop, env))
         for part in conjuncts(condition)
-        if any(isinstance(e, ir.Access | ir.Gather) for e in subexpressions(part))
+        if reads_inputs(part)
     )
 
 
@@ -107,10 +126,9 @@ class Skipper:
         """The loop, after what it is bounded by."""
         found = list(self.hiding(kernel, loop, env, prover))
         if found:
-            made, within = self.bounds(loop, [ends for one in found for ends in one.ends], trips(loop, env))
+            made, loop = self.bounded(loop, [ends for one in found for ends in one.ends], trips(loop, env))
             yield from (store for one in found for store in one.before)
             yield from made
-            loop = replace(loop, within=within)
             self.notes += _explained(kernel.name, f"{loop.var} visits only the tiles", found)
         yield loop
 
@@ -120,16 +138,31 @@ class Skipper:
             return
         around, count = around_of(self.program, kernel, loop, env), trips(loop, env)
         for condition in dict.fromkeys(conditions(loop)):
-            if found := tuple(self.ends(condition, around, count)):
+            limits = self.limits(condition, kernel, loop, around)
+            if found := tuple(self.ends(limits, around, count)):
                 proof = prover(loop, lambda mask, false=condition: mask == false)
                 if proof.proven:
                     yield Hiding(tuple(ends for ends, _ in found), " and ".join(words for _, words in found), proof)
 
-    def ends(self, condition: ir.TileExpr, around: Around, count: int) -> Iterator[tuple[Ends, str]]:
-        """The ends of the tiles in which a condition may hold, of `count`, each with what limits them."""
-        for limit in _limits(condition, around):
-            if (tiles := tiles_of(limit.columns, around.var, count)) is not None:
-                yield ends_of(limit, tiles, self.program), _words(limit)
+    def limits(self, condition: ir.TileExpr, kernel: ir.Kernel, loop: ir.For, around: Around) -> tuple[_Limiting, ...]:
+        """What limits the columns for which a condition of a loop may hold."""
+        found: list[_Limiting] = []
+        for part in conjuncts(condition):
+            if (limit := limit_of(part, around)) is not None:
+                found.append(limit)
+            elif (joined := alternatives_of(part, around)) is not None and (
+                reads_inputs(part)
+                or (is_few_rows(loop, around.env, kernel, self.program) and not _hides_nothing(part, loop, around.env))
+            ):
+                found.append(joined)
+        return tuple(found)
+
+    def ends(self, limits: tuple[_Limiting, ...], around: Around, count: int) -> Iterator[tuple[Ends, str]]:
+        """The ends of the tiles that limits leave, of `count`, each with what limits them."""
+        for limit in limits:
+            ends = _ends_of(limit, lambda columns: tiles_of(columns, around.var, count), self.program)
+            if ends is not None:
+                yield ends, _words(limit)
 
     def one_tile(self, kernel: ir.Kernel, env: Env, prover: NoOpProver) -> ir.Kernel:
         """A kernel without loops, in which each program has one of several tiles of columns."""
@@ -138,7 +171,8 @@ class Skipper:
             steps = _steps_of_products(kernel, axis.var)
             around = Around(self.program, env, axis.var, _inputs(self.program, kernel))
             for condition in dict.fromkeys(conditions(plain)):
-                limits = tuple(x for x in _limits(condition, around) if _step(x.columns, axis.var) in steps)
+                every = self.limits(condition, kernel, plain, around)
+                limits = tuple(x for x in every if all(_step(c, axis.var) in steps for c in _columns(x)))
                 found = prover.constants(lambda mask, false=condition: mask == false) if limits else None
                 if found is not None and axis.extent > 1:
                     why = Hiding((), " and ".join(map(_words, limits)), found[1])
@@ -148,7 +182,7 @@ class Skipper:
         return kernel
 
     def once(
-        self, kernel: ir.Kernel, plain: ir.For, limits: tuple[Limit, ...], constants: Mapping[str, ir.Literal]
+        self, kernel: ir.Kernel, plain: ir.For, limits: tuple[_Limiting, ...], constants: Mapping[str, ir.Literal]
     ) -> ir.Kernel:
         """The kernel with a loop that runs once or not."""
         body: list[ir.Stmt] = []
@@ -166,28 +200,36 @@ class Skipper:
             after.append(replace(store, node_id=f"{store.node_id}/kept", value=target))
         taken = {axis.var for axis in kernel.grid}
         loop = replace(plain, var=fresh_name("tile", taken, "_"), body=tuple(body), part="visited")
-        own = (Tiles(limit.columns.start, limit.columns.extent, 1) for limit in limits)
-        ends = [ends_of(limit, tiles, self.program) for limit, tiles in zip(limits, own, strict=True)]
-        made, within = self.bounds(loop, ends, 1)
+        found = (_ends_of(limit, lambda own: Tiles(own.start, own.extent, 1), self.program) for limit in limits)
+        made, loop = self.bounded(loop, [ends for ends in found if ends is not None], 1)
         stages = STAGES_OF_ONCE if kernel.num_stages is None else kernel.num_stages
-        whole = (*before, *made, replace(loop, within=within), *after)
+        whole = (*before, *made, loop, *after)
         return replace(kernel, body=whole, num_stages=stages)
 
-    def bounds(
-        self, loop: ir.For, ends: Iterable[Ends], count: int
-    ) -> tuple[list[ir.Store], tuple[ir.Access, ir.Access]]:
-        """The statements that find the first and the last tile, and what they are stored to."""
+    def bounded(self, loop: ir.For, ends: Iterable[Ends], count: int) -> tuple[list[ir.Store], ir.For]:
+        """The statements that find the first and the last tile, and the loop with these bounds."""
         own = tuple(dict.fromkeys(ends))
         firsts = [one.first for one in own if one.first is not None]
         lasts = [one.last for one in own if one.last is not None]
         made: list[ir.Store] = []
+
+        def bound(name: str, value: ir.TileExpr) -> ir.Access:
+            tile = self.tile(f"{loop.var}_{name}", ir.Tensor("", (), "int32", "chip"))
+            made.append(ir.Store(f"{loop.node_id}/{name}", ir.Access(tile, ()), value, loop.origin))
+            return made[-1].target
+
+        two: list[ir.Access] = []
         for name, op, values, otherwise in (("first", "max", firsts, 0), ("last", "min", lasts, count)):
             value: ir.TileExpr = values[0] if values else ir.Literal(otherwise, "int32")
             for other in values[1:]:
                 value = ir.Elementwise(op, (value, other), "int32")
-            tile = self.tile(f"{loop.var}_{name}", ir.Tensor("", (), "int32", "chip"))
-            made.append(ir.Store(f"{loop.node_id}/{name}", ir.Access(tile, ()), value, loop.origin))
-        return made, (made[0].target, made[1].target)
+            two.append(bound(name, value))
+        loop = replace(loop, within=(two[0], two[1]))
+        for one in own:
+            if one.left_out is not None:  # (the tiles between the alternatives of another condition are visited)
+                begin, end = one.left_out
+                return made, replace(loop, without=(bound("gap_first", begin), bound("gap_last", end)))
+        return made, loop
 
     def tile(self, wanted: str, like: ir.Tensor) -> str:
         name = fresh_name(wanted, self.taken)
@@ -196,8 +238,25 @@ class Skipper:
         return name
 
 
-def _limits(condition: ir.TileExpr, around: Around) -> tuple[Limit, ...]:
-    return tuple(limit for part in conjuncts(condition) if (limit := limit_of(part, around)) is not None)
+# What limits the columns of a loop: one limit, or several that `or` joins.
+_Limiting: TypeAlias = Limit | Alternatives
+
+
+def _columns(limit: _Limiting) -> list[ir.Slice]:
+    return [limit.columns] if isinstance(limit, Limit) else [one.columns for several in limit for one in several]
+
+
+def _ends_of(limit: _Limiting, tiles: Callable[[ir.Slice], Tiles | None], program: ir.Program) -> Ends | None:
+    if not isinstance(limit, Limit):
+        return ends_of_alternatives(limit, tiles, program)
+    own = tiles(limit.columns)
+    return None if own is None else ends_of(limit, own, program)
+
+
+def _hides_nothing(condition: ir.TileExpr, loop: ir.For, env: Env) -> bool:
+    """Whether an alternative of a condition of positions is proven to reach into all iterations of a loop."""
+    span = Span.of(loop, env)
+    return any(span.covers(somewhere(formula_of(one), span), span.all) for one in disjuncts(condition))
 
 
 def is_bounded(loop: ir.For) -> bool:
@@ -232,8 +291,10 @@ def _step(columns: ir.Slice, var: str) -> int:
     return affine(columns.start).coefficient(ir.Name(var))
 
 
-def _words(limit: Limit) -> str:
-    return f"a position may be {WORDS[limit.op]} {text(limit.value)} of a row"
+def _words(limit: _Limiting) -> str:
+    if isinstance(limit, Limit):
+        return f"a position may be {WORDS[limit.op]} {text(limit.value)} of a row"
+    return " or ".join(" and ".join(map(_words, one)) for one in limit)
 
 
 def _explained(kernel: str, what: str, found: Iterable[Hiding]) -> Iterator[str]:

@@ -204,14 +204,19 @@ def _loop(ctx: Context, loop: For) -> None:
     place = name
     condition = is_exception(loop, ctx.program)  # (LLVM would compute a loop of one without a branch, and then select)
     if condition:
-        head = [f"if ({first} <= 0) & ({last} > 0):{part}"]
+        head = [f"if ({first} <= 0) & ({last} > 0){_unless_left_out(ctx, loop)}:{part}"]
+    elif loop.without is not None:
+        place = ctx.name_for(("loop", f"{loop.var}_place"), f"{loop.var}_place", scope)
+        at, count = _left_out(ctx, loop, loop.without, start, stop)
+        head = [f"for {place} in {_range(ctx, loop, start, f'{stop} - {count}')}:{part}"]
+        head.append(f"    {name} = {place} + tl.where({place} >= {at}, {count}, 0)")
     elif loop.listed is None:
         head = [f"for {name} in {_range(ctx, loop, start, stop)}:{part}"]
     else:
         place, entry = entry_of_list(ctx, loop.var, loop.listed[0], scope)
         count = load_once(ctx, loop.listed[1], ())
         head = [f"for {place} in {_range(ctx, loop, '0', count)}:{part}", f"    {name} = {entry}"]
-    counted, least = (name, ctx.interval(loop.start).lo) if loop.listed is None else (place, 0)
+    counted, least = (place, 0 if loop.listed else ctx.interval(loop.start).lo)
     scope.header = Draft(head, loop.origin)
     scope.header.used_by(loop.node_id)
     with ctx.inside(scope):
@@ -236,6 +241,28 @@ def _load_rows(ctx: Context, loop: For, condition: str) -> None:
             ctx.node, ctx.origin = stmt.node_id, stmt.origin
             ctx.line(seq(f"{ctx.tiles[name]} = ", load(ctx, stmt.value, (0, 1), extra)))
             ctx.defined[name] = ctx.padding.shape(shape_of_access(stmt.target))
+
+
+def _left_out(ctx: Context, loop: For, without: tuple[Access, Access], start: str, stop: str) -> tuple[str, str]:
+    """Where the iterations that a loop leaves out begin, between `start` and `stop`, and how many they are.
+
+    Formal statement: with a <= b, those of [a, b) that are not in [f, l) are x for x in [a, g) and x + n for x in
+    [g, b - n), where g = min(max(f, a), b) and n = max(min(l, b) - g, 0); with b < a there are none.
+    """
+    ctx.node, ctx.origin = loop.node_id, loop.origin
+    first, last = (_bound(ctx, bound) for bound in without)
+    at, count = (ctx.name_for((word, loop.var), f"{loop.var}_{word}", ctx.scope) for word in ("gap", "left_out"))
+    ctx.line(f"{at} = tl.minimum(tl.maximum({first}, {start}), {stop})")
+    ctx.line(f"{count} = tl.maximum(tl.minimum({last}, {stop}) - {at}, 0)")
+    return at, count
+
+
+def _unless_left_out(ctx: Context, loop: For) -> str:
+    """What is asked of a loop of one iteration besides, if it may be left out."""
+    if loop.without is None:
+        return ""
+    first, last = (_bound(ctx, bound) for bound in loop.without)
+    return f" & (({first} > 0) | ({last} <= 0))"
 
 
 def _bound(ctx: Context, bound: Access) -> str:

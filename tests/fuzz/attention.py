@@ -29,6 +29,12 @@ _MASKS = [
 # Flags of keys, as a static cache has them.
 _FLAGS = ["shown[b, kv]", "shown[b, kv] & (kv != {a})"]
 
+# Limits that `or` joins.
+_JOINED = [
+    "(kv < 3) | (q + {kv} - kv < {a})", "(kv <= q + ends[b]) & ((kv > q + ends[b] - {a}) | (kv < {off}))",
+    "(kv < ends[b]) | (kv >= {a})", "(kv < ends[b] - {a}) | (kv == q + ends[b]) | (kv < {off})",
+]  # fmt: skip
+
 # A loop that runs once, and a load in a loop whose condition always holds.
 _ASKED = re.compile(r"for once in range|& \(\w+ >= \d+\)")
 
@@ -74,8 +80,10 @@ def draw_few_rows(rng: random.Random) -> dict[str, Any]:
     template = rng.choice(["rolling_update", "split_k_update"])
     if template == "split_k_update":
         options["splits"] = rng.choice([1, 2, 3, 5])
-    if rng.random() < 0.2:
-        case |= {"mask": rng.choice(_FLAGS).format(a=rng.randint(0, 16))}
+    of_tiles = rng.random()
+    if of_tiles < 0.4:
+        fill = {"a": rng.randint(0, 16), "off": rng.randint(0, 3), "kv": case["sizes"]["kv_len"]}
+        case |= {"mask": rng.choice(_FLAGS if of_tiles < 0.2 else _JOINED).format(**fill)}
     return {**case, "template": template, "options": options, "target": "h200"}
 
 

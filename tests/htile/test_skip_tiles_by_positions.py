@@ -33,6 +33,13 @@ MASKS: dict[str, Mod] = {
     "from the end": lambda off, pos: lambda b, h, q, kv: -kv - 4 <= off[b] - pos[q],
     "until": lambda off, pos: lambda b, h, q, kv: off[b] - kv >= 0,
     "length and causal": lambda off, pos: lambda b, h, q, kv: (kv < off[b]) & (kv <= q + 30),
+    "window or sink": lambda off, pos: lambda b, h, q, kv: (kv <= q + off[b]) & ((kv > q + off[b] - 9) | (kv < 4)),
+    "prefix or window": lambda off, pos: (
+        lambda b, h, q, kv: (kv < off[b]) | ((kv <= pos[q]) & (kv + 9 > pos[q])) | (kv <= 2)
+    ),
+    "lengths": lambda off, pos: lambda b, h, q, kv: (kv < off[b]) | (kv <= pos[q]),
+    "from one of two": lambda off, pos: lambda b, h, q, kv: (kv >= off[b]) | ((kv > pos[q]) & (kv < 40)),
+    "sums that wrap": lambda off, pos: lambda b, h, q, kv: (off[b] - kv >= 0) | (kv - pos[q] > 7),
 }
 # The template and its number of splits: loops of splits, programs of one tile, one loop.
 FORMS = {"splits": 2, "tiles": TILES, "loop": None}
@@ -167,7 +174,7 @@ def test_the_text_of_the_program_is_complete():
 OTHERS: dict[str, Mod] = {
     "no tensor": lambda off, pos: lambda b, h, q, kv: kv < q + 30,
     "of columns": lambda off, pos: lambda b, h, q, kv: off[b] * kv < 30,
-    "one of two": lambda off, pos: lambda b, h, q, kv: (kv < off[b]) | (kv > 40),
+    "one of two": lambda off, pos: lambda b, h, q, kv: (kv < off[b]) | (kv % 7 > 3),
     "floats": lambda off, pos: lambda b, h, q, kv: kv < off[b] * 0.5,
     "of a tile": lambda off, pos: (lambda ends: lambda b, h, q, kv: kv < ends[kv // TILE])(np.zeros(TILES, "int32")),
 }
