@@ -173,8 +173,14 @@ def pytest_collection() -> Iterator[object]:
     finally:
         gc.freeze()
         # Few collections: they took a twelfth of the time, and there is little garbage in cycles.
-        gc.set_threshold(1_000_000, 20, 20)
+        gc.set_threshold(1_000_000, 20, 100)
         gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish() -> None:
+    """At the end pytest, IPython and Python look for garbage some twenty times, in all that the tests have left."""
+    gc.freeze()
 
 
 def _same_numbers() -> None:

@@ -13,27 +13,24 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from dataclasses import dataclass, replace
-from functools import cache
 from threading import RLock
 from typing import Any, TypeAlias
 
 import torch
 import torch.fx.traceback as fx_traceback
-from torch._export import utils as export_utils
 from torch._guards import detect_fake_mode
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.torch_to_stages.composite import composite_operations_once
 from neptune_lab.torch_to_stages.definitions import refused_arguments
 from neptune_lab.torch_to_stages.lines import RecordedLines, line_of_error, line_of_node
 from neptune_lab.torch_to_stages.marked_stops import MarkedStops
 from neptune_lab.torch_to_stages.refusals import help_for, refusal, refused_operation
 from neptune_lab.torch_to_stages.replaced_functions import ReplacedFunctions
 
-# Another version of torch may not have it.
-_LOOK_UP: Callable[[], None] | None = getattr(export_utils, "_materialize_cpp_cia_ops", None)
 # Loggers of torch that write down errors which are raised as well.
 _NOISY = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 _HELP = "a traced function is straight-line code over tensors: choose with torch.where, and loop over Python numbers"
@@ -190,7 +187,7 @@ def _exported(
             warnings.catch_warnings(),
             fx_traceback.preserve_node_meta(),
             torch.no_grad(),
-            _composite_operations_once(),
+            composite_operations_once(),
         ):
             warnings.simplefilter("ignore")
             exported = torch.export.export(module, args, strict=False)
@@ -213,22 +210,6 @@ def _exported(
 
 # torch.export keeps what it is at in globals.
 _tracing = RLock()
-
-
-@contextmanager
-def _composite_operations_once() -> Iterator[None]:
-    """Inside, torch looks up its composite operations once, not once per namespace in each of its passes.
-
-    An export registers none, and the lookups took a fifth of the time of tracing.
-    """
-    if _LOOK_UP is None:
-        yield
-        return
-    export_utils._materialize_cpp_cia_ops = cache(_LOOK_UP)
-    try:
-        yield
-    finally:  # torch's own, also if several threads export at once
-        export_utils._materialize_cpp_cia_ops = _LOOK_UP
 
 
 def _operations(exported: torch.export.ExportedProgram) -> _Operations:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch._export import utils as export_utils
 
 from neptune_lab.errors import DefinitionError
-from neptune_lab.torch_to_stages import graph
+from neptune_lab.torch_to_stages import composite, graph
 from neptune_lab.torch_to_stages.operator import decomposition
 
 HELD = torch.linspace(0.5, 1.5, 16)
@@ -85,11 +85,45 @@ def test_the_graph_is_that_of_the_whole_pass(function: Callable[..., Any], monke
 
 def test_composite_operations_are_looked_up_once_and_torch_keeps_its_own_lookup(monkeypatch: pytest.MonkeyPatch):
     looked_up, own = [], export_utils._materialize_cpp_cia_ops
-    monkeypatch.setattr(graph, "_LOOK_UP", lambda: looked_up.append(own()))
+    monkeypatch.setattr(composite, "_LOOK_UP", lambda: looked_up.append(own()))
     graph.trace(lambda x: F.silu(x).sum(-1), (torch.ones(2, 3),), decomposition)
     assert looked_up == [None]
-    assert export_utils._materialize_cpp_cia_ops is graph._LOOK_UP
+    assert export_utils._materialize_cpp_cia_ops is composite._LOOK_UP
     monkeypatch.undo()
     with pytest.raises(DefinitionError):
         graph.trace(lambda x: x + x.new_zeros(int(x.sum())), (torch.ones(2, 3),), decomposition)
     assert export_utils._materialize_cpp_cia_ops is own
+
+
+def test_operations_that_stay_are_set_as_torch_sets_them_and_given_back():
+    graph.trace(lambda x: F.silu(x).sum(-1), (torch.ones(2, 3),), decomposition)
+    operations = dict.fromkeys(composite._known, composite._STAYS)
+    assert torch.ops.aten.linear.default in operations
+
+    def kernels():
+        return {op: (dict(op.py_kernels), op in composite._RULES) for op in operations}
+
+    def names(set_kernels: Any):
+        # (torch makes some of them anew each time)
+        with set_kernels(operations):
+            inside = kernels()
+        return {
+            op: ({k: getattr(f, "__qualname__", type(f)) for k, f in own.items()}, rule)
+            for op, (own, rule) in inside.items()
+        }
+
+    before = kernels()
+    assert names(composite._set_as_before) == names(composite._SET)
+    assert kernels() == before
+    with pytest.raises(ZeroDivisionError), composite._set_as_before(operations):
+        1 / 0  # noqa: B018
+    assert kernels() == before
+    op = torch.ops.aten.linear.default
+    op.py_impl(torch._C.DispatchKey.CPU)(len)  # by somebody else: what was known is not for it
+    try:
+        with composite._set_as_before({op: composite._STAYS}):
+            assert op.py_kernels[torch._C.DispatchKey.CPU] is len
+        assert op.py_kernels[torch._C.DispatchKey.CPU] is len
+    finally:
+        del op.py_kernels[torch._C.DispatchKey.CPU]
+        op._dispatch_cache.clear()
