@@ -144,6 +144,8 @@ def _in_weights(
     stages = defined
     for softmax in found:
         stages = in_weights(stages, softmax)
+    # (the cotangent of a log-sum-exp gets a part from the weights, whether or not they read it)
+    stages = in_order(stages, {softmax.weights: softmax.lse for softmax in found})
     used = {stage.name for stage in needed(stages, outputs)}
     softmaxes = tuple(s for s in found if used & {s.lse, s.weights})
     # The cotangent of a log-sum-exp needs the weights, also where no result reads them.

@@ -72,6 +72,8 @@ class Reverse:
             if stage.name in self._parts:
                 self._cotangents[stage.name] = self._cotangent(stage)
                 self._differentiate(stage)
+        left = self._parts.keys() - self._cotangents.keys() - {b.name for b in self.inputs}
+        assert not left, f"the cotangents of {sorted(left)} are not passed on"
         return {name: self._of_input(name) for name in wrt if every or self._parts.get(name)}
 
     @property
@@ -234,7 +236,9 @@ class Reverse:
             lse = Load(softmax.lse, read.indices)
             self._add(stage, lse, self._cotangents[stage.name], slope, self._factors[stage.name], ("weights",))
             return
-        self._parts.setdefault(softmax.lse, []).extend(part for part in parts if part is not None)
+        for part in parts:
+            assert part is not None
+            self._take(softmax.lse, part)
 
     def _averages(self, weights: Stage) -> list[tuple[Stage, Load]] | None:
         """The sums that read w or w rounded, with that read; None if something else does, or if it is a result."""
@@ -318,7 +322,12 @@ class Reverse:
                 self.origins[name] = Origin("part", read.buffer, (Use(stage.name, rules),))
                 term, axes = summed.element, kept
         part = placed(target, read.indices, axes, term, self.arithmetic)
-        self._parts.setdefault(read.buffer, []).append(replace(part, reader=stage.name, factor=factor, rules=rules))
+        self._take(read.buffer, replace(part, reader=stage.name, factor=factor, rules=rules))
+
+    def _take(self, name: str, part: Part) -> None:
+        """Adds a part to the cotangent of a tensor, which is passed on once all are there."""
+        assert name not in self._cotangents, f"a part of d_{name} comes after d_{name} was passed on"
+        self._parts.setdefault(name, []).append(part)
 
     def _rounded(self, stage: Stage, outer: Expr, slope: Expr) -> Expr:
         """The cotangent, rounded to 16 bits if it is multiplied by a matrix of 16 bits, as PyTorch's is.

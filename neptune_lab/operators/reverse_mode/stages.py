@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from types import MappingProxyType
 from typing import TypeAlias
 
 from neptune_lab.loop_ir import tree
@@ -151,8 +152,9 @@ def renamed(stage: Stage, names: Mapping[str, str]) -> Stage:
     return replace(with_term(stage, rule), name=names.get(stage.name, stage.name))
 
 
-def in_order(stages: Sequence[Stage]) -> tuple[Stage, ...]:
-    """The stages sorted so that each comes after those that it reads; otherwise they keep their order."""
+def in_order(stages: Sequence[Stage], after: Mapping[str, str] = MappingProxyType({})) -> tuple[Stage, ...]:
+    """The stages sorted so that each comes after those that it reads, and after the one that `after` names for it;
+    otherwise they keep their order."""
     by_name = {stage.name: stage for stage in stages}
     done: dict[str, Stage] = {}
 
@@ -160,7 +162,7 @@ def in_order(stages: Sequence[Stage]) -> tuple[Stage, ...]:
         if stage.name in done:
             return
         for name in by_name:
-            if name in stage.reads:
+            if name in stage.reads or name == after.get(stage.name):
                 visit(by_name[name])
         done[stage.name] = stage
 

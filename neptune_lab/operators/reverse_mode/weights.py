@@ -47,8 +47,7 @@ def in_weights(stages: Sequence[Stage], softmax: Softmax) -> tuple[Stage, ...]:
         softmax: from `find_softmaxes`, for these stages.
 
     Returns:
-        The stages in an order in which each comes after those that it reads, and w after lse. Stages that nothing reads
-        any more stay.
+        The stages in an order in which each comes after those that it reads. Stages that nothing reads any more stay.
     """
     changed = [_rewritten(stage, softmax) for stage in stages]
     averages = {stage.name: averaged for stage in stages if (averaged := _average(stage, stages, softmax)) is not None}
@@ -57,8 +56,7 @@ def in_weights(stages: Sequence[Stage], softmax: Softmax) -> tuple[Stage, ...]:
     known = {stage.name for stage in stages}
     statistics = [stage for stage in _statistics(softmax, stages) if stage.name not in known]
     every = [*changed, *statistics, *dict.fromkeys(made)]
-    # The cotangent of lse gets a part from w, so it comes before w, whether or not w reads it.
-    return in_order(sorted(every, key=lambda stage: stage.name != softmax.lse))
+    return in_order(every)
 
 
 def _statistics(softmax: Softmax, stages: Sequence[Stage]) -> tuple[Stage, ...]:
