@@ -275,14 +275,12 @@ def compose(
     'div(1, sqrt(a))'
     """
 
-    def value(part: Formula) -> T:
-        if isinstance(part, str):
-            return operands["xyz".index(part)]
-        if isinstance(part, tuple):
-            return apply(part[0], [value(inner) for inner in part[1:]])
-        return constant(part)
-
-    return value(formula)
+    # By itself, not by a function inside: that would be garbage in a cycle after each of a hundred thousand calls.
+    if isinstance(formula, str):
+        return operands["xyz".index(formula)]
+    if isinstance(formula, tuple):
+        return apply(formula[0], [compose(part, operands, apply, constant) for part in formula[1:]])
+    return constant(formula)
 
 
 def operations_in(formula: Formula) -> set[str]:
@@ -327,7 +325,11 @@ class Functions(dict[str, Any]):
         formula = row.formula
         if formula is None:
             raise KeyError(row.name)
-        return lambda *args: compose(formula, args, lambda name, parts: self[name](*parts), self._constant)
+        apply, constant = self._apply, self._constant
+        return lambda *args: compose(formula, args, apply, constant)
+
+    def _apply(self, name: str, parts: list[Any]) -> Any:
+        return self[name](*parts)
 
 
 def python_operator(row: ScalarOp) -> Callable[..., Any] | None:

@@ -7,7 +7,7 @@ programs; statements off the path are shared with the old one.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import is_
 from typing import TypeAlias
@@ -71,18 +71,13 @@ def statements(program: Program) -> tuple[Place, ...]:
     return _known(program).statements
 
 
-def _walk(whole: tuple[Stmt, ...]) -> list[Place]:
-    places: list[Place] = []
-
-    def visit(body: tuple[Stmt, ...], path: Path, loops: tuple[Loop, ...]) -> None:
-        for n, stmt in enumerate(body):
-            here = (*path, n)
-            places.append((here, stmt, loops))
-            if isinstance(stmt, Loop):
-                visit(stmt.body, here, (*loops, stmt))
-
-    visit(whole, (), ())
-    return places
+# Functions inside functions that call themselves are garbage in cycles, and would keep each program that they saw.
+def _walk(body: tuple[Stmt, ...], path: Path = (), loops: tuple[Loop, ...] = ()) -> Iterator[Place]:
+    for n, stmt in enumerate(body):
+        here = (*path, n)
+        yield here, stmt, loops
+        if isinstance(stmt, Loop):
+            yield from _walk(stmt.body, here, (*loops, stmt))
 
 
 def nearest(name: str, names: list[str], what: str) -> str:
@@ -144,19 +139,19 @@ def find_loop(program: Program, block: str, loop: str) -> tuple[Path, Loop, tupl
 def edit(program: Program, path: Path, change: Callable[[Stmt], tuple[Stmt, ...]]) -> Program:
     """The program with the statement at `path` replaced by the statements that `change` returns for it; loops that
     become empty are dropped."""
+    return replace(program, body=_edited(program.body, path, change))
 
-    def visit(body: tuple[Stmt, ...], rest: Path) -> tuple[Stmt, ...]:
-        n, *more = rest
-        stmt = body[n]
-        if not more:
-            new = change(stmt)
-        else:
-            assert isinstance(stmt, Loop)
-            inner = visit(stmt.body, tuple(more))
-            new = (replace(stmt, body=inner),) if inner else ()
-        return body[:n] + new + body[n + 1 :]
 
-    return replace(program, body=visit(program.body, path))
+def _edited(body: tuple[Stmt, ...], path: Path, change: Callable[[Stmt], tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
+    n, *more = path
+    stmt = body[n]
+    if not more:
+        new = change(stmt)
+    else:
+        assert isinstance(stmt, Loop)
+        inner = _edited(stmt.body, tuple(more), change)
+        new = (replace(stmt, body=inner),) if inner else ()
+    return body[:n] + new + body[n + 1 :]
 
 
 def remove(program: Program, name: str) -> Program:
@@ -226,11 +221,13 @@ def grouped(loop: Loop) -> tuple[Loop, ...]:
 
 def map_blocks(program: Program, change: Callable[[Block], Block]) -> Program:
     """Every block rewritten in its place; loops without a change stay the same objects."""
+    return replace(program, body=tuple([_mapped(s, change) for s in program.body]))
 
-    def visit(stmt: Stmt) -> Stmt:
-        return change(stmt) if isinstance(stmt, Block) else _with_body(stmt, tuple([visit(s) for s in stmt.body]))
 
-    return replace(program, body=tuple([visit(s) for s in program.body]))
+def _mapped(stmt: Stmt, change: Callable[[Block], Block]) -> Stmt:
+    if isinstance(stmt, Block):
+        return change(stmt)
+    return _with_body(stmt, tuple([_mapped(s, change) for s in stmt.body]))
 
 
 def _with_body(loop: Loop, body: tuple[Stmt, ...]) -> Loop:

@@ -116,7 +116,7 @@ def test_operations_that_stay_are_set_as_torch_sets_them_and_given_back():
     assert names(composite._set_as_before) == names(composite._SET)
     assert kernels() == before
     with pytest.raises(ZeroDivisionError), composite._set_as_before(operations):
-        1 / 0  # noqa: B018
+        1 / 0
     assert kernels() == before
     op = torch.ops.aten.linear.default
     op.py_impl(torch._C.DispatchKey.CPU)(len)  # by somebody else: what was known is not for it
