@@ -8,7 +8,9 @@ show the error at its line.
 
 from __future__ import annotations
 
+import sys
 from copy import copy
+from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -42,9 +44,38 @@ class NeptuneError(Exception):
         made.args = (f"{self.reason}\n  help: {made.help}",)
         return made
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: the lines of the user's code alone, since the message says what was wrong there.
+
+        `%xmode Verbose` shows every frame, and what the error was raised from.
+        """
+        formatter = sys.modules["IPython"].get_ipython().InteractiveTB
+        lines = users_frames(self.__traceback__)
+        if lines is None or formatter.mode == "Verbose":
+            return formatter.structured_traceback(type(self), self, self.__traceback__, tb_offset=1)
+        alone = copy(self)
+        alone.__suppress_context__ = True
+        return formatter.structured_traceback(type(self), alone, lines, tb_offset=0)
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles what the error holds; `__init__` of a subclass may take other arguments than `args`."""
         return _restored, (type(self), self.args), self.__dict__
+
+
+def users_frames(traceback: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frames of this package and of installed ones; None if no others are in it."""
+    frames = []
+    while traceback is not None:
+        frames.append(traceback)
+        traceback = traceback.tb_next
+    kept = None
+    for one in reversed(frames):
+        package = str(one.tb_frame.f_globals.get("__name__")).partition(".")[0]
+        file = one.tb_frame.f_code.co_filename
+        installed = any(folder in file for folder in ("site-packages", "dist-packages", sys.base_prefix + "/lib"))
+        if package not in ("neptune_lab", "neptune_widgets") and not installed:
+            kept = TracebackType(kept, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return kept
 
 
 def _restored(kind: type[NeptuneError], args: tuple[Any, ...]) -> NeptuneError:

@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from small_png import small
 
 from neptune_lab.files import write_text
 
@@ -146,19 +147,26 @@ def shown_by(notebook: Any, source: str) -> str:
 
 
 def drawn(output: Any, before: Any | None) -> None:
-    """Puts drawings beside a plotly figure: those of `before`, the committed output, if the figure is the same."""
+    """Puts drawings beside a plotly figure, and makes the PNG of a graph small.
+
+    If what they are drawn from is the same as in `before`, the committed output, its drawings stay.
+    """
     import plotly.graph_objects as go
 
-    data = output.get("data", {})
-    if PLOTLY not in data:
+    data, old = output.get("data", {}), {} if before is None else before.get("data", {})
+    drawn_from = PLOTLY if PLOTLY in data else SVG
+    if drawn_from not in data:
         return
-    if before is not None and before.get("data", {}).get(PLOTLY) == data[PLOTLY] and {SVG, PNG} <= set(before["data"]):
-        data.update({form: before["data"][form] for form in (SVG, PNG)})
+    if old.get(drawn_from) == data[drawn_from] and {SVG, PNG} <= set(old):
+        data.update({form: old[form] for form in (SVG, PNG)})
         return
-    figure = go.Figure(data[PLOTLY]).update_layout(template="none")  # as JupyterLab draws it
-    width, height = figure.layout.width or 800, figure.layout.height or 420
-    data[SVG] = figure.to_image("svg", width=width, height=height).decode()
-    data[PNG] = base64.b64encode(figure.to_image("png", width=width, height=height)).decode()
+    if drawn_from == PLOTLY:
+        figure = go.Figure(data[PLOTLY])
+        width, height = figure.layout.width or 800, figure.layout.height or 420
+        data[SVG] = figure.to_image("svg", width=width, height=height).decode()
+        data[PNG] = base64.b64encode(figure.to_image("png", width=width, height=height)).decode()
+    elif PNG in data:
+        data[PNG] = base64.b64encode(small(base64.b64decode(data[PNG]))).decode()
 
 
 def write_clean(path: Path, cells: list[Any]) -> None:

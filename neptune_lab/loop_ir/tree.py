@@ -88,7 +88,7 @@ def nearest(name: str, names: list[str], what: str) -> str:
         names: the known ones.
         what: the word for them, such as "blocks".
     """
-    close = difflib.get_close_matches(str(name)[:100], names, n=3, cutoff=0.5)
+    close = difflib.get_close_matches(str(name)[:100], names, n=3)
     if close:
         return f"did you mean {' or '.join(repr(c) for c in close)}? The {what}: {', '.join(names)}"
     return f"the {what}: {', '.join(names) or 'none'}"

@@ -1,12 +1,22 @@
-"""Listings of the course, as nbconvert draws them."""
+"""Listings of the course as nbconvert draws them, and figures for light and dark pages."""
 
 from __future__ import annotations
 
+import base64
 import re
+import shutil
+from collections.abc import Callable
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from nbconvert.filters import markdown2html
-from neptune_widgets.course import show
+from neptune_widgets.course import colours, show
+
+import neptune_lab as nl
+from neptune_lab.operators import softmax
+
+PLOTLY = "application/vnd.plotly.v1+json"
 
 
 @pytest.mark.parametrize(
@@ -28,10 +38,39 @@ def test_a_listing_has_a_fixed_width_in_pages_of_nbconvert(draw, listing, monkey
     assert re.search(rf'<div style="font-family: monospace">\s*{listing}\s*</div>', page, re.S), page
 
 
-def test_a_graph_as_png_ends_in_no_half_pixel():
-    """gd draws such a column or row in grey: 749 points are 998.67 pixels at 96 dots per inch."""
-    for size in ("749.00 118.80", "360.00 44.00", "543.20 901.60"):
-        dots = show._dots_per_inch(f'<svg viewBox="0.00 0.00 {size}">')
-        assert 72 <= dots <= 96
-        assert all(float(points) * dots / 72 % 1 < 0.5 for points in size.split())
-    assert show._dots_per_inch('<svg viewBox="0.00 0.00 360.00 48.00">') == 96
+def _displayed(monkeypatch: pytest.MonkeyPatch, draw: Callable[[], None]) -> dict[str, Any]:
+    shown: list[dict[str, Any]] = []
+    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
+    draw()
+    return shown[0]
+
+
+def _lowest(colour: str) -> float:
+    return min(colours.contrast(colour, ground) for ground in colours.GROUNDS)
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="the program dot of Graphviz draws it")
+def test_a_graph_has_no_ground_and_is_read_on_light_and_dark_pages(monkeypatch):
+    graph = nl.explore(nl.Schedule(softmax.figure1())).trace.steps[0].phases[0].graph
+    data = _displayed(monkeypatch, lambda: show.show_graph(graph, "Figure 1"))
+    drawing = ElementTree.fromstring(data["image/svg+xml"])
+    svg = "{http://www.w3.org/2000/svg}"
+    assert drawing.findall(f".//{svg}g[@class='edge']/{svg}text")
+    grounds = drawing.findall(f"./{svg}g/{svg}polygon")
+    assert [g.get("fill") for g in grounds if g.get("fill") not in ("none", "transparent")] == []
+    beside_boxes = [*drawing.findall(f".//{svg}g[@class='edge']/{svg}text"), *drawing.findall(f"./{svg}g/{svg}text")]
+    assert {_lowest(t.get("fill", "#000000")) >= colours.TEXT for t in beside_boxes} == {True}
+    assert all(_lowest(colour) >= colours.TEXT for _, _, colour, _ in show._EDGES.values())
+    assert base64.b64decode(data["image/png"])[25] == 6, "RGB with alpha"
+
+
+def test_a_figure_has_no_ground_and_its_colours_are_toned(monkeypatch):
+    black = {"size": 12, "color": "#000000"}
+    line = {"type": "scatter", "x": [1], "y": [2], "line": {"color": "#000000"}, "marker": {"color": "#E69F00"}}
+    figure = {"data": [line], "layout": {"annotations": [{"text": "a", "font": black}]}}
+    layout = (data := _displayed(monkeypatch, lambda: show.show_figure(figure, "")))[PLOTLY]["layout"]
+    assert layout["template"]["layout"]["plot_bgcolor"] == "rgba(0,0,0,0)"
+    assert _lowest(layout["template"]["layout"]["font"]["color"]) >= colours.TEXT
+    assert _lowest(layout["annotations"][0]["font"]["color"]) >= colours.TEXT
+    (drawn,) = data[PLOTLY]["data"]
+    assert min(_lowest(drawn["line"]["color"]), _lowest(drawn["marker"]["color"])) >= colours.DRAWN

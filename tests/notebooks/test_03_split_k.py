@@ -88,7 +88,9 @@ class TestSplitK(EveryNotebook):
     def test_the_extra_traffic_settles_and_the_model_crosses_over_late(self):
         rows = table(self.shown_by("extra traffic (model)"))
         shares = {int(row[0]): float(row[3].rstrip("%")) for row in rows}
-        assert {shares[n] for n in (64, 128, 256, 512, 1024)} == {15.4}
+        settled = {shares[n] for n in (64, 128, 256, 512, 1024)}
+        assert len(settled) == 1
+        assert 15 < settled.pop() < 15.5  # 15%, as the notebook says
         assert 29 < shares[4096] < 32
         times = {
             n: split_k.estimate(n, 8192, "split_k_update", splits=8).total_us

@@ -145,7 +145,7 @@ def _not_python(shell: InteractiveShell, error: SyntaxError, number: int) -> Def
 
 def _show_briefly(error: NeptuneError, inputs: str) -> None:
     """Lets IPython show an error of ours without the traceback of this package: it names the user's line itself."""
-    if hasattr(error, "_render_traceback_"):
+    if "_render_traceback_" in vars(error):
         return
     lines = [f"{type(error).__name__}: {error.reason}"]
     if isinstance(error, TextError) and error.line == 1 and error.column is not None:

@@ -215,7 +215,7 @@ def _plain(call: ast.Call, key: str, value: Any) -> None:
 
 def _nearest(name: str, known: Iterable[str] | Mapping[str, Any]) -> str:
     names = list(known)
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    close = difflib.get_close_matches(name, names, n=3)
     return f"did you mean {' or '.join(close)}?" if close else f"one of {', '.join(names)}"
 
 

@@ -53,6 +53,17 @@ describe("the story of a record", () => {
     expect(story[0]!.text).toContain("The terms of s_sum need s_max");
     expect(story[1]!.text).toContain("the loop has one iteration: s_max is complete when it is read");
   });
+  it("names the loop's reduction where a vector repair shows no read of it", () => {
+    const trace = copy();
+    for (const phase of trace.steps[1]!.phases) {
+      phase.wrong = false;
+      for (const edge of phase.graph?.edges ?? []) if (edge.kind !== "plain") edge.kind = "fused";
+    }
+    trace.steps[1]!.arguments = { block: "s_sum", loop: "s_max.j" };
+    const story = storyOf(readTrace(trace));
+    expect(story[0]!.text).toContain("The terms of s_sum need s_max, ");
+    expect(story[1]!.text).toContain("s_sum moves into the loop of s_max.");
+  });
   it("tells why a repair is refused", () => {
     const trace = copy();
     const [step] = trace.steps.slice(1, 2);

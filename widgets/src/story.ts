@@ -98,8 +98,11 @@ function repaired(doc: Doc, loops: readonly Stop[], wrong: Stop, code: Stop | un
   const made = doc.trace.steps.find((s) => s.index === wrong.step && s.error === null);
   const once = !early.length;
   const consumer = consumerOf(doc, wrong, readers);
-  const producers = only((once ? repairedReads(loops, wrong, consumer) : early).map((e) => stageOf(wrong, e.producer)));
-  const producer = list(producers);
+  const found = only((once ? repairedReads(loops, wrong, consumer) : early).map((e) => stageOf(wrong, e.producer)));
+  // A vector repair of a loop with one iteration shows no read of its own: the loop's reduction is what is read.
+  const rolled = String(made?.arguments.loop ?? "").split(".")[0]!;
+  const producers = found.length || !rolled ? found : [stageOf(wrong, rolled)];
+  const producer = list(producers) || "the reductions before it";
   const reader = readers.includes(consumer) ? consumer : list(readers);
   const words = made?.primitive === "split_k_update" ? WORDS.split : WORDS.rolling;
   const step = loops.filter((s) => s.step === wrong.step);

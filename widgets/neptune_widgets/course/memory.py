@@ -45,16 +45,14 @@ def memory_figure(target: Target) -> tuple[Any, str]:
         box = {"x0": 0.5 - half, "x1": 0.5 + half, "y0": y - 0.36, "y1": y + 0.36}
         figure.add_shape(type="rect", **box, line={"color": colour, "width": 2}, fillcolor=colour, opacity=0.18)
         text = f"<b>{_named(level)}</b>, {_size(level)}<br>{_HOLDS[level.name]}"
-        figure.add_annotation(x=0.5, y=y, text=text, showarrow=False, font={"size": 13, "color": "black"})
+        figure.add_annotation(x=0.5, y=y, text=text, showarrow=False, font={"size": 13})
         words.append(f"{_named(level)}: {_size(level)}, {_rate(level)}")
         if n:
-            figure.add_annotation(
-                x=0.5, y=y + 0.5, text=f"↕ {_rate(level)}", showarrow=False, font={"size": 12, "color": "#333333"}
-            )
+            figure.add_annotation(x=0.5, y=y + 0.5, text=f"↕ {_rate(level)}", showarrow=False, font={"size": 12})
     figure.update_xaxes(visible=False, range=[0, 1])
     figure.update_yaxes(visible=False, range=[0.5, len(levels) + 0.55])
     title = f"Memories of an {target.name.upper()}: {target.sm_count} multiprocessors, one L2, one global memory"
-    figure.update_layout(title_text=title, height=400, plot_bgcolor="white")
+    figure.update_layout(title_text=title, height=400)
     return figure, f"{title}. {'; '.join(words)}."
 
 

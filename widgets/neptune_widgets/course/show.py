@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import graphviz
 
+from neptune_widgets.course.colours import INK, TEMPLATE, on_both
+
 # Buttons that plotly draws over a figure's title; to drag zooms, and a double click shows all again.
 _HIDDEN_BUTTONS = ["zoom2d", "pan2d", "select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"]
 _WIDTH = 720  # pixels of a figure: what a notebook beside nothing else has in a window of 900
@@ -21,11 +23,11 @@ if TYPE_CHECKING:
     from neptune_lab.repair import RepairTerm, VectorRepair
     from neptune_lab.trace import Graph
 
-_EDGES = {  # what an edge says: sign, words, colour, line
-    "plain": ("", "", "#888888", "solid"),
-    "fused": ("", " (same loop)", "#2f7fd6", "bold"),
-    "early": (" !", " (read too early)", "#e06c00", "dashed"),
-    "repaired": (" ↻", " (repaired)", "#0a9a60", "bold"),
+_EDGES = {  # what an edge says: sign, words, colour (also of its text, which has no ground but the page's), line
+    "plain": ("", "", INK, "solid"),
+    "fused": ("", " (same loop)", "#1f7ec0", "bold"),
+    "early": (" !", " (read too early)", "#bd6000", "dashed"),
+    "repaired": (" ↻", " (repaired)", "#118a58", "bold"),
 }
 
 # The grounds of lines that are added and removed, over the whole width.
@@ -88,10 +90,11 @@ def show_graph(graph: Graph, title: str = "") -> None:
     if shutil.which("dot") is None:
         print(text if not title else f"{title}\n{text}")
         return
-    # A white ground: the drawing is read on dark pages too. No wider than a notebook, in inches.
-    page = {"bgcolor": "white", "size": "10.4,40"}
+    # No ground: the drawing is read on the page's own, light or dark. No wider than a notebook, in inches.
+    page = {"bgcolor": "transparent", "fontcolor": INK, "size": "10.4,40"}
     dot = graphviz.Digraph(graph_attr={"rankdir": "LR", "label": title, "fontsize": "12", **page})
-    dot.attr("node", shape="box", style="rounded,filled", fillcolor="#eef2f7", color="#8899aa", fontsize="12")
+    box = {"style": "rounded,filled", "fillcolor": "#eef2f7", "color": "#8899aa", "fontcolor": "#1a1a1a"}
+    dot.attr("node", shape="box", fontsize="12", **box)
     dot.attr("edge", fontsize="11")
     dot.attr(fontname="sans-serif")
     for n in graph.nodes:
@@ -107,10 +110,9 @@ def show_graph(graph: Graph, title: str = "") -> None:
             drawing = other
         else:
             dot.graph_attr["rankdir"] = "LR"
-    dot.graph_attr["dpi"] = str(_dots_per_inch(drawing))
-    picture = base64.b64encode(
-        dot.pipe("png", renderer="cairo", formatter="gd")
-    ).decode()  # GitHub leaves out some outputs that are SVG only
+    dot.graph_attr["dpi"] = "96"
+    # GitHub leaves out some outputs that are SVG only. The formatter gd would draw a black ground.
+    picture = base64.b64encode(dot.pipe("png", renderer="cairo", formatter="cairo")).decode()
     display({"image/svg+xml": drawing, "image/png": picture, "text/plain": text}, raw=True)
 
 
@@ -118,13 +120,6 @@ def _scale(svg: str) -> float:
     """What the drawing was scaled by to fit the page."""
     found = re.search(r"scale\(([\d.]+)", svg)
     return float(found[1]) if found else 1.0
-
-
-def _dots_per_inch(svg: str) -> int:
-    """96, or a little less if the page would end in the second half of a pixel, which gd would draw as a grey line."""
-    found = re.search(r'viewBox="[\d.]+ [\d.]+ ([\d.]+) ([\d.]+)"', svg)
-    points = [float(size) for size in found.groups()] if found else []
-    return next((dots for dots in range(96, 71, -1) if all(p * dots / 72 % 1 < 0.5 for p in points)), 72)
 
 
 def show_figure(figure: Any, alt: str) -> None:
@@ -142,9 +137,9 @@ def show_figure(figure: Any, alt: str) -> None:
     made = go.Figure(figure)
     margins = {"l": 60, "r": 20, "t": 50, "b": 50}
     font, modebar = {"family": "sans-serif"}, {"remove": _HIDDEN_BUTTONS}
-    made.update_layout(width=_WIDTH, paper_bgcolor="white", font=font, margin=margins, modebar=modebar)
-    data = json.loads(made.to_json() or "{}")
-    data["layout"].pop("template", None)  # 7 kB of defaults
+    made.update_layout(width=_WIDTH, font=font, margin=margins, modebar=modebar)
+    data = on_both(json.loads(made.to_json() or "{}"))
+    data["layout"]["template"] = TEMPLATE  # in place of plotly's, 7 kB for white pages
     display({"application/vnd.plotly.v1+json": data, "text/plain": alt}, raw=True)
 
 

@@ -276,7 +276,8 @@ function schedulePane(ctx: Context): Pane {
     const name = kind === "triton" ? `${now.language}, ` : kind ? "the loop program, " : "recompiled";
     const count = kind ? countText(compareStops(was, lastOf(was, kind)!, now, lastOf(now, kind)!).counted) : "";
     const show = () => { ctx.dispatch({ type: "tab", slot: "changesFrom", tab: "before" }); ctx.dispatch({ type: "tab", slot: "graph", tab: "changes" }); };
-    effect.replaceChildren(`This edit: ${name}${count}. `, h("button", { type: "button", class: "link", onclick: show }, "What changed"));
+    const change = count === "the same" ? `This edit left ${kind === "triton" ? now.language : "the loop program"} as it was. ` : `This edit: ${name}${count}. `;
+    effect.replaceChildren(change, h("button", { type: "button", class: "link", onclick: show }, "What changed"));
   }
   /** Draws a card again, but for the field that is being typed in. */
   function renew(n: number): void {

@@ -1,0 +1,43 @@
+"""How an error of ours is shown in a cell of a notebook, by IPython's own shell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+
+@pytest.fixture
+def shell() -> Iterator[InteractiveShell]:
+    InteractiveShell.clear_instance()
+    yield InteractiveShell.instance(colors="nocolor")
+    InteractiveShell.clear_instance()
+
+
+FAILS = """\
+import neptune_lab as nl
+def apply(schedule):
+    schedule.split("s_max.jj", (None, 3))
+apply(nl.Schedule(nl.operators.softmax.figure1()))
+"""
+
+
+def test_a_notebook_shows_the_users_lines_and_none_of_ours(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]):
+    shell.run_cell(FAILS)
+    shown = capsys.readouterr().out
+    assert 'schedule.split("s_max.jj", (None, 3))' in shown
+    assert "apply(nl.Schedule(nl.operators.softmax.figure1()))" in shown
+    assert "neptune_lab/" not in shown
+    assert shown.rstrip().endswith("help: did you mean 'j'? The loops around s_max: i, j")
+    shell.run_cell('nl.explore("no such file.json")')
+    shown = capsys.readouterr().out
+    assert "FileNotFoundError" not in shown, "what it was raised from has no line of the user's"
+    assert "no such file.json" in shown
+
+
+def test_every_frame_can_be_shown(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]):
+    shell.run_line_magic("xmode", "Verbose")
+    shell.run_cell(FAILS)
+    assert "neptune_lab/loop_schedule" in capsys.readouterr().out
+    shell.run_line_magic("xmode", "Context")
