@@ -1,8 +1,7 @@
 """`register_attention`: attn_implementation="neptune_lab" for the models of `transformers`.
 
-A model of `transformers` calls a function for each attention layer, with the mask that another function made once per
-forward pass; both are looked up by the name of the implementation.  The mask is the one of "sdpa": bool (batch, 1,
-q_len, kv_len), or none for a causal one.
+A model of `transformers` calls a function for each attention layer, with the mask that another function
+(`transformers_masks`) made once per forward pass; both are looked up by the name of the implementation.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ import torch
 from neptune_lab.errors import LaunchError
 from neptune_lab.pytorch.flex_attention import attention
 from neptune_lab.pytorch.masks import broadcasts, causal, element, scored, unexpanded
-from neptune_lab.strict.console import class_of
-
-NAME = "neptune_lab"
+from neptune_lab.pytorch.transformers_arguments import NAME, refuse_others, with_blocks, with_keys
+from neptune_lab.pytorch.transformers_masks import interface_mask
 
 
 def register_attention() -> None:
@@ -35,13 +33,12 @@ def register_attention() -> None:
     """
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
-        from transformers.masking_utils import sdpa_mask
     except ImportError as error:
         raise LaunchError(
             f"register_attention needs transformers 4.56 or later: {error}", help="pip install 'transformers>=4.56'"
         ) from error
     AttentionInterface.register(NAME, attention_forward)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
+    AttentionMaskInterface.register(NAME, interface_mask)
 
 
 def attention_forward(
@@ -56,6 +53,9 @@ def attention_forward(
     is_causal: bool | None = None,
     position_bias: torch.Tensor | None = None,
     s_aux: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    indices: torch.Tensor | None = None,
+    block_indices: torch.Tensor | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
     """One layer's attention, as `transformers` calls it.
@@ -66,22 +66,30 @@ def attention_forward(
         key, value: (batch, kv_heads, kv_len, head_dim).
         attention_mask: bool, or floats that are added to the score, of a shape that broadcasts to (batch, heads, q_len,
             kv_len); a torch BlockMask; or None: causal from the upper left if there are several queries and the layer
-            is causal.
+            says that it is causal.
         scaling: factor of the scores; 1/sqrt(head_dim) if None.
         dropout: 0.
         softcap: a score becomes softcap * tanh(score / softcap), before masks and biases.
         position_bias: added to the score, of a shape that broadcasts to (batch, heads, q_len, kv_len).
         s_aux: (heads,) the logit of each head's sink, a key without a value.
+        sinks: (batch, heads, q_len, 1) the logit of each query's sink.
+        indices: (batch, q_len, n) the keys that each query sees, of those that the mask lets it see.
+        block_indices: (batch, groups, q_len, n) the blocks of keys that each query sees; the layer's indexer makes
+            a mask of them.
         others: arguments of other implementations, which the mask already holds (sliding_window, position_ids, ...).
 
     Returns:
         (batch, q_len, heads, v_head_dim), contiguous; and None, in place of the weights.
 
     Raises:
-        LaunchError: dropout, weights or a paged cache are asked for; or as in `attention`.
+        LaunchError: dropout, weights, a paged cache or a tensor that is not known are given; or as in `attention`.
     """
-    _refuse(dropout, others)
-    ordered = is_causal if is_causal is not None else getattr(module, "is_causal", True)
+    refuse_others(module, dropout, others)
+    ordered = bool(is_causal if is_causal is not None else getattr(module, "is_causal", False))
+    if indices is not None:
+        attention_mask = with_keys(attention_mask, indices, ordered, query, key)
+    if block_indices is not None:
+        attention_mask = with_blocks(module, attention_mask, block_indices, query, key, others.get("position_ids"))
     block_mask, mask_mod, added = None, None, []
     if attention_mask is None:
         mask_mod = causal if ordered and query.shape[2] > 1 else None
@@ -102,32 +110,15 @@ def attention_forward(
         block_mask,
         scaling,
         query.shape[1] != key.shape[1],
-        s_aux is not None,
+        s_aux is not None or sinks is not None,
         mask_mod=mask_mod,
     )
-    if s_aux is not None:
+    if s_aux is not None or sinks is not None:
         out, lse = found
-        found = (out * torch.sigmoid(lse - s_aux.float()[:, None])[..., None]).to(out.dtype)
+        logits = s_aux.float()[:, None] if s_aux is not None else 0.0
+        logits = logits if sinks is None else sinks.float()[..., 0]
+        found = (out * torch.sigmoid(lse - logits)[..., None]).to(out.dtype)
     return found.transpose(1, 2).contiguous(), None
-
-
-def _refuse(dropout: float, others: dict[str, Any]) -> None:
-    """Raise LaunchError for what the kernel does not compute."""
-    if dropout:
-        raise LaunchError(
-            f"attn_implementation='{NAME}' has no dropout, and the layer asks for {dropout}",
-            help="model.eval(), or attention_dropout=0.0 in the model's config",
-        )
-    if others.get("output_attentions"):
-        raise LaunchError(
-            f"attn_implementation='{NAME}' has no weights to return",
-            help="model.set_attn_implementation('eager') returns them",
-        )
-    if others.get("cache") is not None:
-        raise LaunchError(
-            f"attn_implementation='{NAME}' does not take {class_of(others['cache'])}",
-            help="model.generate, with a dynamic or a static cache; for continuous batching, 'sdpa'",
-        )
 
 
 def _with_four_dimensions(name: str, tensor: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:

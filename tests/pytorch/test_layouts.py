@@ -187,7 +187,7 @@ def test_the_output_of_a_layer_of_transformers_is_not_copied(launched, monkeypat
     made = []
     before = transformers_attention.attention
     monkeypatch.setattr(transformers_attention, "attention", lambda *a, **b: made.append(before(*a, **b)) or made[-1])
-    out, _ = transformers_attention.attention_forward(torch.nn.Module(), q, k, v, None)
+    out, _ = transformers_attention.attention_forward(torch.nn.Module(), q, k, v, None, is_causal=True)
     assert out.is_contiguous()
     assert out.data_ptr() == made[0].data_ptr()
     assert out.shape == (2, 32, HEADS, WIDTH)

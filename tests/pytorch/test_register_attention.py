@@ -165,10 +165,64 @@ def test_a_mask_of_floats_a_cap_a_bias_and_sinks_together():
     assert (out - (scores @ v.double().repeat_interleave(2, 1)).transpose(1, 2)).abs().max() < 1e-5
 
 
+@pytest.mark.parametrize("given", ["none", "bool", "floats"])
+def test_chosen_keys_and_a_sink_for_each_query(given):
+    """As layers with an indexer pass them, those below 0 being none; a sink is a logit without a value."""
+    q, k, v = tensors((2, 4, 5, 8), (2, 2, 9, 8))
+    indices = torch.tensor([[0, 3, 1], [1, 0, -1], [2, 8, 1], [3, 3, 0], [4, 6, 7]], device=DEVICE).expand(2, 5, 3)
+    sinks = torch.randn(2, 4, 5, 1, device=DEVICE)
+    seen = torch.rand(2, 1, 5, 9, device=DEVICE) < 0.7
+    seen[..., :2] = True
+    if given == "none":
+        seen = torch.ones(5, 9, device=DEVICE).tril().bool().expand(2, 1, 5, 9)
+    masks = {"none": None, "bool": seen, "floats": torch.zeros(seen.shape, device=DEVICE).masked_fill(~seen, -1e30)}
+    out, _ = attention_forward(layer(is_causal=True), q, k, v, masks[given], indices=indices, sinks=sinks)
+    chosen = torch.stack([(indices == j).any(-1) for j in range(9)], -1)[:, None] & seen
+    scores = q.double() @ k.double().repeat_interleave(2, 1).mT * 8**-0.5
+    scores = torch.cat([scores.masked_fill(~chosen, -torch.inf), sinks.double()], -1).softmax(-1)[..., :-1]
+    assert (out - (scores @ v.double().repeat_interleave(2, 1)).transpose(1, 2)).abs().max() < 1e-5
+
+
+def test_chosen_blocks_of_keys():
+    """The layer's indexer makes a mask of them, of floats or bools."""
+    q, k, v = tensors((1, 2, 3, 8), (1, 2, 8, 8))
+    seen = torch.tensor([[1, 1, 0, 0, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0, 1, 0]], device=DEVICE)
+    positions = []
+
+    def build_block_mask(blocks, mask, keys, dtype, device, position_ids):
+        positions.append(position_ids.tolist())
+        return torch.zeros(1, 2, 3, 8, device=device, dtype=dtype).masked_fill(seen == 0, torch.finfo(dtype).min)
+
+    blocks = torch.zeros(1, 2, 3, 2, dtype=torch.int64, device=DEVICE)
+    module = layer(is_causal=True, indexer=SimpleNamespace(build_block_mask=build_block_mask))
+    out, _ = attention_forward(module, q, k, v, None, block_indices=blocks)
+    want = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen.bool()).transpose(1, 2)
+    assert (out - want).abs().max() < 1e-5
+    assert positions == [[[5, 6, 7]]]
+    with pytest.raises(LaunchError, match=r"block_indices \(1, 2, 3, 2\) .* no indexer(.|\n)*eager"):
+        attention_forward(layer(), q, k, v, None, block_indices=blocks)
+
+
+class Passes(torch.nn.Module):
+    """A layer that passes a tensor of its own to its attention."""
+
+    def forward(self, q, k, v, bias, **more):
+        return attention_forward(self, q, k, v, None, distances=bias, **more)
+
+
+def test_a_tensor_that_a_layer_passes_and_nobody_knows_is_refused():
+    q, k, v = tensors((1, 2, 5, 8))
+    with pytest.raises(LaunchError, match=r"passes the tensor distances \(1, 2, 5, 5\)(.|\n)*eager"):
+        Passes()(q, k, v, torch.zeros(1, 2, 5, 5, device=DEVICE))
+    out, _ = Passes()(q, k, v, None, pixel_values=q)  # what the model was called with, and passed on
+    want = torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+    assert (out - want).abs().max() < 1e-5
+
+
 def test_without_a_mask_the_layer_says_whether_it_is_causal():
     q, k, v = tensors((1, 2, 5, 8), (1, 2, 9, 8))
     for module, given, causal in (
-        (layer(is_causal=True), None, True), (layer(is_causal=False), None, False), (layer(), None, True),
+        (layer(is_causal=True), None, True), (layer(is_causal=False), None, False), (layer(), None, False),
         (layer(is_causal=True), False, False), (layer(is_causal=False), True, True),
     ):  # fmt: skip
         out, _ = attention_forward(module, q, k, v, None, is_causal=given)

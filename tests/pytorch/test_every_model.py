@@ -1,0 +1,202 @@
+"""Every type of model that the installed transformers has and that can be made tiny: our masks and arguments of
+attention are eager's.
+
+The kernel is replaced by the definition in PyTorch, whose numbers other tests compare with kernels': what a type of
+model adds is its masks, biases, sinks and chosen keys, and which of them a layer takes from where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from every_model import IDS, LEFT, inputs_of, models_of, pair, result
+from every_model_types import ENCODERS, IMAGES, MENDED, SOUNDS, TOKENS
+
+import neptune_lab as nl
+from neptune_lab.pytorch import transformers_attention, transformers_masks
+from neptune_lab.pytorch.transformers_masks import mask_kinds
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def defined(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, score_mod: Any, block_mask: Any, scale: Any, gqa: bool,
+    lse: bool, mask_mod: Any,
+) -> Any:  # fmt: skip
+    """`attention` by its definition, in the dtype of its arguments."""
+    assert block_mask is None
+    assert gqa == (q.shape[1] != k.shape[1])
+    k, v = (t.repeat_interleave(q.shape[1] // k.shape[1], 1) for t in (k, v))
+    score = q @ k.mT * (q.shape[3] ** -0.5 if scale is None else scale)
+    places = torch.meshgrid(*(torch.arange(n) for n in score.shape), indexing="ij")
+    score = score if score_mod is None else score_mod(score, *places)
+    score = score if mask_mod is None else score.masked_fill(~mask_mod(*places), -torch.inf)
+    sums = score.logsumexp(-1)
+    out = (score - sums[..., None]).exp().nan_to_num() @ v
+    return (out, sums) if lse else out
+
+
+@pytest.fixture(autouse=True)
+def layers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """The layers that called our attention: a model that falls back to another one would agree with itself."""
+    found: list[Any] = []
+    ours = transformers_attention.attention_forward
+
+    def counted(module: Any, *args: Any, **named: Any) -> Any:
+        found.append(module)
+        return ours(module, *args, **named)
+
+    monkeypatch.setattr(transformers_attention, "attention", lambda *args, mask_mod: defined(*args, mask_mod=mask_mod))
+    monkeypatch.setattr(transformers_attention, "attention_forward", counted)
+    nl.register_attention()
+    yield found
+    monkeypatch.undo()
+    nl.register_attention()
+
+
+def check(kind: str, category: str, layers: list[Any]) -> None:
+    """The first model of a type that takes our inputs and has layers of the interface."""
+    reasons = []
+    for model in models_of(kind, category):
+        layers.clear()
+        try:
+            eager, ours = pair(model)
+            given = next(i for i in inputs_of(eager) if _runs(eager, i, reasons))
+        except Exception as error:  # noqa: BLE001 - too large, or without inputs of this kind
+            reasons.append(f"{model.__name__}: {error}")
+            continue
+        with torch.no_grad():
+            agree(eager, ours, given)
+        gradients_agree(eager, ours, given)
+        if layers:
+            return
+    pytest.fail(f"no model of {kind} ran: {reasons}")
+
+
+@torch.no_grad()
+def _runs(model: Any, given: dict[str, Any], reasons: list[str]) -> bool:
+    try:
+        result(model(**given))
+    except Exception as error:  # noqa: BLE001 - whatever a model raises on inputs that it does not take
+        reasons.append(f"{type(model).__name__}: {error}")
+        return False
+    return True
+
+
+def agree(eager: Any, ours: Any, given: dict[str, Any]) -> None:
+    """Outputs agree without a mask, and beside padding to the left where rows see keys."""
+    want, got = result(eager(**given)), result(ours(**given))
+    assert (got - want).norm() < 2e-5 * want.norm()
+    if set(given) != {"input_ids"}:
+        return
+    want, got = (result(model(**given, attention_mask=LEFT)) for model in (eager, ours))
+    if want.shape[:2] == LEFT.shape:
+        want, got = want[LEFT.bool()], got[LEFT.bool()]
+        assert (got - want).norm() < 2e-5 * want.norm()
+
+
+def gradients_agree(eager: Any, ours: Any, given: dict[str, Any]) -> None:
+    """Gradients of all weights, of a loss that weighs every element differently."""
+    found = []
+    for model in (eager, ours):
+        out = result(model(**given))
+        if not out.requires_grad:
+            return
+        (out * torch.linspace(-1, 1, out.numel()).reshape(out.shape)).sum().backward()
+        grads = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+        found.append(torch.cat([grads[n].flatten() for n in sorted(grads)]))
+    want, got = found
+    assert (got - want).norm() < 1e-4 * want.norm()
+
+
+def generates_alike(eager: Any, ours: Any, **more: Any) -> None:
+    """Three tokens, chosen greedily, behind padding to the left."""
+    options = {"max_new_tokens": 3, "min_new_tokens": 3, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    try:
+        want = eager.generate(input_ids=IDS, **options, **more)
+    except Exception as error:  # noqa: BLE001 - whatever a model raises that does not generate from tokens alone
+        pytest.skip(f"{type(eager).__name__} does not generate: {error}")
+    assert torch.equal(ours.generate(input_ids=IDS, **options, **more), want)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", TOKENS)
+@torch.no_grad()
+def test_generation(kind: str):
+    model = next((m for m in models_of(kind, "input_ids") if m.can_generate()), None)
+    if model is None or kind in ENCODERS:
+        pytest.skip(f"{kind} does not generate")
+    try:
+        eager, ours = pair(model)
+    except Exception as error:  # noqa: BLE001 - too large
+        pytest.skip(f"{model.__name__}: {error}")
+    generates_alike(eager, ours, attention_mask=LEFT)
+    generates_alike(eager, ours, cache_implementation="static", disable_compile=True)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", TOKENS)
+def test_a_model_of_tokens(kind: str, layers: list[Any]):
+    check(kind, "input_ids", layers)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", IMAGES)
+def test_a_model_of_images(kind: str, layers: list[Any]):
+    check(kind, "pixel_values", layers)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", SOUNDS)
+def test_a_model_of_sounds(kind: str, layers: list[Any]):
+    category = "input_values" if models_of(kind, "input_values") else "input_features"
+    check(kind, category, layers)
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("kind", MENDED)
+@torch.no_grad()
+def test_a_model_that_was_wrong(kind: str):
+    eager, ours = pair(models_of(kind, "input_ids")[0])
+    agree(eager, ours, inputs_of(eager)[0])
+
+
+def test_which_masks_a_models_code_is_made_for():
+    """Bool ones, None for a causal one, and None for one that hides nothing."""
+    found = {}
+    for name in ("llama", "bert", "gpt_oss", "align", "deepseek_v4", "gemma4", "phi4_multimodal", "bloom", "gptj"):
+        for model in models_of(name, "input_ids")[:1]:
+            kinds = mask_kinds(model.config_class)
+            found[name] = (kinds.bools, kinds.skipped, kinds.whole, bool(kinds.own))
+    assert found == {
+        "llama": (True, True, False, False), "bert": (True, True, True, False), "gpt_oss": (True, True, False, False),
+        "align": (False, False, True, False), "deepseek_v4": (False, False, False, False),
+        "gemma4": (True, False, True, False), "phi4_multimodal": (True, True, False, False),
+        "bloom": (False, False, False, True), "gptj": (False, False, False, True),
+    }  # fmt: skip
+    assert mask_kinds(type("Unknown", (), {})) == mask_kinds(object)  # of no module with models: floats
+
+
+def test_a_model_with_attention_of_its_own_says_so(monkeypatch: pytest.MonkeyPatch):
+    warned = []
+    monkeypatch.setattr(transformers_masks, "warn_once", lambda about, message: warned.append(message))
+    _, ours = pair(models_of("bloom", "input_ids")[0])
+    ours(input_ids=IDS)
+    assert warned
+    assert "bloom has attention of its own, which attn_implementation='neptune_lab' does not" in warned[0]
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("kind", ["bloom", "deepseek_v32"])
+@torch.no_grad()
+def test_a_whole_graph(kind: str):
+    """The choice of masks and the look at a layer's arguments are no breaks of a graph."""
+    eager, ours = pair(models_of(kind, "input_ids")[0])
+    torch._dynamo.reset()
+    given = {"input_ids": IDS, "attention_mask": LEFT, "use_cache": False}
+    got = torch.compile(ours, backend="eager", fullgraph=True)(**given).logits[LEFT.bool()]
+    want = eager(**given).logits[LEFT.bool()]
+    assert (got - want).norm() < 2e-5 * want.norm()
