@@ -7,6 +7,7 @@ import inspect
 import linecache
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +83,22 @@ def _by_line(lines: Mapping[str, Iterable[SourceLine]]) -> dict[tuple[str, int],
     return found
 
 
+@lru_cache(maxsize=4)
+def _parsed(text: str) -> ast.Module | None:
+    """The tree of a file, which is asked for once per traced line; None if it is no Python."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+@lru_cache(maxsize=4)
 def _spans(text: str) -> list[range]:
     """The lines of each statement that has several and contains no other statement."""
-    try:
-        nodes = list(ast.walk(ast.parse(text)))
-    except (SyntaxError, ValueError, RecursionError):
+    tree = _parsed(text)
+    if tree is None:
         return []
-    simple = (n for n in nodes if isinstance(n, ast.stmt) and not hasattr(n, "body"))
+    simple = (n for n in ast.walk(tree) if isinstance(n, ast.stmt) and not hasattr(n, "body"))
     return [range(n.lineno, n.end_lineno + 1) for n in simple if n.end_lineno and n.end_lineno > n.lineno]
 
 
@@ -120,9 +130,8 @@ def _part_of(line: SourceLine) -> _Part | None:
     if not is_users(line.path) or line.line > len(text):
         return None
     found = _Part(line.path, line.line, line.line, line.function)
-    try:
-        node: ast.AST = ast.parse("".join(text))
-    except (SyntaxError, ValueError, RecursionError):
+    node: ast.AST | None = _parsed("\n".join([line.rstrip("\r\n") for line in text]))
+    if node is None:
         return found
     owner = ""
     while (inner := _child_around(node, line.line)) is not None:
