@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
+
+from neptune_lab.runtime.tensor_guards import guards_of
 
 _LENGTH = 2
 
@@ -38,13 +39,7 @@ def alike(tensors: Sequence[torch.Tensor], exact: bool = False) -> Callable[...,
         for of_sizes, of_strides in zip(sizes, strides, strict=True):
             of_sizes[_LENGTH] = None
             of_strides[:_LENGTH] = [None] * _LENGTH
-    try:
-        guards: Any = torch._C._dynamo.guards.TensorGuards  # pyright: ignore[reportAttributeAccessIssue]
-        made = guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
-        tells: Callable[..., bool] = made.check
-        return tells if tells(*tensors) is True else None
-    except (AttributeError, RuntimeError, TypeError):  # another version of torch
-        return None
+    return guards_of(tensors, sizes, strides)
 
 
 __all__ = ["alike"]

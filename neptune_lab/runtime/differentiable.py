@@ -16,6 +16,7 @@ from torch.autograd import forward_ad
 
 from neptune_lab.errors import LaunchError
 from neptune_lab.runtime import LoadedKernel
+from neptune_lab.runtime.known_backward import Known, known_backward
 from neptune_lab.runtime.strided import of_any_strides
 from neptune_lab.runtime.torch_op import torch_op
 
@@ -32,12 +33,13 @@ class _Backward:
     """The backward kernel for some of the inputs.
 
     Args:
-        launch: the kernel on tensors of any strides; `op`: the same as an operator.
+        kernel: takes tensors as in its spec; `launch`: of any strides; `op`: the same as an operator.
         sources: for each of its inputs, the index of the saved tensor, and -1; or of the saved output whose cotangent
             it is, and the index of that.
         places: for each input of the forward kernel, which of the results is its gradient; None: it has none.
     """
 
+    kernel: LoadedKernel
     launch: Callable[..., Any]
     op: OpOverload
     sources: tuple[tuple[int, int], ...]
@@ -72,6 +74,8 @@ class Differentiable:
     _checked: set[tuple[bool, ...]] = field(default_factory=set)
     # By which inputs of the forward kernel need gradients; None: none of them has one.
     _backward: dict[tuple[bool, ...], _Backward | None] = field(default_factory=dict)
+    # The same in `_passes`, once a pass was launched directly.
+    _known: dict[tuple[bool, ...], Known] = field(default_factory=dict)
     _forward: tuple[Callable[..., Any], OpOverload] | None = None
     _passes: type[torch.autograd.Function] = field(init=False)
 
@@ -172,9 +176,32 @@ class Differentiable:
             given.append(saved[tensor] if grad is None else grad)
         plain = not (torch.is_grad_enabled() or torch.compiler.is_compiling()) and _is_plain(given, grads)
         found = backward.launch(*given) if plain else backward.op(*given)
+        if plain and len(saved) == len(needed) + len(self.forward.spec.outputs):
+            self._note(needed, backward, tuple(given), saved)
         listed = found if isinstance(found, tuple | list) else (found,)
         every = zip(backward.places, needed, saved, strict=False)
         return tuple([_gradient(listed, place, needs, tensor) for place, needs, tensor in every])
+
+    def _note(
+        self, needed: tuple[bool, ...], backward: _Backward, given: tuple[torch.Tensor, ...], saved: Sequence[Any]
+    ) -> None:
+        """Notes a pass that was launched, so that `known` finds those like it."""
+        key = False, *needed
+        zeros = any(needs and place is None for needs, place in zip(needed, backward.places, strict=False))
+        if zeros or key in self._known:  # (a gradient of zeros is made for each pass)
+            return
+        known = known_backward(backward.kernel, backward.sources, backward.places, given, len(saved))
+        if known is not None:
+            self._known[key] = known
+
+    def known(self, needed: tuple[bool, ...]) -> Known | None:
+        """What gives the gradients of a pass like one that was launched; None: none was, or modes see this one.
+
+        Args:
+            needed: False, and whether each input needs a gradient.
+        """
+        known = self._known.get(needed)
+        return None if torch.is_grad_enabled() or torch.compiler.is_compiling() else known
 
     def _backward_of(self, needed: tuple[bool, ...]) -> _Backward | None:
         specs = self.forward.spec.inputs
@@ -192,7 +219,7 @@ class Differentiable:
             sources.append((saved[spec.name if cotangent < 0 else outputs[cotangent].name], cotangent))
         places = {t.name: n for n, t in enumerate(kernel.spec.outputs)}
         found = (places[f"d_{t.name}"] if t.name in wanted else None for t in specs)
-        return _Backward(launch, op, tuple(sources), tuple(found))
+        return _Backward(kernel, launch, op, tuple(sources), tuple(found))
 
 
 def _gradient(found: Sequence[Any], place: int | None, needs: bool, tensor: torch.Tensor) -> torch.Tensor | None:
@@ -227,7 +254,10 @@ def _passes(kernel: Differentiable) -> type[torch.autograd.Function]:
 
         @staticmethod
         def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
-            return (None, *kernel.gradients(ctx.needs_input_grad[1:], ctx.saved_tensors, grads))
+            needed, saved = ctx.needs_input_grad, ctx.saved_tensors
+            known = kernel.known(needed)
+            found = None if known is None else known(saved, grads)
+            return (None, *kernel.gradients(needed[1:], saved, grads)) if found is None else found
 
     return Passes
 

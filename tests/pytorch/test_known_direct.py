@@ -122,6 +122,53 @@ def test_gradients(straight, strided: bool):
         assert not nl.attention(*given, mask_mod=causal).requires_grad
 
 
+def cotangents(shape: tuple[int, ...]) -> dict[str, torch.Tensor]:
+    """Cotangents that a backward kernel takes as they are, or as copies."""
+    drawn_one = torch.randn(shape, generator=torch.Generator().manual_seed(7))
+    turned = drawn_one.transpose(1, 2).contiguous().transpose(1, 2)
+    negated = torch._neg_view(-drawn_one)
+    return {"dense": drawn_one, "turned": turned, "negated": negated, "expanded": torch.ones(()).expand(shape)}
+
+
+@pytest.mark.parametrize("kind", ["dense", "turned", "negated", "expanded"])
+@pytest.mark.parametrize("needs", [(True, True, True), (True, False, True)])
+def test_backward_passes_like_an_earlier_one_are_launched_directly(straight, kind: str, needs: tuple[bool, ...]):
+    """From the second pass on, and only with tensors that the first one had: others give the same as ever."""
+    for n in range(4):
+        given = [t.requires_grad_(need) for t, need in zip(drawn(seed=n), needs, strict=True)]
+        out = nl.attention(*given, mask_mod=causal)
+        before = len(straight)
+        cotangent = cotangents(out.shape)["dense" if n < 2 else kind]
+        inputs = [t for t in given if t.requires_grad]
+        ours = torch.autograd.grad(out, inputs, cotangent)
+        assert len(straight) - before == (n > 0 and (n < 2 or kind == "dense"))
+        theirs = torch.autograd.grad(wanted(*given), inputs, cotangent.clone())
+        assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_what_sees_a_backward_pass_still_does(straight):
+    """Gradients of gradients, batches of cotangents and saved tensors that hooks change, after a direct launch."""
+    given = drawn(requires_grad=True)
+    for _ in range(3):
+        out = nl.attention(*given, mask_mod=causal)
+        gradients(out, given)
+    out = nl.attention(*given, mask_mod=causal)
+    ones = torch.ones_like(out)
+    (first, *_) = torch.autograd.grad(out, given, ones, create_graph=True)
+    with pytest.raises(LaunchError, match="gradient of a gradient"):
+        first.sum().backward()
+    before = len(straight)
+    some = torch.stack([ones, 2 * ones])
+    batched = torch.autograd.grad(out, given, some, is_grads_batched=True, retain_graph=True)
+    for ours, theirs in zip(batched, torch.autograd.grad(out, given, ones), strict=True):
+        assert torch.allclose(ours[1], 2 * theirs, atol=1e-4)
+    assert len(straight) == before + 1
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.to_sparse(), lambda t: t.to_dense().mT.contiguous().mT):
+        out = nl.attention(*given, mask_mod=causal)
+    for ours, theirs in zip(gradients(out, given), gradients(wanted(*given), given), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-4)
+
+
 def test_both_results_have_gradients(straight):
     for _ in range(2):
         given = drawn(requires_grad=True)
