@@ -197,6 +197,12 @@ def same_index(a: ir.IndexExpr | ir.Slice, b: ir.IndexExpr | ir.Slice) -> bool:
 
 
 @lru_cache(maxsize=4096)
+def tile_read(access: ir.Access) -> ir.Access:
+    """The region that is read, whatever its axes are called and wherever it has `NewAxis`."""
+    parts = (replace(i, start=simplify(i.start), axis="") if isinstance(i, ir.Slice) else i for i in region(access))
+    return ir.Access(access.tensor, tuple(parts))
+
+
 def same_region(a: ir.Access, b: ir.Access) -> bool:
     """Whether two accesses of one tensor are proven to select the same tile; `NewAxis` entries do not count."""
     ra, rb = region(a), region(b)

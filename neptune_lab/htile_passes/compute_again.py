@@ -16,9 +16,9 @@ from neptune_lab.htile.walk import (
     rewrite,
     rewrite_store,
     roots,
-    simplify,
     stores,
     tile_dims,
+    tile_read,
     written_tensors,
 )
 from neptune_lab.htile_passes.rewrite import DEFAULT_WARPS, LANES, fresh_name, tile_pass
@@ -78,11 +78,11 @@ def _kernel(kernel: ir.Kernel, program: ir.Program, fresh: Callable[[ir.Tensor, 
         return kernel
     threads, at = LANES * (kernel.num_warps or DEFAULT_WARPS), reducing[0] + 1
     held = _rows_used_again(body[:at], body[at:], program)
-    again = [s for s in body[:at] if _tile(s.target) in held and may_compute_again(s, kernel, program)]
+    again = [s for s in body[:at] if tile_read(s.target) in held and may_compute_again(s, kernel, program)]
     later = (*again, *body[at:])
     first, written = _rows_read(body[:at], program), written_tensors(kernel)
     loaded = {t: a for t, a in _rows_read(later, program).items() if t in first and t.tensor not in written}
-    kept = {e for e in held if isinstance(e, ir.Access) and _on_chip(e, program)} - {_tile(s.target) for s in again}
+    kept = {e for e in held if isinstance(e, ir.Access) and _on_chip(e, program)} - {tile_read(s.target) for s in again}
     wide = _registers(held.values(), threads)
     narrow = _registers((_bytes(a, program) for a in kept | loaded.keys()), threads)
     if wide + BESIDE <= min(MOST_OF_THREAD, NVIDIA_REGISTERS // threads) or narrow >= wide:
@@ -98,7 +98,7 @@ def _kernel(kernel: ir.Kernel, program: ir.Program, fresh: Callable[[ir.Tensor, 
         copies[tile] = ir.Store(f"{body[at - 1].node_id}.{name}", target, value, body[at - 1].origin)
 
     def visit(expr: ir.TileExpr) -> ir.TileExpr:
-        copy = copies.get(_tile(expr)) if isinstance(expr, ir.Access) else None
+        copy = copies.get(tile_read(expr)) if isinstance(expr, ir.Access) else None
         if copy is None or not isinstance(expr, ir.Access):
             return expr
         dims = (replace(d, start=ir.Int(0)) if isinstance(d, ir.Slice) else d for d in tile_dims(expr.index))
@@ -152,17 +152,11 @@ def _rows_used_again(
 def _rows_read(body: Iterable[ir.Store], program: ir.Program) -> dict[ir.Access, ir.Access]:
     """The rows in global memory that statements read, by their tiles."""
     found = (ir.Access(a.tensor, region(a)) for s in body for a in reads(s) if not _on_chip(a, program))
-    return {_tile(a): a for a in found if prod(shape_of_access(a)) > 1}
+    return {tile_read(a): a for a in found if prod(shape_of_access(a)) > 1}
 
 
 def _normal(expr: ir.TileExpr) -> ir.TileExpr:
-    return rewrite(expr, lambda e: _tile(e) if isinstance(e, ir.Access) else e)
-
-
-def _tile(access: ir.Access) -> ir.Access:
-    """The region that is read, whatever its axes are called and wherever it has `NewAxis`."""
-    parts = (replace(i, start=simplify(i.start), axis="") if isinstance(i, ir.Slice) else i for i in region(access))
-    return ir.Access(access.tensor, tuple(parts))
+    return rewrite(expr, lambda e: tile_read(e) if isinstance(e, ir.Access) else e)
 
 
 def _on_chip(access: ir.Access, program: ir.Program) -> bool:

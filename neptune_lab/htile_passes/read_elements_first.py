@@ -7,7 +7,11 @@ from math import prod
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import shape_of, shape_of_access
 from neptune_lab.htile.walk import expressions, read_tensors, with_body, written_tensors
-from neptune_lab.htile_passes.rewrite import map_kernels, tile_pass
+from neptune_lab.htile_passes.rewrite import DEFAULT_WARPS, map_kernels, tile_pass
+
+# The fewest warps of such programs: a multiprocessor runs many of fewer warps. On an H100 a cross entropy of 20000 x
+# 4001 in two warps takes 55.8 us without this pass and 59.9 with it, of 4000 x 20001 in four 69.9 and 60.5.
+FEWEST_WARPS = 4
 
 
 @tile_pass(after="load_partial_results_first")
@@ -34,7 +38,9 @@ def read_elements_first(program: ir.Program) -> ir.Program:
 def _kernel(kernel: ir.Kernel, program: ir.Program) -> ir.Kernel:
     own = [stmt for stmt in kernel.body if isinstance(stmt, ir.Store)]
     every = {n: tuple(expressions(stmt)) for n, stmt in enumerate(own)}
-    if len(own) < len(kernel.body) or any(isinstance(e, ir.Dot) for exprs in every.values() for e in exprs):
+    if len(own) < len(kernel.body) or (kernel.num_warps or DEFAULT_WARPS) < FEWEST_WARPS:
+        return kernel
+    if any(isinstance(expr, ir.Dot) for exprs in every.values() for expr in exprs):
         return kernel
     first = next((n for n, exprs in every.items() if any(isinstance(e, ir.Reduce) for e in exprs)), len(own))
     moved = [stmt for stmt in own[first + 1 :] if _moves(stmt, kernel, program)]

@@ -118,6 +118,7 @@ class Context:
         self.mark = ""  # the variable of the mark of these words
         self.evicted: dict[str, str] = {}  # tensor that several kernels of a launch read -> its eviction policy
         self.again: Mapping[tuple[str, str], str] = {}  # (origin, row that each pass loads) -> its eviction policy
+        self.caching: Mapping[str, str] = {}  # tensor -> the argument of its loads of tiles (`held_rows`)
         self.late: Mapping[str, Store] = {}  # tile that is loaded in each loop that reads it -> what loads it
         self.once = False  # whether the body is a loop that runs once
         self.variables: dict[str, tuple[str, Draft]] = {}  # grid or loop variable -> (name, the line that binds it)

@@ -55,11 +55,18 @@ def _counters(device, count):
 
 _AGAIN = '''@triton.jit
 def _again(x):
-    """x, of which the compiler does not know what was computed of it: it holds x until here, and no wider values."""
+    """x, of which the compilers do not know what was computed of it: they hold x until here, and no wider values."""
     if INTERPRETED or not tl.target_info.is_cuda():
         return x
     else:
-        return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=2)
+        zero = tl.inline_asm_elementwise(ZERO, "=r,r", [tl.full([], 31, tl.int32)], tl.int32, is_pure=True, pack=1)
+        return tl.inline_asm_elementwise(
+            "xor.b32 $0, $1, $2;", "=r,r,r,r", [x, zero], dtype=x.dtype, is_pure=False, pack=2
+        )
+
+
+# The highest bit of a number that is below 2**31, which the assembler does not know: it would see through a move.
+ZERO = tl.constexpr("{ .reg .b32 programs; mov.u32 programs, %nctaid.x; shr.u32 $0, programs, $1; }")
 '''
 
 _WAIT = '''@triton.jit

@@ -19,6 +19,7 @@ from neptune_lab.htile_to_triton.conversions import converted
 from neptune_lab.htile_to_triton.expression_text import ExpressionText, with_dtype
 from neptune_lab.htile_to_triton.expressions import emit, whole_tile
 from neptune_lab.htile_to_triton.folds import rejected_reductions
+from neptune_lab.htile_to_triton.held_rows import caching
 from neptune_lab.htile_to_triton.last_program import Joined
 from neptune_lab.htile_to_triton.launches import Together
 from neptune_lab.htile_to_triton.lists import entry_of_list
@@ -87,6 +88,7 @@ def emit_kernel(
         return ctx
     ctx.late = loaded_in_loops(program, kernel, options)
     ctx.again = loaded_again(program, kernel, options.target) if last is None else {}
+    ctx.caching = caching(program, kernel) if last is None and options.target.kind == "cuda" else {}
     ctx.once = runs_once(program, kernel, options)
     if ctx.once:
         _body_once(ctx, kernel)

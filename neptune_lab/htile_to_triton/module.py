@@ -6,12 +6,14 @@ from dataclasses import replace
 
 from neptune_lab.errors import EmitError
 from neptune_lab.htile import nodes as ir
+from neptune_lab.htile.held_rows import held_row
 from neptune_lab.htile.nodes import Kernel, Program
 from neptune_lab.htile.sizes import at_samples
 from neptune_lab.htile.spelling import check_spelling
 from neptune_lab.htile.verify import verify
 from neptune_lab.htile.walk import stores, subexpressions
 from neptune_lab.htile_to_triton.context import Context
+from neptune_lab.htile_to_triton.held_rows import registers
 from neptune_lab.htile_to_triton.helpers import ALLOCATOR, ASK, COUNTERS, GROUPS, HELPERS, INTERPRETED
 from neptune_lab.htile_to_triton.kernel import emit_kernel
 from neptune_lab.htile_to_triton.launcher import docstring, write_launcher
@@ -166,8 +168,11 @@ def write_kernel(out: Writer, function: str, kernel: Kernel, ctx: Context) -> Ke
     text = "\n".join(out.text[first:]) + "\n"
     grid = tuple(axis.extent for axis in kernel.grid) or (1,)
     made = KernelSource(function, text, grid, tuple(pointers), descriptors, kernel.num_warps, ctx.num_stages)
-    registers = REGISTERS if ctx.again else None
-    return replace(made, sizes=tuple(sizes), fused=not rounds_to_eights(kernel), registers=registers)
+    limit = REGISTERS if ctx.again else None
+    held = held_row(ctx.program, kernel) if ctx.caching else None
+    if held is not None and kernel.num_warps is not None:
+        limit = registers(kernel.num_warps, held[1])
+    return replace(made, sizes=tuple(sizes), fused=not rounds_to_eights(kernel), registers=limit)
 
 
 def rounds_to_eights(kernel: ir.Kernel) -> bool:

@@ -145,6 +145,7 @@ _OF_ONE_SIZE = frozenset(
         "align_row_loops",
         "compute_again",
         "cut_long_rows",
+        "hold_rows_as_loaded",
         "load_row_tiles_ahead",
         "reread_backwards",
         "share_rows",

@@ -53,6 +53,11 @@ def test_what_stays(body: tuple[str, ...]):
     assert after(read_elements_first, DECLARED, kernel(*body)) == "unchanged"
 
 
+def test_programs_of_few_warps_stay():
+    body = kernel(NONE, MAX, SUM, LABEL, OUT).replace("grid (i: 4)", "grid (i: 4)  num_warps=2")
+    assert after(read_elements_first, DECLARED, body) == "unchanged"
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_the_meaning_stays(seed: int):
     rng = np.random.default_rng(seed)

@@ -14,11 +14,12 @@ SHORTEST = 1024
 # The longest rows that a program holds in registers, by its warps: `cut_long_rows` then leaves few lanes empty.
 HELD = ((4096, 2), (25600, 4), (36864, 8), (57344, 16))
 # The same of rows that are read again, some of which programs load again for each pass, from the first-level cache
-# (`htile_to_triton.loaded_again`): those of 22529 to 40960 elements, and beside vectors those of 20481 and more.
+# (`htile_to_triton.loaded_again`): those of 22529 to 40960 elements, and beside vectors those of 32769 and more. Beside
+# vectors, shorter ones from 9985 elements on are held as they were loaded (`htile_passes.hold_rows_as_loaded`).
 AGAIN = (*HELD[:1], (22528, 4), *HELD[3:])
-AGAIN_BESIDE_VECTORS = (*HELD[:1], (20480, 4), (45056, 16), (57344, 32))
+AGAIN_BESIDE_VECTORS = (*HELD[:1], (9984, 4), (24576, 8), (45056, 16), (57344, 32))
 # Of fewer rows, those that are loaded again if they begin between vectors.
-FEW, FEW_BESIDE_VECTORS = ((40960, 16), (57344, 32)), AGAIN_BESIDE_VECTORS[2:]
+FEW, FEW_BESIDE_VECTORS = ((40960, 16), (57344, 32)), AGAIN_BESIDE_VECTORS[3:]
 FEW_HELD, VECTOR = 20480, 8
 # The fewest elements of all rows together that are loaded again beside vectors: those of fewer are not copied for each
 # place where a row may begin (`shift_vectors`), and loads beside multiples of 16 bytes take longer from the cache.
