@@ -146,7 +146,7 @@ TERMS = (
 EXAMPLES = (
     Row("the motivating example", "2, Figure 1, Eq. 1", ("operators.softmax.figure1",), ("01",)),
     Row("overview", "3, Figure 2", ("pipeline.compile.compile",), ("00",)),
-    Row("attention's definition", "A, Figure 12", ("operators.attention_definition", "operators.attention"), ("07",)),
+    Row("attention's definition", "A, Figure 12", ("operators.attention_stages", "operators.attention"), ("07",)),
     Row("attention's schedule", "A, Figure 13", ("loop_schedule.templates.rolling_update",), ("05",)),
     Row("every intermediate result of Figure 1", "B.1, Figure 14", ("tests/golden/figure_14.txt",), ("01",)),
     Row("L2 norm, RMSNorm, performer", "4.4, C", ("operators.norms", "operators.performer"), ("08",)),

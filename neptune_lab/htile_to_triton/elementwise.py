@@ -114,12 +114,12 @@ def _infix(op: str, operands: list[ExpressionText], dtype: str) -> ExpressionTex
     symbol = operation(op).triton
     level = LEVELS.get(symbol, COMPARE)
     left, right = operands
+    if left.literal is not None and right.literal is not None and op not in LOGICAL:
+        left = ExpressionText(full((), left.literal.value, dtype))
     if operation(op).kind == "bits" and left.literal is not None:
         left = ExpressionText(with_dtype(left, dtype))  # a bare number has 32 bits, whatever it is shifted by
     if op in COMPARISONS and dtype == "float64":  # Triton rounds a bare number to float32 beside a comparison
         left, right = (ExpressionText(with_dtype(x, dtype)) if x.literal is not None else x for x in (left, right))
-    if left.literal is not None and right.literal is not None and op not in LOGICAL:
-        left = ExpressionText(full((), left.literal.value, dtype))
     # Comparisons do not chain, and only the left operand of an operator may have the same precedence.
     a = left.at(level + 1 if level == COMPARE else level)
     b = right.at(level + 1)

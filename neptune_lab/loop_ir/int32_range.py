@@ -41,6 +41,7 @@ def exceeds_int32(
         captured: the limits of elements of int32 inputs; None for those of their dtypes.
     """
     narrow = {b.name for b in program.buffers if b.dtype in INTEGERS and b.dtype != "int64"}
+    conditions = {b.name for b in program.buffers if b.dtype == "bool"} if captured else frozenset[str]()
     limits_of: dict[str, Limits | None] = dict.fromkeys(narrow, captured)  # None: PyTorch's own in 32 bits
     for block in blocks(program):
         extents = {it.name: sizes.get(it.extent, it.extent) for it in block.iters}
@@ -48,6 +49,9 @@ def exceeds_int32(
         known = Bounds(extents)
 
         def limited(part: Expr, extents: dict[str, int] = extents) -> Expr:
+            if isinstance(part, Load) and part.buffer in conditions:
+                extents[name := f"read of {part.buffer}"] = 2
+                return Op("ne", (Var(name), Const(0)))
             if not isinstance(part, Load) or part.buffer not in narrow:
                 return part
             limits = limits_of[part.buffer]

@@ -41,10 +41,10 @@ from neptune_lab.errors import DefinitionError
 from neptune_lab.operators import math
 from neptune_lab.operators.attention_arguments import lengths_of, made_operator
 from neptune_lab.operators.attention_by_tensors import document, paged
-from neptune_lab.operators.attention_definition import define_attention
 from neptune_lab.operators.attention_formats import FormatOptions
 from neptune_lab.operators.attention_options import AttentionOptions, documented, with_options
 from neptune_lab.operators.attention_sizes import EmptyRows, KeyPlace, MaskMod, ScoreMod
+from neptune_lab.operators.attention_stages import define_attention
 from neptune_lab.operators.base import Operator, Params, name_of, positive
 from neptune_lab.operators.dims import takes_dims
 from neptune_lab.operators.presets import PRESETS

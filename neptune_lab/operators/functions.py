@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.operators.bits import origins
 from neptune_lab.operators.formulas import FLAT_AT_LIMITS, FORMULAS, Term
 from neptune_lab.operators.function_parts import apply as _apply
 from neptune_lab.operators.function_parts import kind as _kind
@@ -18,7 +19,7 @@ from neptune_lab.operators.function_parts import log1p as _log1p
 from neptune_lab.operators.function_parts import select as _select
 from neptune_lab.operators.function_parts import total as _add
 from neptune_lab.operators.mod_ties import at_limits
-from neptune_lab.operators.operations import NARROW, is_wide, wrapped
+from neptune_lab.operators.operations import NARROW, NUMBERS, is_wide, to_tvm, wrapped
 from neptune_lab.operators.ties import HALVES_TIES
 from neptune_lab.operators.two_operands import FUNCTIONS as OF_TWO
 from neptune_lab.operators.two_operands import trunc
@@ -69,8 +70,10 @@ def _finite(x: Any) -> Scalar:
 
 
 def _sign(x: Any) -> Scalar:
-    """1, -1, or 0 for zeros and NaN."""
-    one = 1.0 if _kind(x) == "float" else 1
+    """1, -1, or 0 for zeros and NaN; of an integer, in its dtype."""
+    one: Any = 1.0
+    if _kind(x) == "int":
+        one = 1 if getattr(x, "limits", None) is not None else _add(_apply("mul", x, 0), 1)
     return _select(_apply("gt", x, 0), one, _select(_apply("lt", x, 0), -one, one - one))
 
 
@@ -217,7 +220,17 @@ def _filled(x: Any, value: Any, dtype: Any = None, **_others: Any) -> Scalar:
         return Scalar(value).to(dtype)  # which refuses it
     kind = _kind(x) if name is None else name.rstrip("0123456789")
     kinds: dict[str, Callable[[Any], Any]] = {"bool": bool, "int": int, "long": int}
+    if dtype is None and _has_32_bits(x):
+        return Scalar(to_tvm(int(value), "int32"))
     return Scalar(kinds.get(kind, float)(value))
+
+
+def _has_32_bits(x: Any) -> bool:
+    """Whether PyTorch has an integer in 32 bits: it is computed of captured integers of int32 alone."""
+    value = getattr(x, "value", x)
+    if _kind(x) != "int" or isinstance(value, NUMBERS) or is_wide(value) or getattr(x, "limits", None) is not None:
+        return False
+    return origins(x) == {"read"}
 
 
 def _new(x: Any, value: Any, size: Any = (), dtype: Any = None) -> Any:

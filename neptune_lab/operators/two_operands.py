@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import DefinitionError
-from neptune_lab.operators.bits import bits, invert, shift
+from neptune_lab.operators.bits import bits, invert, origins, shift
 from neptune_lab.operators.function_parts import apply as _apply
 from neptune_lab.operators.function_parts import kind as _kind
 from neptune_lab.operators.function_parts import log1p as _log1p
@@ -35,12 +35,25 @@ def _unless_nan(comparison: str) -> Callable[[Any, Any], Scalar]:
 
 def _fmod(x: Any, y: Any) -> Scalar:
     """The remainder with the sign of `x`, as in C; `floormod` of the magnitudes gives its magnitude."""
+    if _may_be_least(x, y):
+        remainder = _apply("floormod", x, y)
+        return _select(_is_rounded_down(x, y, remainder), _apply("sub", remainder, y), remainder)
     size = _select(_apply("lt", x, 0), _apply("neg", x), x)  # (|x|, whose derivative at 0 is 1, and not 0)
     remainder = _apply("floormod", size, _apply("abs", y))
     if "float" in (_kind(x), _kind(y)):  # of an infinite divisor, x itself
         beyond = _apply("and", _apply("eq", _apply("abs", y), math.inf), _apply("lt", size, math.inf))
         remainder = _select(beyond, size, remainder)
     return _select(_apply("lt", x, 0), _apply("neg", remainder), remainder)
+
+
+def _may_be_least(x: Any, y: Any) -> bool:
+    """Whether both are integers, and one is captured: it may be the least of its dtype, which has no magnitude."""
+    return "float" not in (_kind(x), _kind(y)) and "read" in origins(x) | origins(y)
+
+
+def _is_rounded_down(x: Any, y: Any, remainder: Any) -> Scalar:
+    """Whether x // y is below the exact quotient, which is below 0."""
+    return _apply("and", _apply("ne", remainder, 0), _apply("ne", _apply("lt", x, 0), _apply("lt", y, 0)))
 
 
 def _div(x: Any, y: Any, rounding_mode: str | None = None) -> Scalar:
@@ -54,6 +67,9 @@ def _div(x: Any, y: Any, rounding_mode: str | None = None) -> Scalar:
         )
     if "float" in (_kind(x), _kind(y)):
         return trunc(_apply("div", x, y))
+    if _may_be_least(x, y):
+        quotient = _apply("floordiv", x, y)
+        return _select(_is_rounded_down(x, y, _apply("floormod", x, y)), _apply("add", quotient, 1), quotient)
     quotient = _apply("floordiv", _apply("abs", x), _apply("abs", y))
     return _select(_apply("ne", _apply("lt", x, 0), _apply("lt", y, 0)), _apply("neg", quotient), quotient)
 

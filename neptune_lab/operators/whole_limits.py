@@ -7,6 +7,9 @@ of its own (`loop_ir/int32_range.py`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import product
 from typing import Any, TypeAlias
 
@@ -24,6 +27,19 @@ _NOT_LARGER = ("floordiv", "floormod", "shr")
 _BITS = ("bitand", "bitor", "bitxor")
 # Numbers from this on have 64 bits beside positions and captured integers; a factor may be multiplied once more.
 _LARGE = {"add": 2**23, "sub": 2**23, "mul": 2**10}
+
+# Whether all of these numbers have 64 bits.
+_WIDE: ContextVar[bool] = ContextVar("whole numbers of 64 bits", default=False)
+
+
+@contextmanager
+def whole_numbers(*, wide: bool) -> Iterator[None]:
+    """Numbers of conditions and constants have 64 bits, as positions do, if `wide`; else if 32 do not hold them."""
+    token = _WIDE.set(wide)
+    try:
+        yield
+    finally:
+        _WIDE.reset(token)
 
 
 def limits_of(x: Any) -> Limits | None:
@@ -99,7 +115,7 @@ def with_width(name: str, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], Limit
     limits = limits_after(name, args)
     if limits is None and name in _LARGE:
         return tuple(x.long() if _is_large(x, _LARGE[name]) else x for x in args), None
-    if limits is None or all(map(in_32_bits, (limits, *filter(None, map(limits_of, args))))):
+    if limits is None or (not _WIDE.get() and all(map(in_32_bits, (limits, *filter(None, map(limits_of, args)))))):
         return args, limits
     head, numbers = (args[:1], args[1:]) if name == "select" else ((), args)
     numbers = tuple(x.long() if hasattr(x, "limits") else x for x in numbers)

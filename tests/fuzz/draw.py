@@ -17,7 +17,7 @@ LOWEST = -3.4028234663852886e38
 
 def definition(rng: random.Random) -> Data:
     """One random definition."""
-    return rng.choices([_rows, _product, known], [4, 3, 4])[0](Maker(rng))
+    return rng.choices([rows, _product, known], [4, 3, 4])[0](Maker(rng))
 
 
 class Maker:
@@ -205,7 +205,7 @@ def _consuming(make: Maker, c: Any, w: Any, producer: str, producers: list[str],
     return rng.choice([["tanh", ["mul", c, r]], ["abs", ["sub", c, r]], ["max", c, r], ["power", ["abs", c], 3.0]])
 
 
-def _rows(make: Maker) -> Data:
+def rows(make: Maker) -> Data:
     """Reductions along rows, one behind the other."""
     rng = make.rng
     extent, offset = make.extent()

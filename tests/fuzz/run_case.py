@@ -28,6 +28,8 @@ def make(seed: str) -> Case:
         kind == "operator" and random.Random(f"{seed} gradient").random() < 0.15
     ):  # the draws of others stay as they were
         kind = "gradient"
+    if kind == "operator" and random.Random(f"{seed} long rows").random() < 0.06:
+        kind = "long rows"
     if kind == "attention":
         kind = random.Random(f"{seed} attention").choices([kind, "gluon", "few rows"], [88, 5, 7])[0]
     case: Case = {"kind": kind, "seed": rng.randrange(1 << 30)}
@@ -43,6 +45,10 @@ def make(seed: str) -> Case:
         from fuzz.attention import draw_few_rows
 
         case.update(draw_few_rows(rng))
+    elif kind == "long rows":
+        from fuzz.long_rows import draw_long_rows
+
+        case.update(draw_long_rows(random.Random(f"{seed} long rows of a case")))
     elif kind == "gradient":
         from fuzz.gradients import draw_gradient
 
@@ -77,6 +83,10 @@ def run(case: Case) -> Outcome:
             from fuzz.gradients import run_gradient
 
             run_gradient(case, outcome)
+        elif case["kind"] == "long rows":
+            from fuzz.long_rows import run_long_rows
+
+            run_long_rows(case, outcome)
         elif case["kind"] == "gluon":
             from fuzz.gluon import run_gluon
 

@@ -34,6 +34,16 @@ def test_no_random_attention_of_other_kernels_is_wrong(kind: str, met: str, case
     assert sum(record["met"].get(met, 0) for record in records) >= len(records) / 2 > 1
 
 
+@pytest.mark.parametrize("cases", [range(600), pytest.param(range(600, 6000), marks=pytest.mark.nightly)], ids=str)
+def test_no_random_kernel_of_long_rows_is_wrong(cases: range):
+    """Rows in pieces, shared among programs, loaded again for each pass, with an aligned middle, or backwards."""
+    records = [run_one((n, SEED)) for n in cases if make(f"{SEED}:{n}")["kind"] == "long rows"]
+    failed = [f"{record['n']}: {record['detail']}" for record in records if record["verdict"] in FAILURES]
+    assert not failed, "\n".join(failed)
+    met = [name for record in records for name, count in record["met"].items() if count]
+    assert {"loaded again", "pass cut_long_rows", "pass align_row_loops", "pass load_row_tiles_ahead"} <= {*met}
+
+
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("first", range(0, CASES, CHUNK))
 def test_no_random_program_is_wrong(first: int):
