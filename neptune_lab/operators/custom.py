@@ -15,13 +15,14 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from neptune_lab.errors import DefinitionError, ScheduleError
 from neptune_lab.operators.base import Arrays, Operator, Params, TensorSpec, source_of
+from neptune_lab.operators.extents import DEEPEST
 
 if TYPE_CHECKING:
     from neptune_lab.loop_ir.nodes import Program
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 DTYPES = (*FLOATS, "int8", "int32", "bool")
 _SMALL = 8  # random integers are below it
+_OPERANDS = ("a", "b", "value", "condition", "true_value", "false_value")  # of TVM's expressions, beside lists of them
 
 
 def custom(
@@ -167,20 +169,11 @@ def _check_graph(inputs: list[Any], outputs: list[Any]) -> None:
             raise DefinitionError(f"input {name!r} reaches no output", help=f"leave {name} out of inputs")
 
 
-def _operations(outputs: list[Any]) -> Iterator[Any]:
+def _operations(outputs: list[Any]) -> list[Any]:
     """Every operation that the outputs depend on, producers first, each once."""
-    seen: list[Any] = []
+    from neptune_lab.loop_ir.tvm_compat.as_written import in_order
 
-    def visit(op: Any) -> Iterator[Any]:
-        if any(op.same_as(known) for known in seen):
-            return
-        seen.append(op)
-        for tensor in op.input_tensors:
-            yield from visit(tensor.op)
-        yield op
-
-    for tensor in outputs:
-        yield from visit(tensor.op)
+    return list(dict.fromkeys(tensor.op for tensor in in_order(outputs)))
 
 
 def _check_operation(op: Any) -> None:
@@ -216,6 +209,12 @@ def _check_operation(op: Any) -> None:
     if not isinstance(op, te.ComputeOp):
         return
     body = op.body[0]
+    if (depth := _nested(body)) > DEEPEST:
+        raise DefinitionError(
+            f"stage {name!r} nests {depth} operations in one another; expected at most {DEEPEST}",
+            node=name,
+            help="add up halves, (a + b) + (c + d) in place of ((a + b) + c) + d, or make a part a stage of its own",
+        )
     if isinstance(body, tirx.Reduce):
         _check_axes(name, body.axis)
         if not (isinstance(body.condition, tirx.IntImm) and int(body.condition)):
@@ -227,6 +226,21 @@ def _check_operation(op: Any) -> None:
             raise DefinitionError(
                 f"stage {name!r} reduces from a start value of its own", help="combine the start value in a later stage"
             )
+
+
+def _nested(body: Any) -> int:
+    """How many operations of an expression are in one another; indices of reads do not count."""
+    from tvm import te
+
+    deepest, waiting = 0, [(body, 0)]
+    while waiting:
+        e, depth = waiting.pop()
+        deepest = max(deepest, depth)
+        parts = [*getattr(e, "args", ()), *getattr(e, "source", ())]
+        parts += [getattr(e, name) for name in _OPERANDS if hasattr(e, name)]
+        if not any(isinstance(part, te.Tensor) for part in parts):
+            waiting += [(part, depth + 1) for part in parts]
+    return deepest
 
 
 def _check_axes(stage: str, axes: Sequence[Any]) -> None:

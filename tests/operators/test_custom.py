@@ -12,7 +12,7 @@ from tvm import te, tirx
 
 from neptune_lab import Schedule, compile
 from neptune_lab.errors import DefinitionError
-from neptune_lab.operators import custom
+from neptune_lab.operators import Operator, custom
 
 compute: Any = te.compute  # its own hints take it for a list
 
@@ -366,3 +366,25 @@ def test_a_maximum_of_bfloat16_begins_at_minus_infinity() -> None:
     values = torch.randn(3, 8).bfloat16()
     values[1] = -torch.inf
     torch.testing.assert_close(kernel(values), values.amax(1))
+
+
+def test_a_long_chain_of_stages_is_taken_and_a_deep_expression_refused() -> None:
+    """Python's recursion ends at 1,000 calls, of which a level takes several."""
+    x = te.placeholder((2,), "float32", name="x")
+    stage = x
+    for n in range(600):
+        stage = compute((2,), (lambda read: lambda i: read[i] + 1.0)(stage), name=f"s{n}")
+    assert custom("chain", [x], [stage]).source.count("\n") >= 599
+
+    def nested(times: int) -> Operator:
+        def term(i: Any) -> Any:
+            value = x[i]
+            for _ in range(times):
+                value = value + x[i]
+            return value
+
+        return custom("deep", [x], [compute((2,), term, name="deep_sum")])
+
+    assert Schedule(nested(99)).check()
+    with pytest.raises(DefinitionError, match=r"stage 'deep_sum' nests \d+ operations(.|\n)*add up halves"):
+        nested(1000)

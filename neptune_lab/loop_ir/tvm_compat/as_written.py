@@ -69,7 +69,25 @@ def hidden(inputs: list[Any], outputs: list[Any]) -> list[Any]:
             return tirx.Reduce(e.combiner, source, e.axis, e.condition, e.value_index, e.init)
         return e
 
+    for stage in in_order(outputs):  # what a stage reads is made before it: no recursion from stage to stage
+        tensor(stage)
     return [tensor(t) for t in outputs]
+
+
+def in_order(outputs: list[Any]) -> list[Any]:
+    """Every tensor that the outputs read, each after those that it reads."""
+    found: dict[Any, Any] = {}
+    waiting = [(t, False) for t in reversed(outputs)]
+    while waiting:
+        tensor, read = waiting.pop()
+        if tensor in found:
+            continue
+        if read:
+            found[tensor] = tensor
+        else:
+            waiting.append((tensor, True))
+            waiting += [(t, False) for t in reversed(tensor.op.input_tensors)]
+    return list(found)
 
 
 def stopped(e: Any) -> Any:
