@@ -29,8 +29,7 @@ from neptune_lab.strict.dtypes import itemsize
 SHORTEST = 1024
 # The elements of all rows together from which on a vector along them is copied for each place where a row may begin.
 MANY_ELEMENTS = 1 << 24
-# The least elements of a piece per lane, of programs of fewer than so many warps; of others twice as many, 16 bytes: on
-# an H100 layer_norm of 2000 x 57344 takes 163 us so and 176 in pieces of 4096.
+# The least elements of a piece per lane; of programs of so many warps, twice as many where that fits the row.
 OF_A_LANE, MANY_WARPS = 4, 32
 
 _DTYPES = ("float32", "float64", "int32", "int64")
@@ -141,12 +140,14 @@ class Pieces:
 def pieces_of(extent: int, warps: int, head: ir.IndexExpr | None = None, block: int = 1) -> Pieces | None:
     """How a row is cut; None if it stays whole.
 
-    >>> pieces_of(2500, 2).size, pieces_of(4096, 4)
-    (512, None)
+    >>> pieces_of(2500, 2).size, pieces_of(4096, 4), pieces_of(57344, 32).size, pieces_of(50000, 32).size
+    (512, None, 8192, 4096)
     """
     whole = power_of_two(extent)
     for count in (8, 16) if warps < 16 else (16,):
-        size = max(whole // count, 32 * warps * max(OF_A_LANE if warps < MANY_WARPS else 2 * OF_A_LANE, block))
+        size = max(whole // count, 32 * warps * max(OF_A_LANE, block))
+        if warps >= MANY_WARPS and size == 32 * warps * OF_A_LANE and extent % (2 * size) == 0:
+            size *= 2  # (16 bytes at once: on an H100 layer_norm of 2000 x 57344 takes 163 us so, and 176 without)
         pieces = Pieces(extent, size, head, block)
         if extent >= SHORTEST and size < whole and (head is not None or pieces.count * size < whole):
             return pieces
