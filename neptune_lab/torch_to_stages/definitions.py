@@ -12,8 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._decomp import decomposition_table
 
 from neptune_lab.torch_to_stages.pooling import POOLING
+
+_BORDER, _BILINEAR, _BICUBIC = 1, 0, 2  # numbers of torch's modes of grid_sample
 
 
 def _negative(x: Tensor) -> Tensor:
@@ -213,12 +216,37 @@ def _searchsorted(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    """How many elements of a sorted row are before x; NaN is after all of them."""
+    """How many elements of a sorted row are before x; NaN is after all of them, also in the row.
+
+    torch halves the row, and goes on to the right of a middle that is not after x, as a NaN at the end of the row never
+    is.  So it finds the first element after x if one of the middles to the right is after x, and the end otherwise.
+    """
     if sorter is not None:
         sorted_sequence = torch.gather(sorted_sequence, -1, sorter)
     row = sorted_sequence if sorted_sequence.ndim == 1 else sorted_sequence.unsqueeze(-2)
-    after = row > x.unsqueeze(-1) if right or side == "right" else row >= x.unsqueeze(-1)
-    return (~after).sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
+    after = torch.gt if right or side == "right" else torch.ge
+    kind = torch.int32 if out_int32 else torch.int64
+    afterwards = after(row, x.unsqueeze(-1))
+    count = row.shape[-1]
+    if not row.is_floating_point() or not count:
+        return (~afterwards).sum(-1, dtype=kind)
+    found, start = torch.zeros_like(x, dtype=torch.bool), 0
+    while start < count:
+        middle = (start + count) // 2
+        found, start = found | after(row[..., middle], x), middle + 1
+    first = torch.where(afterwards, torch.arange(count, device=x.device), count).amin(-1)
+    return torch.where(found, first, count).to(kind)
+
+
+def _grid_sampler_2d(x: Tensor, grid: Tensor, interpolation: int, padding: int, align_corners: bool) -> Tensor:
+    """torch's definition, in which a place of NaN is outside: in torch's kernels it is the first pixel at borders, and
+    what is mixed of four pixels is NaN."""
+    if padding == _BORDER and interpolation != _BICUBIC:
+        grid = torch.where(grid.isnan(), -2.0, grid)
+    out = decomposition_table[torch.ops.aten.grid_sampler_2d.default](x, grid, interpolation, padding, align_corners)
+    if padding != _BORDER and interpolation == _BILINEAR:
+        out = torch.where(grid.isnan().any(-1).unsqueeze(1), math.nan, out)
+    return out
 
 
 def refused_arguments(node: torch.fx.Node) -> str:
@@ -269,6 +297,7 @@ DEFINITIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "_pdist_forward.default": _pdist,
         "bucketize.Tensor": _bucketize,
         "searchsorted.Tensor": _searchsorted,
+        "grid_sampler_2d.default": _grid_sampler_2d,
     }
 )
 """By the operation's name and its overload's."""

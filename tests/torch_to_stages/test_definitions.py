@@ -65,3 +65,30 @@ def test_adaptive_windows_are_those_of_pytorch(size: int):
 def test_an_adaptive_pooling_to_no_elements_is_refused_for_that():
     with pytest.raises(DefinitionError, match="without elements"):
         nl.from_torch(lambda x: F.adaptive_avg_pool2d(x, (0, 2)), torch.ones(1, 2, 4, 4))
+
+
+def test_rows_with_nan_are_searched_as_torch_does():
+    """NaN is at the end of a sorted row; torch halves the row, so a row that is mostly NaN has the end for any number."""
+    own = DEFINITIONS["searchsorted.Tensor"]
+    values = torch.tensor([[-inf, -2.0, 0.0, 0.5], [1.0, inf, nan, 3.0]])
+    for count, numbers in itertools.product(range(8), range(8)):
+        row = torch.cat([torch.arange(numbers).div(2, rounding_mode="floor").float(), torch.full((count,), nan)])
+        for right in (False, True):
+            assert torch.equal(own(row, values, right=right), torch.searchsorted(row, values, right=right))
+
+
+def test_a_row_with_nan_is_searched_in_a_kernel():
+    row, values = torch.tensor([-1.0, 0.0, 1.0, nan, nan]), torch.tensor([-inf, -2.0, 0.5, 1.0, inf, nan])
+    kernel = nl.compile(nl.from_torch(torch.searchsorted, row, values))
+    assert torch.equal(kernel(row, values), torch.searchsorted(row, values))
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+def test_places_of_nan_in_images(mode: str):
+    x, grid = torch.randn(1, 2, 4, 5), torch.rand(1, 3, 2, 2) * 3 - 1.5
+    grid[0, 0, 0, 0], grid[0, 1, 1, 1], grid[0, 2, 1] = nan, nan, nan
+    own = DEFINITIONS["grid_sampler_2d.default"]
+    for padding, corners in itertools.product(("zeros", "border"), (False, True)):
+        numbers = ("bilinear", "nearest").index(mode), ("zeros", "border").index(padding)
+        theirs = F.grid_sample(x, grid, mode, padding, corners)
+        torch.testing.assert_close(own(x, grid, *numbers, corners), theirs, equal_nan=True)

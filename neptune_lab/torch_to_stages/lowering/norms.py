@@ -89,7 +89,7 @@ def rms_norm(
 
 @lowers("_native_batch_norm_legit_no_training", "_native_batch_norm_legit.no_stats")
 def batch_norm(ctx: Context, x: Value, weight: Value | None, bias: Value | None, *rest: Any) -> Any:
-    """Each channel, dimension 1, normalised by given statistics or by those of the batch."""
+    """Each channel, dimension 1, normalised by given statistics or by those of the batch, which are results then."""
     channel = (1, x.shape[1], *(1 for _ in x.shape[2:]))
     x = ctx.reused(ctx.converted(x, ctx.dtype))
     small = ctx.as_dtype(Const(rest[-1], "float32"), ctx.dtype)
@@ -97,15 +97,20 @@ def batch_norm(ctx: Context, x: Value, weight: Value | None, bias: Value | None,
     def wide(v: Value) -> Value:
         return v.viewed(channel, lambda i: (i[1],))
 
+    statistics: tuple[Value, ...] = ()
     if ctx.name.endswith("no_training"):
         mean, spread = wide(rest[0]), wide(rest[1])
     else:
         dims = tuple(d for d in range(x.ndim) if d != 1)
-        mean, spread = (kept(v, x, dims) for v in variance(ctx, x, dims))
+        middle, variances = variance(ctx, x, dims)
+        mean, spread = kept(middle, x, dims), kept(variances, x, dims)
+        deviation = Value(variances.shape, x.dtype, lambda i: Op("rsqrt", (Op("add", (variances.at(i), small)),)))
+        statistics = finished(middle, x, dims, False), finished(deviation, x, dims, False)
     value = ctx.elementwise(
         lambda e, m, v: Op("mul", (Op("sub", (e, m)), Op("rsqrt", (Op("add", (v, small)),)))), x, mean, spread
     )
-    return (scaled(ctx, value, None if weight is None else wide(weight), None if bias is None else wide(bias)),)
+    out = scaled(ctx, value, None if weight is None else wide(weight), None if bias is None else wide(bias))
+    return (out, *statistics)
 
 
 @lowers("group_norm")
