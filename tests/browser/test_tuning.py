@@ -70,6 +70,8 @@ def test_without_a_gpu_the_page_says_so(live, kernel, monkeypatch):
     monkeypatch.setattr("neptune_lab.tuning.workers.gpu_count", lambda: 0)
     drawn = live(kernel, VIEW)
     tune = drawn.root.get_by_role("region", name="tuning")
+    expect(tune).to_contain_text("Tuning measures candidates on a GPU")  # before anything was pressed
+    expect(drawn.root.locator(".timing > p.note")).to_contain_text("There is no GPU here, so nothing can be timed.")
     tune.get_by_role("button", name="Tune", exact=True).click()
     expect(tune.get_by_role("alert")).to_contain_text("no GPU here: nothing can be timed")
     expect(tune.get_by_role("alert")).to_contain_text("measure on another machine")

@@ -20,6 +20,9 @@ export interface Status {
   title: string;
 }
 
+/** Whether kernels run on a GPU: Python says of another device that there is none (`payload.device`). */
+export const hasGpu = (payload: Payload): boolean => !payload.device.includes("no GPU");
+
 /** Where an edit's error is, counted from 1: "line 11", "step 3"; "" if it is nowhere. */
 export const placeOf = (e: EditError): string => (typeof e.line === "number" ? `line ${e.line}` : typeof e.step === "number" ? `step ${e.step + 1}` : "");
 

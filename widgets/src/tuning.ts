@@ -3,6 +3,7 @@
 import type { Context, Message } from "./context";
 import { h } from "./dom";
 import { figureButtons } from "./figures";
+import { hasGpu } from "./status";
 import { sizeText, usText } from "./traffic_data";
 import { type Space, levels, timesPlot, waterfall } from "./tuning_figures";
 
@@ -148,7 +149,7 @@ export function tuningPart(ctx: Context): { el: HTMLElement; update(): void } {
       takenNote,
       reasons.length ? `No time: ${reasons.join("; ")}.` : "",
       now?.unsaved ? `${now.unsaved} measurements could not be stored: see the messages under the cell.` : "",
-      now ? "" : "Searches the template, tiles and options that are fastest on this machine's GPUs. Each candidate is checked against float64 and its time is kept; Cancel keeps what was measured.",
+      now ? "" : !hasGpu(ctx.payload) ? "Tuning measures candidates on a GPU of the machine that runs the notebook's kernel. There is none here." : "Searches the template, tiles and options that are fastest on this machine's GPUs. Each candidate is checked against float64 and its time is kept; Cancel keeps what was measured.",
     ];
     note.replaceChildren(...lines.filter(Boolean).map((text) => h("span", {}, text)));
     note.hidden = !lines.some(Boolean);

@@ -6,6 +6,7 @@ import { wire } from "../edits";
 import { kernelKey, keepMeasured } from "../measured";
 import { definePane } from "../pane";
 import type { Editor, TimingRow } from "../record";
+import { hasGpu } from "../status";
 import { TUNING_STYLE, tuningPart } from "../tuning";
 
 const NONE = "–";
@@ -69,7 +70,9 @@ function timingPane(ctx: Context): Pane {
   const tuning = tuningPart(ctx);
   const el = h("div", { class: "timing" }, againstLabel, progress, table, note, tuning.el);
   progress.hidden = true;
-  note.textContent = "Latency with its spread, TFLOP/s and bandwidth, on the device named above.";
+  note.textContent = hasGpu(ctx.payload)
+    ? "Latency with its spread, TFLOP/s and bandwidth, on the device named above."
+    : "There is no GPU here, so nothing can be timed. Run shows estimates: the least times that a GPU's datasheet allows.";
 
   let keys = new Map<string, string>();
   function start(): void {
