@@ -250,7 +250,7 @@ class Scalar:
 
     def _in_dtype(self, name: str) -> Scalar:
         if name in NARROW:
-            return Scalar(wrapped(convert(self.value, "int64"), name), name)
+            return Scalar(convert(wrapped(convert(self.value, "int64"), name), "int32"), name)
         if name not in foreign.DTYPES:
             raise DefinitionError(
                 f"a mod converts a value to {name}: expected {', '.join(sorted({*foreign.DTYPES, *NARROW}))}",

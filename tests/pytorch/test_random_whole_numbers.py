@@ -46,7 +46,7 @@ def test_conditions_have_64_bits_beside_several_positions():
 
 def test_functions_of_narrow_integers_have_their_dtypes_and_their_least_numbers():
     terms = "torch.sign(i8[kv]) * 100 * 2", "torch.fmod(i8[kv], 30) * 200", "torch.ones_like(i32[kv]) * 2**30 * 4"
-    terms = *terms, "torch.div(i8[kv], 3, rounding_mode='trunc') * 200"
+    terms = *terms, "torch.div(i8[kv], 3, rounding_mode='trunc') * 200", "i32[kv].to(torch.uint8) * (i32[q] * 2**28)"
     assert verdict(" + ".join(f"({term}) % 7 * 0.3" for term in terms)) == "right"
     assert verdict("torch.sign(i32[kv]) * 2**32 % 11 * 0.3") != "wrong"  # 0 in PyTorch
 
