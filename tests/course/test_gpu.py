@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 from types import SimpleNamespace
@@ -179,6 +180,12 @@ class OneCall:
 
     def times(self, calls, cold):
         return {name: Samples((1.0, 2.0, 3.0)) for name in calls}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _objects_of_other_tests_are_not_searched():
+    """A contest collects garbage when it gives tensors back, which would go over all that earlier tests have left."""
+    gc.freeze()
 
 
 class TestContest:

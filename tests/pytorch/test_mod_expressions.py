@@ -33,11 +33,14 @@ def same(score_mod=None, mask_mod=None) -> None:
     assert (found - expected).abs().max() < 2e-5
 
 
-def test_elements_from_the_end_of_what_a_mod_makes():
+@pytest.mark.parametrize("step", [2, pytest.param(10, marks=pytest.mark.nightly)])
+def test_elements_from_the_end_of_what_a_mod_makes(step: int):
+    made = [0.1 * n for n in range(step * N + 10)]
+
     def score_mod(s, b, h, q, kv):
         s = s + torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])[kv % 2 - 2, q % 3 - 1]
         s = s + torch.eye(4)[kv % 4 - 4, q % 4] + POOL.flip(0)[-1 - kv]
-        return s + torch.stack([s, s * 2, POOL[kv]])[kv % 3 - 3] + torch.tensor([0.1 * n for n in range(130)])[kv * 10]
+        return s + torch.stack([s, s * 2, POOL[kv]])[kv % 3 - 3] + torch.tensor(made)[kv * step]
 
     same(score_mod)
 
