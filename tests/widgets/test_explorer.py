@@ -7,11 +7,12 @@ import json
 from dataclasses import replace
 
 import pytest
-from neptune_widgets import checks
+from neptune_widgets import checks, tags
 from waiting import until
 
 import neptune_lab as nl
-from neptune_lab.operators import attention, softmax
+from neptune_lab.errors import ScheduleError
+from neptune_lab.operators import attention, rows, softmax
 
 
 def test_an_edit_gives_another_kernel_and_comes_back_by_undo(attention_page):
@@ -273,6 +274,17 @@ def test_tag_tables_on_the_persons_own_numbers(softmax_page):
     assert last["rolling"] == "j0"
     assert any(r["kind"] == "repair" for r in last["rows"])
     assert all(c["right"] is not False for r in last["rows"] for c in r["cells"] if c)
+
+
+def test_inputs_may_be_infinite_and_nan_where_their_dtype_has_such(softmax_page):
+    values = [["-inf", "inf", "nan", *5 * [0.5]], *3 * [8 * [0.25]]]
+    table = softmax_page.ask("tags", step=1, phase="tile", rolling="j0", inputs={"inp": values})["table"]
+    assert {"nan"} <= {c["value"] for row in table["rows"] for c in row["cells"] if c}
+    labels = rows.cross_entropy(2, 4)
+    whole = {name: array.tolist() for name, array in tags.default_inputs(labels).items()}
+    name = next(spec.name for spec in labels.inputs if spec.dtype == "int32")
+    with pytest.raises(ScheduleError, match=f"input '{name}' of int32 has no infinities"):
+        tags.read_inputs(labels, {**whole, name: ["inf", 0]})
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,8 @@ def read_inputs(operator: Operator, given: Any) -> Inputs:
             raise ScheduleError(f"input {spec.name!r} is not an array of numbers: {error}") from error
         if array.shape != spec.shape:
             raise ScheduleError(f"input {spec.name!r} has shape {array.shape}, expected {spec.shape}")
+        if not np.isfinite(array).all() and np.dtype(spec.dtype).kind in "iub":
+            raise ScheduleError(f"input {spec.name!r} of {spec.dtype} has no infinities and no nan")
         with np.errstate(over="ignore"):
             arrays[spec.name] = array.astype(spec.dtype)
     return arrays

@@ -29,7 +29,9 @@ export interface Table {
   rows: Row[];
   note: string;
 }
-export type Values = number | Values[];
+/** A number, or what JSON has no number for: "inf", "-inf", "nan". */
+export type Numeral = number | string;
+export type Values = Numeral | Values[];
 export interface TagInput {
   name: string;
   shape: number[];

@@ -1,10 +1,10 @@
 // The inputs of tag tables, to read and to edit.
 
 import { h } from "./dom";
-import type { TagInput, Values } from "./record";
+import type { Numeral, TagInput, Values } from "./record";
 
 /** An input as tables of two dimensions each; `changed` hears of a number that was typed, null where none can be. */
-export function inputEl(input: TagInput, changed: ((index: number[], x: number) => void) | null): HTMLElement {
+export function inputEl(input: TagInput, changed: ((index: number[], x: Numeral) => void) | null): HTMLElement {
   const slices: { label: string; at: number[]; rows: Values[]; flat: boolean }[] = [];
   const walk = (v: Values, path: number[]) => {
     const depth = input.shape.length - path.length;
@@ -33,7 +33,7 @@ export function inputEl(input: TagInput, changed: ((index: number[], x: number) 
                 const field: HTMLInputElement = h("input", {
                   type: "text",
                   inputmode: "decimal",
-                  value: shortest(v as number, input.dtype),
+                  value: shortest(v as Numeral, input.dtype),
                   readonly: changed === null,
                   size: 6,
                   "aria-label": `${input.name}[${index.join(", ")}]`,
@@ -58,9 +58,9 @@ export function inputEl(input: TagInput, changed: ((index: number[], x: number) 
 const BITS: Record<string, number> = { float16: 11, bfloat16: 8, float32: 24 };
 
 /** The fewest digits that the dtype rounds to this number: 0.13 for float16's 0.1300048828125. */
-export function shortest(x: number, dtype: string): string {
+export function shortest(x: Numeral, dtype: string): string {
   const bits = BITS[dtype];
-  if (bits === undefined || !Number.isFinite(x)) return String(x);
+  if (bits === undefined || typeof x === "string" || !Number.isFinite(x)) return String(x);
   // Half of the distance to the next number of the dtype, at least.
   const least = Math.abs(x) * 2 ** -(bits + 1);
   for (let digits = 1; digits < 10; digits++) {
@@ -71,8 +71,10 @@ export function shortest(x: number, dtype: string): string {
 }
 
 /** A number as typed: "1.5", "-inf"; null where it is none. */
-export function readNumber(text: string): number | null {
+export function readNumber(text: string): Numeral | null {
   const t = text.trim().replace("−", "-");
+  const [, sign, word] = /^([+-]?)(inf|infinity|∞|nan)$/i.exec(t) ?? [];
+  if (word) return word.toLowerCase() === "nan" ? "nan" : `${sign === "-" ? "-" : ""}inf`;
   const x = Number(t);
   return t === "" || !Number.isFinite(x) ? null : x;
 }

@@ -1,7 +1,7 @@
 // Tag tables: those in the payload, those asked for, and the inputs as edited.
 
 import type { Context, Message } from "./context";
-import type { Stop, Table, TagInput, Values } from "./record";
+import type { Numeral, Stop, Table, TagInput, Values } from "./record";
 
 export class TagStore {
   /** The inputs as edited; null while they are the payload's. */
@@ -79,7 +79,7 @@ export class TagStore {
   }
 
   /** One number of an input changed. */
-  edit(name: string, index: number[], value: number): void {
+  edit(name: string, index: number[], value: Numeral): void {
     const copy = (v: Values): Values => (Array.isArray(v) ? v.map(copy) : v);
     this.inputs = this.shownInputs().map((x) => ({ ...x, values: copy(x.values) }));
     const input = this.inputs.find((x) => x.name === name)!;

@@ -104,7 +104,7 @@ describe("tag tables", () => {
     const shown = [[0.1300048828125, "float16"], [Math.fround(1 / 3), "float32"], [0.1300048828125, "float64"], [-2.5, "bfloat16"], [0, "float16"], [7, "int32"]] as const;
     expect(shown.map(([x, dtype]) => shortest(x, dtype))).toEqual(["0.13", "0.33333334", "0.1300048828125", "-2.5", "0", "7"]);
   });
-  it("reads numbers as typed", () => expect(["1.5", " -2 ", "", "x", "1e3", "−4"].map(readNumber)).toEqual([1.5, -2, null, null, 1000, -4]));
+  it("reads numbers as typed", () => expect(["1.5", " -2 ", "", "x", "1e3", "−4", "-inf", "Infinity", "NaN", "1e999", "info"].map(readNumber)).toEqual([1.5, -2, null, null, 1000, -4, "-inf", "inf", "nan", null, null]));
 });
 
 describe("arguments", () => {
