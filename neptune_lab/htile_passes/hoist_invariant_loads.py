@@ -147,10 +147,37 @@ class _Hoister:
     def load(
         self, value: Access | Gather, slices: tuple[Slice, ...], tensor: Tensor, store: Store, level: _Level
     ) -> Store:
-        name = fresh_name(f"{tensor.name}_tile", self.names, "_")
-        self.names.add(name)
-        self.tensors.append(Tensor(name, tuple(index.extent for index in slices), tensor.dtype, "chip"))
-        return Store(f"{level.loop.node_id}.{name}", tile_access(name, Access(name, slices)), value, store.origin)
+        made, load = loaded_first(tensor, "tile", value, slices, self.names, level.loop.node_id, store.origin)
+        self.tensors.append(made)
+        return load
+
+
+def loaded_first(
+    tensor: Tensor,
+    word: str,
+    value: Access | Gather,
+    slices: tuple[Slice, ...],
+    names: set[str],
+    node: str,
+    origin: str,
+) -> tuple[Tensor, Store]:
+    """An on-chip tile of a tensor, and the store that loads it.
+
+    Args:
+        tensor: what is loaded.
+        word: the end of the tile's name.
+        value: what the tile holds.
+        slices: its dimensions.
+        names: of all tensors; the tile's is added.
+        node, origin: the id of the node that the load belongs to, and its origin.
+
+    Returns:
+        The tile, and the store.
+    """
+    name = fresh_name(f"{tensor.name}_{word}", names, "_")
+    names.add(name)
+    tile = Tensor(name, tuple(index.extent for index in slices), tensor.dtype, "chip")
+    return tile, Store(f"{node}.{name}", tile_access(name, Access(name, slices)), value, origin)
 
 
 def _positions(gather: Gather) -> tuple[frozenset[str], dict[int, Slice]] | None:

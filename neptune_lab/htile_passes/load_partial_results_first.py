@@ -8,8 +8,8 @@ from math import prod
 from neptune_lab.htile.nodes import Access, Dot, Kernel, Program, Reduce, Slice, Store, Tensor, TileExpr
 from neptune_lab.htile.shapes import shape_of
 from neptune_lab.htile.walk import expressions, read_tensors, region, rewrite_store, same_region, written_tensors
-from neptune_lab.htile_passes.hoist_invariant_loads import tile_access
-from neptune_lab.htile_passes.rewrite import fresh_name, tile_pass
+from neptune_lab.htile_passes.hoist_invariant_loads import loaded_first, tile_access
+from neptune_lab.htile_passes.rewrite import tile_pass
 
 # The most elements that a program holds.
 MOST_ELEMENTS = 1 << 14
@@ -57,11 +57,12 @@ def _with_loads_first(program: Program, kernel: Kernel, names: set[str], added: 
                 return tile_access(load.target.tensor, expr)
         bare = Access(expr.tensor, region(expr))
         slices = tuple(index for index in bare.index if isinstance(index, Slice))
-        name = fresh_name(f"{expr.tensor}_of_splits", names, "_")
-        names.add(name)
-        tensors.append(Tensor(name, tuple(index.extent for index in slices), program.tensor(expr.tensor).dtype, "chip"))
-        loads.append(Store(f"{kernel.node_id}.{name}", tile_access(name, Access(name, slices)), bare, own[0].origin))
-        return tile_access(name, expr)
+        tile, load = loaded_first(
+            program.tensor(expr.tensor), "of_splits", bare, slices, names, kernel.node_id, own[0].origin
+        )
+        tensors.append(tile)
+        loads.append(load)
+        return tile_access(tile.name, expr)
 
     tensors: list[Tensor] = []
     body = tuple(rewrite_store(store, visit) for store in own)

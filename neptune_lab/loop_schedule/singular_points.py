@@ -146,12 +146,11 @@ def _check_cancelled(
         reached = values.low <= point <= values.high
     reads = [read for read, buffer in named.items() if buffer == producer]
     if reached and becomes_nan(program, term, dict.fromkeys(reads, point)):
-        raise RepairError(
+        raise _refused(
+            solved,
             f"{producer!r} can be {point:g} before the loop ends, where the term of {consumer.name!r} is NaN, though "
             "it is a number afterwards; algebra cancels what makes it so, such as x + r - r, and a kernel does not",
-            step="guard",
-            expression=text(solved.h) if isinstance(solved, RepairTerm) else text(solved.g),
-            help=f"write the definition without what cancels, or keep {producer!r} away from {point:g}",
+            f"write the definition without what cancels, or keep {producer!r} away from {point:g}",
         )
 
 
@@ -186,26 +185,29 @@ def _absorbing(
     return tuple(points)
 
 
+def _refused(solved: RepairTerm | VectorRepair, reason: str, remedy: str) -> RepairError:
+    shown = text(solved.h) if isinstance(solved, RepairTerm) else text(solved.g)
+    return RepairError(reason, step="guard", expression=shown, help=remedy)
+
+
 def _refusal(producer: str, point: object, consumer: Block, solved: RepairTerm | VectorRepair) -> RepairError:
     at = text(point)  # type: ignore[arg-type]
-    return RepairError(
+    return _refused(
+        solved,
         f"{producer!r} can be {at} before the loop ends, where h is undefined, and the program does not show that "
         f"{consumer.name!r} is still its identity then: its value would be lost, or an infinity hidden",
-        step="guard",
-        expression=text(solved.h) if isinstance(solved, RepairTerm) else text(solved.g),
-        help=f"keep {producer!r} away from {at} in the definition, for example with a small constant, or fold terms "
+        f"keep {producer!r} away from {at} in the definition, for example with a small constant, or fold terms "
         f"that are the identity as long as {producer!r} is {at}",
     )
 
 
 def _unclear_end(producer: str, point: object, consumer: Block, solved: RepairTerm | VectorRepair) -> RepairError:
     at = text(point)  # type: ignore[arg-type]
-    return RepairError(
+    return _refused(
+        solved,
         f"if {producer!r} ends at {at}, some terms of {consumer.name!r} are NaN and others, such as masked ones, are "
         "not; a loop that visits each tile once cannot tell which occurred, but an output depends on it",
-        step="guard",
-        expression=text(solved.h) if isinstance(solved, RepairTerm) else text(solved.g),
-        help=f"keep {producer!r} away from {at} in the definition, or mask its elements and those of {consumer.name!r} "
+        f"keep {producer!r} away from {at} in the definition, or mask its elements and those of {consumer.name!r} "
         "alike, with a mask that leaves each row its first element or its last",
     )
 
