@@ -68,7 +68,7 @@ def test_an_adaptive_pooling_to_no_elements_is_refused_for_that():
 
 
 def test_rows_with_nan_are_searched_as_torch_does():
-    """NaN is at the end of a sorted row; torch halves the row, so in a row that is mostly NaN any number is at the end."""
+    """NaN is at the end of a sorted row; torch halves the row, so it finds the end of a row that is mostly NaN."""
     own = DEFINITIONS["searchsorted.Tensor"]
     values = torch.tensor([[-inf, -2.0, 0.0, 0.5], [1.0, inf, nan, 3.0]])
     for count, numbers in itertools.product(range(8), range(8)):
