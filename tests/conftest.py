@@ -32,6 +32,8 @@ collect_ignore = ["golden", "left_out", "wheel"]
 # Each worker, and each process that a test starts, computes in one thread: threads for small tiles wait more than they
 # compute.  NumPy and torch read it as they are imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# torch looks for garbage after each function that it compiles.
+os.environ.setdefault("TORCH_DYNAMO_RUN_GC_AFTER_COMPILE", "0")
 
 # The processes that tests start do without these modules, and this one too.
 LEFT_OUT = Path(__file__).parent / "left_out"
