@@ -311,12 +311,17 @@ class _Sharer:
         whole = store.value
         assert isinstance(whole, ir.Reduce)
         dtype = dtype_of(whole.arg, self.known)
-        value: ir.TileExpr | None = None
+        combine = combining(whole.op, dtype)
+        tiles: dict[int, ir.TileExpr] = {}
         for _, start, extent, exists in self.slices(row, axis):
             tile = row.tile(whole.arg, start, extent)
-            kept = ir.Elementwise("where", (exists, tile, identity_literal(whole.op, dtype)), dtype)
+            kept: ir.TileExpr = ir.Elementwise("where", (exists, tile, identity_literal(whole.op, dtype)), dtype)
+            # Both edges have a block of lanes, so that one reduction is enough for them.
+            tiles[extent] = ir.Elementwise(combine, (tiles[extent], kept), dtype) if extent in tiles else kept
+        value: ir.TileExpr | None = None
+        for kept in tiles.values():
             reduced = ir.Reduce(whole.op, kept, 0)
-            value = reduced if value is None else ir.Elementwise(combining(whole.op, dtype), (value, reduced), dtype)
+            value = reduced if value is None else ir.Elementwise(combine, (value, reduced), dtype)
         assert value is not None
         return replace(store, value=value)
 

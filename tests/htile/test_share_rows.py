@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pass_texts import after, read
 
 from neptune_lab.htile import interpret, verify
+from neptune_lab.htile.nodes import Reduce
 from neptune_lab.htile.shapes import shape_of
 from neptune_lab.htile.walk import roots, stores, subexpressions
 from neptune_lab.htile_passes import apply, run
@@ -91,6 +92,16 @@ def test_a_row_that_a_part_holds_stays():
 
 
 FOLDS = ("sum", "max", "min", "prod")
+
+
+def test_both_edges_are_reduced_at_once():
+    declared = DECLARED.replace("1200", "1203").replace("x  float32", "x  float16")
+    row = "float32(x[i, 0:1203])"
+    lines = (f"s[i] = reduce(max, {row}, dim=0)", f"y[i, 0:1203] = {row} - s[i]", "z[i] = s[i]")
+    made = apply(share_rows, read(declared, kernel(*lines))).program
+    first, *_ = stores(made.kernels[0].body)
+    reduced = [shape_of(e.arg, made) for e in subexpressions(first.value) if isinstance(e, Reduce)]
+    assert sorted(reduced) == [(8,), (512,)]
 
 
 @settings(max_examples=40, deadline=None)
