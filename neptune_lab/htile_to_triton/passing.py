@@ -16,7 +16,8 @@ from neptune_lab.htile_to_triton.waiting import DELAY, Waiting, bodies
 from neptune_lab.wrapping import Doc, call
 
 # Tensors of which registers hold a part while a program waits. On an H200 softmax of 6965 x 132506 takes 1046 us when
-# it loads its part before that and 1084 after it; layer_norm of 2509 x 118068, with a scale and a shift, 394 and 387.
+# it loads its part before that and 1084 after it; layer_norm of 2509 x 118068 387 with all loads after it, and 394 if
+# those of its scale and shift are before it too.
 MOST_LOADED = 1
 # Words before those that are passed on: the last mark of the launch before, and the programs that have left.
 FIRST = 2
@@ -95,14 +96,16 @@ def _of_parts(
 
 
 def _ask_first(ctx: Context, joined: Waiting, body: tuple[Stmt, ...]) -> None:
-    """Starts the loads of what was passed on before the first of them is waited for; and those of rows before that, if
-    registers hold them: as many tiles as a softmax has, and not those of vectors beside them."""
+    """Starts the loads of what was passed on before the first of them is waited for; and before that those of rows that
+    programs have read already, if registers hold them: as many tiles as a softmax or a norm has, and not those of
+    vectors beside them."""
     every = [(store.node_id, access) for store in body if isinstance(store, Store) for access in reads(store)]
     taken = [(node, access) for node, access in every if access.tensor in joined.passed]
     ctx.asked = {}
     if not taken:
         return
     tiles = [(node, a) for node, a in every if a.tensor in ctx.pointers and (node, a) not in taken and _is_tile(a)]
+    tiles = [(node, a) for node, a in tiles if a.tensor in ctx.evicted] or tiles
     if len({access.tensor for _, access in tiles}) <= MOST_LOADED:
         for ctx.node, access in tiles:
             load_once(ctx, access, (0,))
