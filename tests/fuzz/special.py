@@ -56,6 +56,10 @@ def _times(factor: float) -> Callable[[np.random.Generator, np.ndarray], None]:
     return change
 
 
+def _of_every_size(rng: np.random.Generator, x: np.ndarray) -> None:
+    x *= 10.0 ** rng.uniform(-18, 18, x.shape)
+
+
 def _equal(rng: np.random.Generator, x: np.ndarray) -> None:
     rows = _some_rows(rng, x)
     x[...] = np.where(rows[..., None], x[..., :1], x)
@@ -74,6 +78,10 @@ KINDS: dict[str, Callable[[np.random.Generator, np.ndarray], None]] = {
     "equal rows": _equal,
     "zero rows": _lead(0.0),
     "zeros": _scattered(0.0),
+    "scattered NaN": _scattered(np.nan),
+    "leading inf": _lead(np.inf),
+    "tiny": _times(1e-30),
+    "of every size": _of_every_size,
 }
 
 
