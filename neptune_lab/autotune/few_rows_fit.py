@@ -2,7 +2,8 @@
 constants.
 
 The measurements (`calibrated/few_rows_measured.json`) are of decoding with lengths, heads and widths drawn at random,
-on an H200, in a CUDA graph with a cold L2; each has tiles and splits around those that could be good.
+on an H200, or on an H100 where they say so, in a CUDA graph with a cold L2; each has tiles and splits around those that
+could be good.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from neptune_lab.errors import MeasureError
 from neptune_lab.files import write_text
 from neptune_lab.strict.json_text import check_schema, read_json
 from neptune_lab.strict.typed import pack
-from neptune_lab.target import DEFAULT
+from neptune_lab.target import DEFAULT, as_target
 
 # Where the fit starts: one microsecond, or the data sheet's rate.
 FIRST = Rates(5.0, 4.4e6, 1.2, 5e4, 8.0, 0.5, 1.5, 2.5, 0.15, 5.0, 1.2, 1.0, 1.5, 0.5, 1.2)
@@ -48,12 +49,12 @@ def measured() -> tuple[Problem, ...]:
 
 def _problem(data: Mapping[str, Any]) -> Problem:
     facts: dict[str, Any] = {
-        name: tuple(v) if isinstance(v, list) else v for name, v in data.items() if name != "kernels"
+        name: tuple(v) if isinstance(v, list) else v for name, v in data.items() if name not in ("kernels", "gpu")
     }
     kernels = tuple(
         (Choice.of(template, options, "a measured kernel"), us) for template, options, us in data["kernels"]
     )
-    return Problem(FewRows(**facts, target=DEFAULT), kernels)
+    return Problem(FewRows(**facts, target=as_target(data.get("gpu", DEFAULT))), kernels)
 
 
 def fitted(problems: Sequence[Problem], start: Rates = FIRST) -> Rates:
