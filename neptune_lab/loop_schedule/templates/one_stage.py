@@ -89,7 +89,8 @@ def tile_axes(block: Block, extents: dict[str, int]) -> tuple[str, ...]:
     it writes, and that along which it reads, else the next one.
 
     Args:
-        extents: of the loops around the block.
+        block: with a store in each iteration.
+        extents: of the loops around it.
     """
     own = [it.binding.name for it in block.iters if isinstance(it.binding, Var)]
     inner = [v for v in reversed(own) if extents[v] > 1]
