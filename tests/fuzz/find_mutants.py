@@ -97,11 +97,13 @@ HEAD = """\
 old text and its new text. Each is planted by itself, and some check must find it:
 
 - **validation**: the [validation](validation.md) of a compile. Some forty operators are compiled; the column names the
-  first that fails, and the form of the program that was wrong, or the error.
+  first that fails, and the form of the program that was wrong, or the error. Of functions that these operators do not
+  call, nothing can be found.
 - **tests**: what `make test` runs; the column names the first test that failed, in the files that the mutation lists,
   when it was last looked for. Such a test may since have moved to `make nightly`, or its parameters may have other
   names: `python -m fuzz.find_mutants --checks tests --again NAME` looks again.
-- **fuzz**: up to 5,000 cases of the fuzzer, for what neither of the others finds.
+- **fuzz**: up to 5,000 cases of the fuzzer, for what neither of the others finds. As long as tests find every mutation,
+  no cell is filled.
 
 `-` means that the check finds nothing, an empty cell that it was not run. `python -m fuzz.find_mutants`, run from
 `tests`, writes this page.
