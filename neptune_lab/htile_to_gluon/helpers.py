@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from neptune_lab.htile_to_gluon.adder_helpers import ADDER_HELPERS
 from neptune_lab.htile_to_gluon.diagonal_helpers import DIAGONAL_HELPERS
 from neptune_lab.htile_to_gluon.relay_helpers import RELAY_HELPERS
 from neptune_lab.htile_to_triton.helpers import HELPERS as TRITON_HELPERS
-from neptune_lab.strict.emitted import ADD_OUT
 
 _NEXT = '''@gluon.jit
 def _next(slot, phase, STAGES: gl.constexpr):
@@ -189,37 +189,6 @@ def _meet_of(BARRIER: gl.constexpr, THREADS: gl.constexpr):
     )
 '''
 
-_AWAIT = '''@gluon.jit
-def _await(counter, NUMBER):
-    """Waits until other programs have told so large a number: one thread of a warp reads it."""
-    lane = gl.arange(0, 32, gl.BlockedLayout([1], [32], [1], [0]))
-    gl.inline_asm_elementwise(
-        "{ .reg .pred p; .reg .b32 seen; setp.ne.s32 p, $3, 0; @p bra READY; "
-        "AGAIN: ld.acquire.gpu.global.s32 seen, [$1]; setp.lt.s32 p, seen, $2; @p bra AGAIN; "
-        "fence.proxy.async.global; READY: bar.warp.sync 0xffffffff; mov.b32 $0, $3; }",
-        "=r,l,r,r",
-        [counter, NUMBER, lane],
-        dtype=gl.int32,
-        is_pure=False,
-        pack=1,
-    )
-'''
-
-_TELL = '''@gluon.jit
-def _tell(counter, NUMBER):
-    """Stores a number for other programs, once what the copy engine added for this warp is in global memory."""
-    lane = gl.arange(0, 32, gl.BlockedLayout([1], [32], [1], [0]))
-    gl.inline_asm_elementwise(
-        "{ .reg .pred p; cp.async.bulk.wait_group 0; bar.warp.sync 0xffffffff; setp.eq.s32 p, $3, 0; "
-        "@p st.release.gpu.global.s32 [$1], $2; mov.b32 $0, $3; }",
-        "=r,l,r,r",
-        [counter, NUMBER, lane],
-        dtype=gl.int32,
-        is_pure=False,
-        pack=1,
-    )
-'''
-
 _SYNC = '''@gluon.jit
 def _sync(BARRIER: gl.constexpr):
     """Waits at a barrier of the hardware for the other consumer."""
@@ -363,9 +332,7 @@ HELPERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "_barriers": (_BARRIERS, ()),
         "_meet": (_MEET, ()),
         "_meet_of": (_MEET_OF, ()),
-        "_add_out": (ADD_OUT, ()),
-        "_await": (_AWAIT, ()),
-        "_tell": (_TELL, ()),
+        **ADDER_HELPERS,
         "_negate": (_NEGATE, ("_meet",)),
         "_sums_of_threads": (_SUMS_OF_THREADS, ()),
         "_beside_threads": (_BESIDE_THREADS, ()),

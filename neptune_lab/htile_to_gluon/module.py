@@ -103,7 +103,7 @@ def emit(program: Program, options: GluonOptions | None = None) -> EmittedModule
 
 def _joined(program: Program, options: GluonOptions) -> Joined:
     try:
-        return joined(program, in_order=options.deterministic)
+        return joined(program, in_order=options.deterministic, together=options.heads_together)
     except UnsupportedKernel as reason:
         raise _not_joint(program, reason, options) from reason
 

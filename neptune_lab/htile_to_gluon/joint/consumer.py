@@ -16,9 +16,11 @@ step, both would wait at the same time, while no product runs.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import shape_of
-from neptune_lab.htile.walk import tile_dims
+from neptune_lab.htile.walk import rewrite, tile_dims
 from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.expressions import emit, read_ahead, whole_tile
 from neptune_lab.htile_to_gluon.joint.plan import Plan
@@ -28,8 +30,9 @@ from neptune_lab.htile_to_gluon.memory import store
 from neptune_lab.htile_to_gluon.rows import CONSUMER, ROWS, part, part_of_store
 from neptune_lab.htile_to_gluon.structure import LoopPart, Product
 from neptune_lab.htile_to_gluon.tile_schedule import bind_program
+from neptune_lab.htile_to_triton.context import MUL
 from neptune_lab.htile_to_triton.descriptors import descriptor
-from neptune_lab.wrapping import Loose, call, seq
+from neptune_lab.wrapping import Loose, call, flat, seq
 
 # Barriers of the hardware: of both consumers, and from the second on of one.
 BOTH, OWN = 12, 13
@@ -248,17 +251,49 @@ class JointConsumer:
         taker = f"(done & 1 ^ 1) * {CONSUMERS} + " if plan.adders > 1 else ""
         if plan.total.matrices is not None:
             stage += f".reshape([{ROWS}, {plan.share}])"
-        ctx.line("if done > 0:")
-        for line in (
+        given = [
             f"mbarrier.wait({plan.freed}.index({self.me}), done & 1)",
             f"{stage}.store(total)",
             "fence_async_shared()",
+        ]
+        if plan.finish is not None:
+            last = f"if {ctx.index(ir.Name(plan.joint.row))} == {plan.finish.blocks - 1}:"
+            finished = (f"    {line}" for line in self._finished(stage))
+            given = [last, *finished, "else:", *(f"    {line}" for line in given)]
+        ctx.line("if done > 0:")
+        for line in (
+            *given,
             # (of the tile that this step replaces; that of the step before may still be on its way)
             *(["tma.store_wait(1)"] if plan.pairs is not None else []),
             f"{ctx.helper('_meet_of')}({OWN} + {self.me}, 128)",
             f"mbarrier.arrive({plan.staged}.index({taker}{self.me}), count=1)",
         ):
             ctx.line(f"    {line}")
+
+    def _finished(self, stage: str) -> list[str]:
+        """Stores the output's rows of a tile, if this is the last row block: of what the others have added, which the
+        adder has loaded, and what this one adds."""
+        ctx, plan, joint = self.ctx, self.plan, self.plan.joint
+        output, shape = ctx.program.tensor(joint.output.target.tensor), (ROWS, plan.share)
+        rows, width = output.shape[-2:]
+        ctx.tiles[joint.total], ctx.defined[joint.total] = "whole", shape
+
+        def visit(expr: ir.TileExpr) -> ir.TileExpr:
+            if not isinstance(expr, ir.Access):
+                return expr
+            extents = iter(shape)
+            mine = (replace(i, extent=next(extents)) if isinstance(i, ir.Slice) else i for i in expr.index)
+            return replace(expr, index=tuple(mine))
+
+        value = flat(whole_tile(ctx, rewrite(joint.output.value, visit), shape, output.dtype))
+        own = f"{self.me} * {plan.share if plan.by_columns else ROWS * width}"
+        head = ctx.index(plan.head(ctx), MUL)
+        at = f"{head} * {rows * width} + (done - 1) * {plan.queries * width} + {own}"
+        return [
+            f"mbarrier.wait({plan.loaded}.index({self.me}), done & 1 ^ 1)",
+            f"whole = {stage}.load({ctx.tile_layout(plan.share)}) + total",
+            f"{ctx.helper('_store_rows')}({ctx.pointers[output.name]} + ({at}), {value}, {width})",
+        ]
 
     # -- statements -----------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.walk import rewrite, same_index
 from neptune_lab.htile_to_gluon.joint.by_sizes import joint_by_sizes
 from neptune_lab.htile_to_gluon.joint.diagonals import Diagonals, without
+from neptune_lab.htile_to_gluon.joint.finish import Finish, finish_of, head_of
 from neptune_lab.htile_to_gluon.joint.match import Joint
 from neptune_lab.htile_to_gluon.joint.pairs import after_pairs, copied
 from neptune_lab.htile_to_gluon.joint.parts import parts_shape, sum_of_parts
@@ -29,6 +30,7 @@ class Joined:
             the number after the row block that added to it last; at the second of all rows, how many programs have
             started.  None: programs add in any order.
         parts: the tensor of sums along diagonals that `kernel` stores besides; None: there are none.
+        finish: how `kernel` stores the output of the other nest too; None: a kernel of its own does, of the total.
     """
 
     program: ir.Program
@@ -36,6 +38,7 @@ class Joined:
     total: str
     order: str | None
     parts: str | None = None
+    finish: Finish | None = None
 
     @property
     def kernel(self) -> ir.Kernel:
@@ -43,7 +46,7 @@ class Joined:
         return self.joint.kernel
 
 
-def joined(program: ir.Program, *, in_order: bool = False) -> Joined:
+def joined(program: ir.Program, *, in_order: bool = False, together: int | None = None) -> Joined:
     """Joins two nests of a program.
 
     Before => after:
@@ -54,6 +57,7 @@ def joined(program: ir.Program, *, in_order: bool = False) -> Joined:
 
     Args:
         in_order: programs add to a tile of the total in the order of their row blocks.
+        together: the number of heads that run at the same time; None: it is not given.
 
     Raises:
         UnsupportedKernel: it has no two nests that can be joined, or the row blocks that add to a tile are not
@@ -70,8 +74,9 @@ def joined(program: ir.Program, *, in_order: bool = False) -> Joined:
     names = UniqueNames([t.name for t in program.tensors])
     total = names.fresh(joint.total.removesuffix("_sum") + "_total")
     order = names.fresh("order") if in_order else None
-    added = _total_and_order(stored, total, order)
-    after = [_finish(joint, total)]
+    finish = finish_of(program, joint, together) if in_order else None
+    added = _total_and_order(stored, total, order, finish)
+    after = [_finish(joint, total)] if finish is None else []
     parts = None
     if joint.diagonals is not None:
         parts = names.fresh(f"{joint.diagonals.pairs}_parts")
@@ -79,13 +84,17 @@ def joined(program: ir.Program, *, in_order: bool = False) -> Joined:
         added = [*tensors, *added]
         after.append(summed)
     joint, late, left_out = _pairs_before_readers(program, joint)
-    kernels = _in_new_order(program, joint, _Zeros(joint, total, order), [*after, *late], left_out)
+    kernels = _in_new_order(
+        program, joint, _Zeros(joint, total, order, finish, stored.shape[:-2]), [*after, *late], left_out
+    )
     program = replace(program, tensors=(*program.tensors, *added), kernels=tuple(kernels))
-    return Joined(program, joint, total, order, parts)
+    return Joined(program, joint, total, order, parts, finish)
 
 
-def _total_and_order(stored: ir.Tensor, total: str, order: str | None) -> list[ir.Tensor]:
-    """The tensor of the total, of the shape that the sum is stored in, and that of the order."""
+def _total_and_order(stored: ir.Tensor, total: str, order: str | None, finish: Finish | None) -> list[ir.Tensor]:
+    """The tensor of the total, of the shape that the sum is stored in, or of fewer heads, and that of the order."""
+    if finish is not None:
+        stored = replace(stored, shape=(finish.slots, *stored.shape[-2:]))
     made = [ir.Tensor(total, stored.shape, "float32", "global", sizes=stored.sizes)]
     if order is not None:
         rows = None if stored.sizes is None else stored.sizes[:-1]
@@ -167,13 +176,21 @@ class _Zeros:
     joint: Joint
     total: str
     order: str | None
+    finish: Finish | None
+    shape: tuple[int, ...]
 
     def stores(self, index: tuple[ir.Index, ...]) -> tuple[ir.Store, ...]:
-        """Stores of 0 to rows of the total, and to their counters."""
+        """Stores of 0 to rows of the total, and to their counters; to these alone if the first row block stores."""
         output, zero = self.joint.output, ir.Literal(0.0, "float32")
-        stores = [ir.Store(f"{output.node_id}.zero", ir.Access(self.total, index), zero, output.origin)]
+        stores: list[ir.Store] = []
+        if self.finish is None:
+            stores.append(ir.Store(f"{output.node_id}.zero", ir.Access(self.total, index), zero, output.origin))
         if self.order is not None:
             counters = ir.Access(self.order, index[:-1])
+            if self.finish is not None:
+                (*outer, rows, _) = index
+                heads = tuple(at for at in outer if not isinstance(at, ir.Slice | ir.NewAxis))
+                counters = ir.Access(self.order, (self.finish.slot(head_of(self.shape, heads)), rows))
             stores.append(ir.Store(f"{output.node_id}.counters", counters, ir.Literal(0, "int32"), output.origin))
         return tuple(stores)
 

@@ -100,7 +100,8 @@ def _plan_that_fits(made: Joined, taken: set[str], limit: int) -> tuple[ir.Progr
     Raises:
         UnsupportedKernel: it takes more than `limit` bytes of shared memory.
     """
-    program, plan = plan_of(made.program, made.joint, made.total, made.order, UniqueNames(taken), made.parts)
+    names = UniqueNames(taken)
+    program, plan = plan_of(made.program, made.joint, made.total, made.order, names, made.parts, made.finish)
     if plan.size + BARRIERS > limit:
         plan = replace(plan, slots=1)
     if plan.size + BARRIERS > limit:
@@ -110,7 +111,7 @@ def _plan_that_fits(made: Joined, taken: set[str], limit: int) -> tuple[ir.Progr
 
 def _names_of(plan: Plan) -> set[str]:
     """The names that the functions of a plan use, other than their parameters for shared memory."""
-    own = {TICKET, ADDER, "lane", "done", "turn", "parity", "phase", "at", "total", "total_pending"}
+    own = {TICKET, ADDER, "lane", "done", "turn", "parity", "phase", "at", "total", "total_pending", "whole"}
     own |= {plan.total.parameter, *(h.own for h in plan.held), *(v.name for v in plan.vectors)}
     own |= {v.descriptor.parameter for v in plan.vectors if v.descriptor is not None}
     own |= {n for r in (*plan.rings, *(s.ring for s in plan.squares)) for n in (r.slot, r.phase)}
@@ -133,6 +134,9 @@ def _bodies(made: Joined, plan: Plan, context: Callable[[], GluonContext], taken
     consumer.name_pointers()
     if made.parts is not None:
         consumer.pointers[made.parts] = consumer.names.fresh(f"{made.parts}_ptr")
+    if made.finish is not None:
+        output = made.joint.output.target.tensor
+        consumer.pointers[output] = consumer.names.fresh(f"{output}_ptr")
     JointConsumer(consumer, plan).emit()
     adder = context()
     counter: dict[str, str] = {}
@@ -233,6 +237,8 @@ def _entry(
     allocate(plan.stage, [CONSUMERS, *apart, ROWS, plan.share], "gl.float32", f"{plan.total.parameter}.layout")
     body.append(f"{plan.staged} = _barriers({CONSUMERS * plan.adders}, 1)")
     body.append(f"{plan.freed} = _barriers({CONSUMERS}, 1)")
+    if plan.finish is not None:
+        body.append(f"{plan.loaded} = _barriers({CONSUMERS}, 1)")
     registers = [REGISTERS[CONSUMERS][1], PRODUCER_REGISTERS, *[ADDER_REGISTERS] * plan.adders]
     return [*body, *specialized(warps, [4, 1, *[1] * plan.adders], registers)]
 

@@ -11,11 +11,12 @@ from neptune_lab.htile.substitute import substitute_index
 from neptune_lab.htile.walk import evaluate, names_of_index, reads, simplify, tile_dims
 from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.joint.buffers import Held, held_tile, ring_of, through
+from neptune_lab.htile_to_gluon.joint.finish import Finish, head_of
 from neptune_lab.htile_to_gluon.joint.form import KEYS
 from neptune_lab.htile_to_gluon.joint.match import Joint
 from neptune_lab.htile_to_gluon.joint.pairs import Pairs
 from neptune_lab.htile_to_gluon.joint.parts import NUMBERS, TILE_COLUMNS, WARP_ROWS
-from neptune_lab.htile_to_gluon.joint.regroup import regrouped
+from neptune_lab.htile_to_gluon.joint.row_work import check_row_work, ordered, with_factors_apart
 from neptune_lab.htile_to_gluon.joint.squares import Square, with_squares
 from neptune_lab.htile_to_gluon.joint.vectors import Vector, columns_of, late_tiles, with_vectors
 from neptune_lab.htile_to_gluon.launch_helpers import EVEN, ORDERED_BYTES, ORDERED_CACHE, ORDERED_HEADS
@@ -27,9 +28,6 @@ from neptune_lab.htile_to_gluon.turns import usual_heads
 from neptune_lab.htile_to_triton.context import ADD, MUL, HostDescriptor, sizes_of
 from neptune_lab.htile_to_triton.descriptors import ALIGNMENT, BYTES
 from neptune_lab.htile_to_triton.scope import UniqueNames
-
-# Tiles of float32 of the size of a score that late row work may read, beside the product that it waits for.
-MOST_READ = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +49,8 @@ class Plan:
         order: the tensor that says which row block added to a tile of the total last; None: programs add in any order.
         parts: the tensor of sums along diagonals (diagonals.py); None: there are none.
         pairs: the descriptor through which a consumer stores `joint.pairs`; None: there are none.
+        finish: how the last row block stores the output; None: another kernel does.
+        loaded: of that, the name of the barriers by which consumers see that the total is in their buffers.
     """
 
     joint: Joint
@@ -71,6 +71,8 @@ class Plan:
     order: str | None
     parts: str | None = None
     pairs: HostDescriptor | None = None
+    finish: Finish | None = None
+    loaded: str = ""
 
     @property
     def by_columns(self) -> bool:
@@ -127,7 +129,7 @@ class Plan:
     @property
     def for_adder(self) -> tuple[str, ...]:
         """Those of the adder."""
-        return self.stage, self.staged, self.freed
+        return self.stage, self.staged, self.freed, *([] if self.finish is None else [self.loaded])
 
     def heads_together(self, program: ir.Program) -> int | None:
         """How many heads run at the same time, a divisor of their number; None: as many as in other kernels.
@@ -148,6 +150,8 @@ class Plan:
             return max(fewest, usual_heads(extent[self.joint.row], heads, loaded, differ=True))
         group = 1 if self.joint.around is None or self.heads_of_tiles else evaluate(self.joint.around.stop, {})
         most = min(max(1, ORDERED_CACHE // (rows * columns * group * ORDERED_BYTES)), ORDERED_HEADS)
+        if self.finish is not None:
+            most = min(most, self.finish.slots)
         chosen = max(n for n in divisors if n <= most)
         return max(chosen, fewest) if self.heads_of_tiles else chosen
 
@@ -219,6 +223,8 @@ class Plan:
         """The number that a program waits for before it adds to a tile: of its row block, which is the one after the
         row block before it; 0 if that one does not visit the tile."""
         row = ctx.index(ir.Name(self.joint.row), MUL)
+        if self.finish is not None:
+            return ctx.index(self.finish.number(self.head(ctx), ir.Name(self.joint.row)))
         if self.joint.from_first:
             return row
         at, previous = columns_of(this).start, ir.Arith("-", ir.Name(self.joint.row), ir.Int(1))
@@ -237,7 +243,12 @@ class Plan:
     def row_of_total(self, ctx: GluonContext, this: LoopPart) -> str:
         """The row of the total that belongs to a tile's first query."""
         shape = sizes_of(ctx.program.tensor(self.total.tensor))
-        return _flat(ctx, shape[:-1], (*self.joint.heads, columns_of(this).start))
+        heads = self.joint.heads if self.finish is None else (self.finish.slot(self.head(ctx)),)
+        return _flat(ctx, shape[:-1], (*heads, columns_of(this).start))
+
+    def head(self, ctx: GluonContext) -> ir.IndexExpr:
+        """The number of a program's head."""
+        return head_of(ctx.program.tensor(self.joint.output.target.tensor).shape[:-2], self.joint.heads)
 
     def place_in_parts(self, ctx: GluonContext, this: LoopPart, consumer: str) -> str:
         """Where a consumer stores sums along diagonals of a tile: of its first sixteen rows."""
@@ -303,6 +314,7 @@ def plan_of(
     order: str | None,
     names: UniqueNames,
     parts: str | None = None,
+    finish: Finish | None = None,
 ) -> tuple[ir.Program, Plan]:
     """The plan of a kernel of two nests, and the program with an on-chip tile for each vector.
 
@@ -311,6 +323,7 @@ def plan_of(
         order: the tensor that says which row block added last; None: programs add in any order.
         names: of the module's functions and parameters.
         parts: the tensor of sums along diagonals; None: there are none.
+        finish: how the last row block stores the output; None: another kernel does.
 
     Raises:
         UnsupportedKernel: the row work reads more than shared memory or registers have space for.
@@ -319,9 +332,9 @@ def plan_of(
     structure = replace(joint.structure, downward=order is not None and _begin_apart(joint))
     if joint.structure.downward != structure.downward:
         structure = replace(structure, parts=structure.parts[::-1])
-    structure = _ordered(structure)
+    structure = ordered(structure)
     program = replace(program, tensors=(*program.tensors, *joint.exchanged.tensors))
-    program, structure = _regrouped(program, structure, joint)
+    program, structure = with_factors_apart(program, structure, joint)
     first = structure.parts[0]
     rings = tuple(ring_of(program, product, names) for product in first.leading)
     held = tuple(held_tile(program, left_access(structure, p), names) for p in first.leading)
@@ -330,14 +343,15 @@ def plan_of(
     program, structure, vectors = with_vectors(program, structure, queries, names)
     program, structure, squares = with_squares(program, structure, joint.exchanged, names)
     for this in structure.parts:
-        _check_row_work(program, this)
+        check_row_work(program, this)
     share = width // 2 if queries == ROWS else width
     described = through(program.tensor(total), (ROWS, share), (queries, width), names)
     pairs = None if joint.pairs is None else _of_pairs(program, joint.pairs, queries, names)
     made = (names.fresh(name) for name in ("turns", "turned", "stage", "staged", "freed"))
+    more = {"finish": finish, "loaded": names.fresh("loaded")} if finish is not None else {}
     tiles = (held, rings, queries, vectors, squares, 2)
     plan = Plan(joint, structure, *tiles, described, share, *made, order=order, parts=parts, pairs=pairs)
-    return program, plan
+    return program, replace(plan, **more)
 
 
 def _of_pairs(program: ir.Program, pairs: Pairs, queries: int, names: UniqueNames) -> HostDescriptor:
@@ -352,47 +366,3 @@ def _begin_apart(joint: Joint) -> bool:
     """Whether the row blocks begin at different tiles."""
     loops = (part.loop for part in joint.structure.parts)
     return any(loop is None or joint.row in names_of_index(loop.start) for loop in loops)
-
-
-def _ordered(structure: Structure) -> Structure:
-    """The structure with the product first of which a sum in registers depends alone."""
-
-    def swapped(this: LoopPart) -> LoopPart:
-        late = late_tiles(this)
-        if any(not late & {a.tensor for a in reads(p.store)} for p in this.trailing):
-            return this
-        other = replace(this, leading=this.leading[::-1])
-        late = late_tiles(other)
-        if any(not late & {a.tensor for a in reads(p.store)} for p in this.trailing):
-            return other
-        raise UnsupportedKernel("both sums in registers depend on both products of scores")
-
-    return replace(structure, parts=tuple(map(swapped, structure.parts)), first=swapped(structure.first))
-
-
-def _regrouped(program: ir.Program, structure: Structure, joint: Joint) -> tuple[ir.Program, Structure]:
-    """The structure with the late factors of its row work regrouped."""
-    names = UniqueNames([t.name for t in program.tensors])
-    parts: list[LoopPart] = []
-    for this in structure.parts:
-        name = names.fresh(f"{joint.value}_factor")
-        part, made = regrouped(program, this, late_tiles(this), name)
-        parts.append(part)
-        program = replace(program, tensors=(*program.tensors, *made))
-    return program, replace(structure, parts=tuple(parts), first=parts[0])
-
-
-def _check_row_work(program: ir.Program, this: LoopPart) -> None:
-    """Checks that row work reads no more tiles than there are registers for."""
-    late = late_tiles(this)
-    kept: set[str] = set()
-    for stmt in this.middle:
-        for access in reads(stmt):
-            tensor = program.tensor(access.tensor)
-            shape = shape_of(access, program)
-            if tensor.space != "chip" and len(shape) == 2 and shape[1] > 1:
-                raise UnsupportedKernel(f"{stmt.target.tensor} reads {access.tensor} from global memory in each step")
-            if stmt.target.tensor in late and access.tensor not in late and len(shape) == 2 and shape[0] > 1:
-                kept.add(access.tensor)
-    if len(kept) > MOST_READ:
-        raise UnsupportedKernel(f"{', '.join(sorted(kept))} would be in registers at the same time")

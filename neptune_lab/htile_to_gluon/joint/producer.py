@@ -120,17 +120,19 @@ def _addition(ctx: GluonContext, plan: Plan, this: LoopPart) -> None:
     if plan.order is not None or plan.total.matrices is None:
         ctx.line(f"at = {plan.row_of_total(ctx, this)}")
     lines: list[str] = []
-    first = f"{ADDER} * {CONSUMERS} + " if plan.adders > 1 else ""
     if plan.order is not None:
         lines.append(f"{ctx.helper('_await')}({ctx.pointers[plan.order]} + at, {plan.before(ctx, this)})")
-    for n in range(CONSUMERS):
-        lines.append(f"mbarrier.wait({plan.staged}.index({first}{n}), phase)")
-        place = plan.place_in_total(ctx, this, n)
-        lines.append(f"{ctx.helper('_add_out')}({plan.total.parameter}, [{place}], {plan.stage}.index({n}))")
-    lines.append("tma.store_wait(0)")
-    lines += [f"mbarrier.arrive({plan.freed}.index({n}), count=1)" for n in range(CONSUMERS)]
+    adding = _adding(ctx, plan, this)
+    if plan.finish is None:
+        lines += adding
+    else:
+        lines.append(f"if {ctx.index(ir.Name(plan.joint.row))} == {plan.finish.blocks - 1}:")
+        lines += [f"    {line}" for line in _loading(ctx, plan, this)]
+        lines += ["else:", *(f"    {line}" for line in adding)]
     if plan.order is not None:
         row = ctx.index(ir.Arith("+", ir.Name(plan.joint.row), ir.Int(1)))
+        if plan.finish is not None:
+            row = f"{plan.before(ctx, this)} + 1"
         lines.append(f"{ctx.helper('_tell')}({ctx.pointers[plan.order]} + at, {row})")
     lines.append("phase ^= 1")
     if plan.adders > 1:
@@ -138,6 +140,38 @@ def _addition(ctx: GluonContext, plan: Plan, this: LoopPart) -> None:
         lines = [f"    {line}" for line in lines] + ["turn ^= 1"]
     for line in lines:
         ctx.line(line)
+
+
+def _adding(ctx: GluonContext, plan: Plan, this: LoopPart) -> list[str]:
+    """Adds what both consumers have to the total, or stores it there, if the first row block does."""
+    first = f"{ADDER} * {CONSUMERS} + " if plan.adders > 1 else ""
+    lines: list[str] = []
+    for n in range(CONSUMERS):
+        lines.append(f"mbarrier.wait({plan.staged}.index({first}{n}), phase)")
+        given = f"({plan.total.parameter}, [{plan.place_in_total(ctx, this, n)}], {plan.stage}.index({n}))"
+        added = f"{ctx.helper('_add_out')}{given}"
+        if plan.finish is None:
+            lines.append(added)
+        else:
+            lines.append(f"if {ctx.index(ir.Name(plan.joint.row))} == 0:")
+            lines += [f"    {ctx.helper('_copy_out')}{given}", "else:", f"    {added}"]
+    lines.append("tma.store_wait(0)")
+    return lines + [f"mbarrier.arrive({plan.freed}.index({n}), count=1)" for n in range(CONSUMERS)]
+
+
+def _loading(ctx: GluonContext, plan: Plan, this: LoopPart) -> list[str]:
+    """Loads the total for both consumers, once they have read what the other adder loaded for the tile before, and
+    waits until they have read it."""
+    lines: list[str] = []
+    for n in range(CONSUMERS):
+        loaded, into = f"{plan.loaded}.index({n})", f"{plan.stage}.index({n})"
+        place = f"[{plan.place_in_total(ctx, this, n)}]"
+        lines += [
+            f"mbarrier.wait({plan.staged}.index(({ADDER} ^ 1) * {CONSUMERS} + {n}), phase ^ {ADDER} ^ 1)",
+            f"mbarrier.expect({loaded}, {plan.total.parameter}.block_type.nbytes)",
+            f"{ctx.helper('_copy_in')}({plan.total.parameter}, {place}, {loaded}, {into})",
+        ]
+    return lines + [f"mbarrier.wait({plan.staged}.index({ADDER} * {CONSUMERS} + {n}), phase)" for n in range(CONSUMERS)]
 
 
 def _place(ctx: GluonContext, access: ir.Access) -> tuple[str, str]:
