@@ -85,12 +85,14 @@ def _tile(block: Block, extents: dict[str, int], folded: set[str], elements: int
 
 
 def tile_axes(block: Block, extents: dict[str, int]) -> tuple[str, ...]:
-    """The loops that are dimensions of the tile of a block that folds over none, the innermost first: that along which
-    it writes, and that along which it reads, else the next one.
+    """The loops that are dimensions of the tile of a block that folds over none.
 
     Args:
         block: with a store in each iteration.
         extents: of the loops around it.
+
+    Returns:
+        The innermost first: that along which it writes, and that along which it reads, else the next one.
     """
     own = [it.binding.name for it in block.iters if isinstance(it.binding, Var)]
     inner = [v for v in reversed(own) if extents[v] > 1]
