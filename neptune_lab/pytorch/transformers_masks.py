@@ -35,6 +35,10 @@ _CAPS_AND_SINKS = frozenset(
     )
 )
 _BY_NAME = re.compile(r"""_attn_implementation\s*(==|!=|in|not in)\s*\(?[^)\n]*["']sdpa["']""")
+# A layer that says by itself whether it is causal, and a module that tells its layers.  (UMT5's decoder of transformers
+# 5.17 has layers with an argument for it, which nothing gives.)
+_SAYS_CAUSAL = re.compile(r"self\.is_causal\s*=(?!\s*(is_causal|False)\b)")
+_TELLS_CAUSAL = re.compile(r"\bis_causal=(?!(self\.)?is_causal\b|False\b)")
 _INTERFACE = "ALL_ATTENTION_FUNCTIONS"
 
 
@@ -116,7 +120,9 @@ def _kinds_in(module: ModuleType, models: list[Any]) -> MaskKinds:
     # `attention_forward` reads a mask of None by what the layer says of itself.  So a causal mask may be None only if
     # every layer says whether it is causal, and a mask that hides nothing only if no layer is causal whatever it is
     # given.  Code that compares the name with "sdpa" takes care of a None only under that name.
-    skipped = bools and all("is_causal" in part for part in layers) and not _BY_NAME.search(text)
+    told = _TELLS_CAUSAL.search(text) is not None
+    says = all(_SAYS_CAUSAL.search(part) or (told and "is_causal" in part) for part in layers)
+    skipped = bools and says and not _BY_NAME.search(text)
     return MaskKinds(bools, skipped, whole=not any("self.is_causal = True" in part for part in layers))
 
 

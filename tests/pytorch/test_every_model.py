@@ -180,6 +180,23 @@ def test_which_masks_a_models_code_is_made_for():
     assert mask_kinds(type("Unknown", (), {})) == mask_kinds(object)  # of no module with models: floats
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("self.is_causal = True", True),
+        ("self.is_causal = config.is_decoder", True),
+        ("self.is_causal = is_causal", False),
+        ("self.is_causal=is_causal", False),
+        ("self.is_causal = False", False),
+    ],
+)
+def test_a_layer_that_says_by_itself_whether_it_is_causal(text: str, says: bool):
+    assert (transformers_masks._SAYS_CAUSAL.search(text) is not None) == says
+    told = f"class A:\n    def __init__(self, is_causal: bool = False): {text}\n"
+    assert transformers_masks._TELLS_CAUSAL.search(told + "attend(self, is_causal=self.is_causal)") is None
+    assert transformers_masks._TELLS_CAUSAL.search(told + "A(is_causal=config.is_decoder)") is not None
+
+
 def test_a_model_with_attention_of_its_own_says_so(monkeypatch: pytest.MonkeyPatch):
     warned = []
     monkeypatch.setattr(transformers_masks, "warn_once", lambda about, message: warned.append(message))
