@@ -28,7 +28,7 @@ BEGIN, END = "<!-- benchmark: begin -->", "<!-- benchmark: end -->"
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 78rem; padding: 0 1rem; color: #1a1a1a; }
 h1, h2, h3 { line-height: 1.2; }
-nav a { margin-right: 1.2em; white-space: nowrap; }
+nav a { margin-right: 1.2em; display: inline-block; }
 table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }
 th, td { padding: .2rem .6rem; border-bottom: 1px solid #ddd; text-align: left; vertical-align: top; }
 th { position: sticky; top: 0; background: #f4f4f4; }
