@@ -419,3 +419,14 @@ def test_a_derivative_of_its_own_counts_where_it_is_asked_for():
 @pytest.mark.parametrize("name", GOES_ON)
 def test_what_stops_no_gradient_is_differentiated(name):
     assert training(nl.from_torch(GOES_ON[name], torch.randn(3, 8))).wrt == ("x",)
+
+
+@pytest.mark.parametrize("axis", [-1, 0])
+def test_an_extremum_of_exponentials_that_are_computed_again(axis: int):
+    """Their roundings grow with the scores, so the forward pass's extremum may be none of the backward pass's terms."""
+    given = drawn((16, 24), (24, 16))
+
+    def largest(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x @ w).softmax(-1).amax(axis)
+
+    check(nl.compile(nl.from_torch(largest, *given)).with_gradients(), largest, given, limit=1e-4)

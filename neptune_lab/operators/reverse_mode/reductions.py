@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 
 from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, Var, add, mul, walk
@@ -26,17 +27,19 @@ def of_extremum(
         a: arithmetic.
         fresh: makes a name of a stage.
         exact: whether no operation between the inputs and the terms rounds; otherwise a kernel may compute a term again
-            with another rounding, and terms that are equal up to rounding count.
+            with another rounding.  Then the extremum is found again, of the terms of the backward pass, and terms that
+            are equal up to rounding count: that of the forward pass may differ from all of them by any number of
+            roundings, as that of exponentials does.
 
     Returns:
-        The stage that counts the terms, and the cotangent of a term.
+        The stages of the extremum, if it is found again, and of the number of terms; and the cotangent of a term.
     """
-    reached = _equals_extremum(stage, a, exact)
+    again, reached = _equals_extremum(stage, a, fresh, exact)
     one = Op("select", (reached, a.number(1), a.number(0)))
     count = Stage(fresh(f"{stage.name}_ties"), stage.axes, stage.folded, "sum", one, a.dtype)
     chosen = a.select(reached, a.div(cotangent, count.element), None)
     assert chosen is not None
-    return (count,), chosen
+    return (*again, count), chosen
 
 
 def of_first(
@@ -53,28 +56,30 @@ def of_first(
         exact: as for `of_extremum`.
 
     Returns:
-        The stage of the position, and the cotangent of a term.
+        The stages of the extremum, if it is found again, and of the position; and the cotangent of a term.
     """
+    again, reached = _equals_extremum(stage, a, fresh, exact)
     place: Expr = Const(0)
     for name, extent in stage.folded:
         place = add(mul(place, extent), Var(name))
-    found = Op(
-        "select", (_equals_extremum(stage, a, exact), place, Const(prod(stage.extents[n] for n, _ in stage.folded)))
-    )
+    found = Op("select", (reached, place, Const(prod(stage.extents[n] for n, _ in stage.folded))))
     position = Stage(fresh(f"{stage.name}_place"), stage.axes, stage.folded, "min", found, "int32")
     chosen = a.select(Op("eq", (place, position.element)), cotangent, None)
     assert chosen is not None
-    return (position,), chosen
+    return (*again, position), chosen
 
 
-def _equals_extremum(stage: Stage, a: Arithmetic, exact: bool) -> Expr:
-    """Whether a term is equal to the extremum, or up to rounding."""
-    reached: Expr = Op("eq", (stage.term, stage.element))
+def _equals_extremum(
+    stage: Stage, a: Arithmetic, fresh: Callable[[str], str], exact: bool
+) -> tuple[tuple[Stage, ...], Expr]:
+    """The stage that finds the extremum again, if there is one; and whether a term equals it, or up to rounding."""
     if exact:
-        return reached
-    term, element = a.wide(stage.term), a.wide(stage.element)
+        return (), Op("eq", (stage.term, stage.element))
+    again = replace(stage, name=fresh(f"{stage.name}_again"))
+    term, element = a.wide(again.term), a.wide(again.element)
     bound = Op("mul", (Op("abs", (element,)), a.number(ROUNDINGS)))
-    return Op("or", (reached, Op("le", (Op("abs", (Op("sub", (term, element)),)), bound))))
+    near = Op("le", (Op("abs", (Op("sub", (term, element)),)), bound))
+    return (again,), Op("or", (Op("eq", (again.term, again.element)), near))
 
 
 def is_exact(expr: Expr, stages: Sequence[Stage]) -> bool:
