@@ -9,8 +9,8 @@ show the error at its line.
 from __future__ import annotations
 
 import sys
+import types
 from copy import copy
-from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class NeptuneError(Exception):
         return _restored, (type(self), self.args), self.__dict__
 
 
-def users_frames(traceback: TracebackType | None) -> TracebackType | None:
+def users_frames(traceback: types.TracebackType | None) -> types.TracebackType | None:
     """A traceback without the frames of this package and of installed ones; None if no others are in it."""
     frames = []
     while traceback is not None:
@@ -74,7 +74,7 @@ def users_frames(traceback: TracebackType | None) -> TracebackType | None:
         file = one.tb_frame.f_code.co_filename
         installed = any(folder in file for folder in ("site-packages", "dist-packages", sys.base_prefix + "/lib"))
         if package not in ("neptune_lab", "neptune_widgets") and not installed:
-            kept = TracebackType(kept, one.tb_frame, one.tb_lasti, one.tb_lineno)
+            kept = types.TracebackType(kept, one.tb_frame, one.tb_lasti, one.tb_lineno)
     return kept
 
 

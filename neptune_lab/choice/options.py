@@ -85,9 +85,11 @@ class CodeOptions(GluonChoices, TritonChoices):
                 )
 
     def emitter(self, target: Target | None) -> EmitOptions:
-        """The emitter's part; without a target, for the GPU here, else `DEFAULT`, whose code the interpreter runs."""
+        """The emitter's part; without a target, for the GPU here, else for any, or for `DEFAULT` where only some GPUs
+        have what the options ask for, whose code the interpreter runs."""
         plain = self.loads == "pointers" and not self.dependent_launch and self.tanh == "exp2"
-        return EmitOptions(**_part(self, TritonChoices), target=target or (ANY if plain else Target.current()))
+        here = Target.current(otherwise=ANY if plain else None)
+        return EmitOptions(**_part(self, TritonChoices), target=target or here)
 
     def gluon(self, target: Target | None) -> GluonOptions:
         """The Gluon emitter's part, for `target`; None: as `emitter` has it."""

@@ -88,7 +88,9 @@ def nearest(name: str, names: list[str], what: str) -> str:
         names: the known ones.
         what: the word for them, such as "blocks".
     """
-    close = difflib.get_close_matches(str(name)[:100], names, n=3)
+    written = str(name)[:100]
+    begun = [c for c in names if min(len(c), len(written)) > 2 and (c.startswith(written) or written.startswith(c))]
+    close = difflib.get_close_matches(written, names, n=3) or begun[:3]
     if close:
         return f"did you mean {' or '.join(repr(c) for c in close)}? The {what}: {', '.join(names)}"
     return f"the {what}: {', '.join(names) or 'none'}"
