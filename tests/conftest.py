@@ -8,6 +8,7 @@ import gc
 import inspect
 import os
 import random
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -244,3 +245,11 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
             )
 
     return compare
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Python's own handler: a shell starts what it runs in the background with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -296,14 +296,6 @@ def test_what_hangs_in_the_second_measurement_is_ended_with_the_budget(small, ca
     assert [r.us for r in store.find()] == [10.0, 11.0, 12.0, 13.0]
 
 
-@pytest.fixture
-def ctrl_c():
-    """Python's own handler: a shell starts what it runs in the background with SIGINT ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def interrupt(*_):
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
     time.sleep(0.01)

@@ -192,7 +192,7 @@ class TestLoop:
         assert (result.ended, result.seconds) == ("time", 90.0)
         assert [r.us for r in result.records] == [20.0, 30.0]  # the second was on the GPU when the time was over
 
-    def test_ctrl_c_keeps_the_best(self, small, store, by_tile, times):
+    def test_ctrl_c_keeps_the_best(self, small, store, by_tile, times, ctrl_c):
         def answer(spec):
             us = times[source_hash(spec.text)]
             if us == 20.0:
