@@ -41,8 +41,9 @@ def schedule_stage(sch: Schedule, name: str, elements: int = ELEMENTS, side: int
     _, block, loops = tree.find_block(sch.program, name)
     folded = {v for it in block.iters if it.kind == "reduce" for v in variables(it.binding)}
     extents = {loop.var: loop.extent for loop in loops}
-    sizes = _tile(block, extents, folded, elements)
-    if side is not None:
+    if side is None:
+        sizes = _tile(block, extents, folded, elements)
+    else:
         sizes = {v: min(extents[v], side) for v in tile_axes(block, extents)}
     # Parallel loops are always tiled, so that there is a loop to bind to the grid, even if it has one iteration.
     cut = {v: size for v, size in sizes.items() if v not in folded or size < extent_of(sch, name, v)}
@@ -62,8 +63,7 @@ def schedule_stage(sch: Schedule, name: str, elements: int = ELEMENTS, side: int
 def _tile(block: Block, extents: dict[str, int], folded: set[str], elements: int) -> dict[str, int]:
     """The loops that are dimensions of the tile, and their sizes: the innermost loop that the block folds over, and its
     two innermost parallel loops; of a transposition, the two loops along which memory is read and written."""
-    own = [it.binding.name for it in block.iters if isinstance(it.binding, Var)]
-    inner = [v for v in reversed(own) if extents[v] > 1]
+    inner = _inner(block, extents)
     across = None if folded else _read_along(block, inner)
     if across is not None and extents[inner[0]] * extents[across] >= FEW:
         side = min(extents[inner[0]], SIDE)
@@ -94,10 +94,15 @@ def tile_axes(block: Block, extents: dict[str, int]) -> tuple[str, ...]:
     Returns:
         The innermost first: that along which it writes, and that along which it reads, else the next one.
     """
-    own = [it.binding.name for it in block.iters if isinstance(it.binding, Var)]
-    inner = [v for v in reversed(own) if extents[v] > 1]
+    inner = _inner(block, extents)
     across = _read_along(block, inner)
     return tuple(inner[:2]) if across is None else (inner[0], across)
+
+
+def _inner(block: Block, extents: dict[str, int]) -> list[str]:
+    """The block's loops of more than one iteration, the innermost first."""
+    own = [it.binding.name for it in block.iters if isinstance(it.binding, Var)]
+    return [v for v in reversed(own) if extents[v] > 1]
 
 
 def _read_along(block: Block, inner: list[str]) -> str | None:
@@ -106,7 +111,7 @@ def _read_along(block: Block, inner: list[str]) -> str | None:
     element that it reads or writes.
 
     Args:
-        inner: the block's loops of more than one iteration, the innermost, along which it writes, first.
+        inner: the block's loops (`_inner`); it writes along the first.
     """
     loop_of = {it.name: it.binding.name for it in block.iters if isinstance(it.binding, Var)}
     found: dict[str, int] = {}
