@@ -57,6 +57,13 @@ class NeptuneError(Exception):
         alone.__suppress_context__ = True
         return formatter.structured_traceback(type(self), alone, lines, tb_offset=0)
 
+    def __copy__(self) -> Self:
+        """The same error, raised from nothing yet; libraries that register how any error is pickled
+        (tblib, which dask imports) would also copy what this one was raised from."""
+        made = type(self).__new__(type(self), *self.args)
+        made.__dict__.update(self.__dict__)
+        return made
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles what the error holds; `__init__` of a subclass may take other arguments than `args`."""
         return _restored, (type(self), self.args), self.__dict__

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copyreg
+import pickle
 from collections.abc import Iterator
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
+
+from neptune_lab.errors import TraceError
 
 
 @pytest.fixture
@@ -34,6 +38,19 @@ def test_a_notebook_shows_the_users_lines_and_none_of_ours(shell: InteractiveShe
     shown = capsys.readouterr().out
     assert "FileNotFoundError" not in shown, "what it was raised from has no line of the user's"
     assert "no such file.json" in shown
+
+
+def test_a_library_that_pickles_any_error_changes_nothing(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """dask imports tblib, whose reducer of errors keeps what they were raised from."""
+    tblib = pytest.importorskip("tblib.pickling_support")
+    monkeypatch.setitem(copyreg.dispatch_table, TraceError, tblib.pickle_exception)
+    shell.run_cell("import neptune_lab as nl")
+    shell.run_cell('nl.explore("no such file.json")')
+    assert "FileNotFoundError" not in capsys.readouterr().out
+    made = pickle.loads(pickle.dumps(TraceError("no such file", node="file"))).with_fix("look again")
+    assert (made.node, made.help) == ("file", "look again")
 
 
 def test_every_frame_can_be_shown(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]):
