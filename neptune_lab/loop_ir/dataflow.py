@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import networkx as nx
 
-from neptune_lab.loop_ir.nodes import Block, Previous, Program, loads, reads, variables
+from neptune_lab.loop_ir.nodes import Block, Buffer, Previous, Program, loads, reads, variables
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.tree import blocks, statements
@@ -39,30 +40,55 @@ def graph(program: Program) -> nx.DiGraph:
     Inputs are nodes too.  A block that reads its own buffer has no edge to itself.
     """
     result = nx.DiGraph()
-    all_blocks = blocks(program)
+    nodes, edges = nodes_and_edges(program)
+    for node in nodes:
+        result.add_node(node.name, node=node)
+    for edge in edges:
+        result.add_edge(edge.source, edge.target, edge=edge)
+    return result
+
+
+def nodes_and_edges(program: Program) -> tuple[list[Node], list[Edge]]:
+    """The nodes of `graph`, inputs first, and its edges by source; equal ones of several programs are one object."""
     inputs = dict.fromkeys(program.inputs)
     buffers = {buffer.name: buffer for buffer in program.buffers}
-    for name in inputs:
-        buffer = buffers[name]
-        detail = f"{' × '.join(map(str, buffer.shape))} {buffer.dtype}"
-        result.add_node(name, node=Node(name, "input", detail, name))
+    nodes = [_input_node(buffers[name]) for name in inputs]
     writers: dict[str, list[str]] = {}
-    for block in all_blocks:
-        reducer = reducer_of(block)
-        over = ", ".join(it.name for it in block.iters if it.kind == "reduce")
-        detail = f"{reducer} over {over}" if over and reducer else ("map" if reducer is None else f"{reducer} by tags")
-        kind = "map" if reducer is None else "reduce"
-        result.add_node(block.name, node=Node(block.name, kind, detail, block.writes, block.role))
+    for block in blocks(program):
+        nodes.append(_node(block))
         writers.setdefault(block.writes, []).append(block.name)
-    for block in all_blocks:
-        for read in loads(block.body.value):
-            for source in writers.get(read.buffer, [read.buffer] if read.buffer in inputs else []):
-                if source == block.name:
-                    continue
-                old = result.edges.get((source, block.name))
-                previous = isinstance(read, Previous) or (old is not None and old["edge"].previous)
-                result.add_edge(source, block.name, edge=Edge(source, block.name, read.buffer, previous))
-    return result
+    edges: dict[str, list[Edge]] = {node.name: [] for node in nodes}
+    for block in blocks(program):
+        found: dict[str, tuple[str, bool]] = {}
+        for buffer, previous in _reads(block):
+            for source in writers.get(buffer, [buffer] if buffer in inputs else []):
+                if source != block.name:
+                    found[source] = buffer, previous or (source in found and found[source][1])
+        for source, (buffer, previous) in found.items():
+            edges[source].append(_edge(source, block.name, buffer, previous))
+    return nodes, [edge for leaving in edges.values() for edge in leaving]
+
+
+@lru_cache(maxsize=4096)
+def _input_node(buffer: Buffer) -> Node:
+    return Node(buffer.name, "input", f"{' × '.join(map(str, buffer.shape))} {buffer.dtype}", buffer.name)
+
+
+@lru_cache(maxsize=4096)
+def _node(block: Block) -> Node:
+    reducer = reducer_of(block)
+    over = ", ".join(it.name for it in block.iters if it.kind == "reduce")
+    detail = f"{reducer} over {over}" if over and reducer else ("map" if reducer is None else f"{reducer} by tags")
+    return Node(block.name, "map" if reducer is None else "reduce", detail, block.writes, block.role)
+
+
+@lru_cache(maxsize=4096)
+def _reads(block: Block) -> tuple[tuple[str, bool], ...]:
+    """The buffers that a block reads, and whether it reads them at the previous tag."""
+    return tuple(dict.fromkeys((read.buffer, isinstance(read, Previous)) for read in loads(block.body.value)))
+
+
+_edge = lru_cache(maxsize=16384)(Edge)
 
 
 def writer_of(program: Program, buffer: str) -> Block | None:

@@ -24,6 +24,7 @@ from neptune_lab.loop_ir.nodes import (
     Store,
     Var,
     children,
+    loads,
     rebuild,
     substitute,
 )
@@ -165,6 +166,27 @@ def loop_id(loops: tuple[Loop, ...]) -> str:
 def render(program: Program) -> tuple[RenderedLine, ...]:
     """The program as lines of text."""
     tagged = frozenset(b.name for b in program.buffers if b.tagged)
+    return tuple([line for stmt in program.body for line in nest_lines(stmt, tagged & touched(stmt))])
+
+
+@lru_cache(maxsize=4096)
+def touched(stmt: Stmt) -> frozenset[str]:
+    """The buffers that a statement reads or writes."""
+    found = set()
+    for block in blocks_under(stmt):
+        found.add(block.writes)
+        found.update(read.buffer for read in loads(block.body.value))
+    return frozenset(found)
+
+
+@lru_cache(maxsize=4096)
+def nest_lines(stmt: Stmt, tagged: frozenset[str]) -> tuple[RenderedLine, ...]:
+    """The lines of one statement of a program's body: most steps leave most of them as they are.
+
+    Args:
+        stmt: the statement.
+        tagged: which of the buffers that it touches are scan buffers.
+    """
     lines: list[RenderedLine] = []
 
     def visit(stmt: Stmt, depth: int, loops: tuple[Loop, ...]) -> None:
@@ -199,8 +221,7 @@ def render(program: Program) -> tuple[RenderedLine, ...]:
         for text in _store_text(block, tuple((x.var, x.extent) for x in loops), tagged, pad):
             lines.append(RenderedLine(f"store:{block.name}", text, block.origin, "store"))
 
-    for stmt in program.body:
-        visit(stmt, 0, ())
+    visit(stmt, 0, ())
     return tuple(lines)
 
 

@@ -7,7 +7,7 @@ programs; statements off the path are shared with the old one.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from operator import is_
 from typing import TypeAlias
@@ -59,7 +59,7 @@ def _known(program: Program) -> _Known:
     if known is None or known.body is not body:
         if len(_bodies) >= _MOST_BODIES:
             _bodies.clear()
-        places = tuple(_walk(body))
+        places = tuple(_walked(body))
         found = [(path, stmt, loops) for path, stmt, loops in places if isinstance(stmt, Block)]
         by_name = {block.name: (path, block, loops) for path, block, loops in reversed(found)}
         known = _bodies[id(body)] = _Known(body, places, tuple([block for _, block, _ in found]), by_name)
@@ -71,13 +71,19 @@ def statements(program: Program) -> tuple[Place, ...]:
     return _known(program).statements
 
 
-# Functions inside functions that call themselves are garbage in cycles, and would keep each program that they saw.
-def _walk(body: tuple[Stmt, ...], path: Path = (), loops: tuple[Loop, ...] = ()) -> Iterator[Place]:
-    for n, stmt in enumerate(body):
-        here = (*path, n)
-        yield here, stmt, loops
+def _walked(body: tuple[Stmt, ...]) -> list[Place]:
+    """Every place of a program, in program order: a generator inside of generators would hand each place through all of
+    them."""
+    places: list[Place] = []
+    waiting: list[Place] = [((n,), stmt, ()) for n, stmt in enumerate(body)][::-1]
+    while waiting:
+        place = waiting.pop()
+        places.append(place)
+        path, stmt, loops = place
         if isinstance(stmt, Loop):
-            yield from _walk(stmt.body, here, (*loops, stmt))
+            inner = (*loops, stmt)
+            waiting += [((*path, n), below, inner) for n, below in enumerate(stmt.body)][::-1]
+    return places
 
 
 def nearest(name: str, names: list[str], what: str) -> str:

@@ -18,8 +18,8 @@ from neptune_lab.htile.printer import print_program
 from neptune_lab.htile.words import kinds
 from neptune_lab.htile_to_triton import EmittedModule
 from neptune_lab.loop_ir import render, tree
-from neptune_lab.loop_ir.dataflow import Edge, Node, graph
-from neptune_lab.loop_ir.nodes import Block, Const, Op, Program, loads, walk
+from neptune_lab.loop_ir.dataflow import Node, nodes_and_edges
+from neptune_lab.loop_ir.nodes import Block, Const, Op, Program, Stmt, loads, walk
 from neptune_lab.loop_schedule.outcome import Phase
 from neptune_lab.loop_schedule.schedule import Schedule, Step
 from neptune_lab.pipeline.layout import laid_out
@@ -103,9 +103,18 @@ def program_lines(program: Program, sources: Mapping[str, str] = NO_SOURCES) -> 
         program: the program.
         sources: for each stage that a normalisation added, the stage that it was made of (`Schedule.sources`).
     """
-    words = {f"store:{b.name}": _store_words(b) for b in tree.blocks(program)}
-    lines = (replace(x, origin=sources.get(x.origin, x.origin)) for x in render.render(program))
-    return tuple(_line(x, (f"def:{x.origin}",) if x.origin else (), words.get(x.node, "")) for x in lines)
+    tagged = frozenset(b.name for b in program.buffers if b.tagged)
+    renamed = tuple(sources.items())
+    return tuple([line for stmt in program.body for line in _nest_lines(stmt, tagged & render.touched(stmt), renamed)])
+
+
+@lru_cache(maxsize=4096)
+def _nest_lines(stmt: Stmt, tagged: frozenset[str], sources: tuple[tuple[str, str], ...]) -> tuple[record.Line, ...]:
+    """The lines of one statement of a program's body, with `sources` as pairs. Phases share most of theirs."""
+    renamed = dict(sources)
+    words = {f"store:{b.name}": _store_words(b) for b in tree.blocks_under(stmt)}
+    lines = (replace(x, origin=renamed.get(x.origin, x.origin)) for x in render.nest_lines(stmt, tagged))
+    return tuple([_line(x, (f"def:{x.origin}",) if x.origin else (), words.get(x.node, "")) for x in lines])
 
 
 @lru_cache(maxsize=4096)
@@ -126,17 +135,14 @@ def _store_words(block: Block) -> str:
 
 def graph_record(program: Program, phase: Phase | None = None) -> record.Graph:
     """The dataflow graph of a program; edges say what is fused, read too early, or repaired."""
-    dataflow = graph(program)
+    found, flows = nodes_and_edges(program)
     nest = {b.name: n for n, stmt in enumerate(program.body) for b in tree.blocks_under(stmt)}
     origins = {b.name: b.origin for b in tree.blocks(program)}
     repairs = {b.name: b.repair for b in tree.blocks(program) if b.repair is not None}
     early = set() if phase is None else {(producer, reader) for reader, producer in phase.reads_early}
-    nodes, edges = [], []
-    for _, data in dataflow.nodes(data=True):
-        node: Node = data["node"]
-        nodes.append(record.GraphNode(node.name, node.name, node.kind, node.detail, node.role.value))  # type: ignore[arg-type]
-    for source, target, data in dataflow.edges(data=True):
-        edge: Edge = data["edge"]
+    edges = []
+    for edge in flows:
+        source, target = edge.source, edge.target
         kind = "plain"
         if source in nest and nest[source] == nest[target]:
             kind = "fused"
@@ -145,8 +151,17 @@ def graph_record(program: Program, phase: Phase | None = None) -> record.Graph:
             kind = "repaired" if repair.unproved is None else "early"
         if (source, target) in early:
             kind = "early"
-        edges.append(record.GraphEdge(source, target, edge.tensor, kind))
-    return record.Graph(tuple(nodes), tuple(edges))
+        edges.append(_graph_edge(source, target, edge.tensor, kind))
+    return record.Graph(tuple([_graph_node(node) for node in found]), tuple(edges))
+
+
+@lru_cache(maxsize=4096)
+def _graph_node(node: Node) -> record.GraphNode:
+    return record.GraphNode(node.name, node.name, node.kind, node.detail, node.role.value)  # type: ignore[arg-type]
+
+
+# Phases share most of their edges.
+_graph_edge = lru_cache(maxsize=16384)(record.GraphEdge)
 
 
 def _step_records(steps: Iterable[DerivationStep]) -> tuple[record.DerivationStep, ...]:

@@ -12,6 +12,7 @@ import neptune_lab as nl
 from neptune_lab import htile_passes
 from neptune_lab.operators import attention, softmax
 from neptune_lab.pipeline.lower import PassWarning, lower
+from neptune_lab.pipeline.record import schedule_trace
 from neptune_lab.trace import from_json, links, save, to_json
 
 
@@ -82,3 +83,24 @@ def test_a_pass_that_makes_a_program_that_is_not_valid_is_left_out_and_said_so(e
     notes = {made.name: made.notes for made in kernel.trace.kernel.passes}
     assert notes["longest_first"][0].startswith("Left out: the program that this pass made is not valid. program lists")
     assert kernel.source == wanted.source  # (fused as ever, not in parts)
+
+
+def test_phases_share_the_lines_of_nests_that_a_step_leaves_as_they_are():
+    """A record of many independent nests would otherwise grow with the square of their number."""
+    from tvm import te
+
+    def row(n):
+        x = te.placeholder((2, 8), "float32", name=f"x{n}")
+        j = te.reduce_axis((0, 8), name="j")
+        return x, te.compute((2,), lambda a: te.sum(x[a, j], axis=j), name=f"s{n}")
+
+    inputs, outputs = zip(row(0), row(1), strict=True)
+    schedule = nl.Schedule(nl.operators.custom("two", list(inputs), list(outputs)))
+    schedule.reorder("s0", "j", "a")
+    (before,), (after,) = (step.phases for step in schedule_trace(schedule).steps)
+
+    def lines(phase, stage):
+        return [id(line) for line in phase.program if line.node.endswith((f":{stage}", f"@{stage}"))]
+
+    assert lines(before, "s1") and lines(before, "s1") == lines(after, "s1")
+    assert lines(before, "s0") != lines(after, "s0")

@@ -35,7 +35,13 @@ def reorder(program: Program, *, block: BlockName, loops: LoopNames) -> Outcome:
             help=f"the loops around {block}: {', '.join(x.var for x in tree.find_block(program, block)[2])}",
         )
     refs = [f"{block}.{var}" for var in loops]
+    # Formal statement: TVM's checks of a reorder are about the loops and the blocks under them.
     result = apply_in_tvm(
-        program, "reorder", block, lambda s: s.reorder(*(handle_of(s, program, r) for r in refs)), help=_HELP
+        program,
+        "reorder",
+        block,
+        lambda s: s.reorder(*(handle_of(s, program, r) for r in refs)),
+        nest=tree.find_block(program, block)[0][0],
+        help=_HELP,
     )
     return plain("reorder", result, f"The order of the loops of {block} is now {', '.join(loops)}.", tuple(refs))
