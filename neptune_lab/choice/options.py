@@ -34,7 +34,8 @@ class CodeOptions(GluonChoices, TritonChoices):
             by a list of the tiles in which the mask shows an element, made on the device at each call, which skips all,
             in whatever order the values are (`skip_tiles_by_list`). "auto": by bounds, and by a list where there are
             none and the list can pay.  Kernels in Gluon visit all tiles; those for all sizes find them by bounds.
-            Tiles past limits that values set to positions, such as lengths, need neither (`skip_tiles_by_positions`),
+            A list of tiles that positions alone show is made once ("auto" and "list").  Tiles past limits that values
+            set to positions, such as lengths, need neither (`skip_tiles_by_positions`),
             and in decoding those before the first and after the last key of a mask (`skip_tiles_by_flags`).
         rounded_weights: how a softmax's weights are rounded to 8 bits, if they are. "split": those of the first half of
             each tile of keys are two numbers (`split_rounded_weights`), with errors of 1.8e-2 for normal inputs.

@@ -34,6 +34,13 @@ def alternatives_of(conjunct: ir.TileExpr, around: Around, *, whole: bool = Fals
     return tuple(found) if all(found) else None
 
 
+def has_gap(found: Alternatives) -> bool:
+    """Whether some of the alternatives only end, and others begin: there may be tiles between them, which no single
+    range of tiles leaves out."""
+    begins = {any(limit.op in ("ge", "gt", "eq") for limit in limits) for limits in found}
+    return len(begins) == 2
+
+
 def disjuncts(condition: ir.TileExpr) -> Iterator[ir.TileExpr]:
     """What `or` joins in a condition; it alone if it has none."""
     if isinstance(condition, ir.Elementwise) and condition.op == "or":
@@ -81,4 +88,4 @@ def _extremum(op: str, numbers: Sequence[ir.TileExpr]) -> ir.TileExpr:
     return reduce(lambda a, b: ir.Elementwise(op, (a, b), "int32"), dict.fromkeys(numbers))
 
 
-__all__ = ["Alternatives", "alternatives_of", "disjuncts", "ends_of_alternatives"]
+__all__ = ["Alternatives", "alternatives_of", "disjuncts", "ends_of_alternatives", "has_gap"]

@@ -29,9 +29,11 @@ from neptune_lab.htile_passes.input_comparisons import (
     trips,
 )
 from neptune_lab.htile_passes.partition_masked_loops.noop_iterations import NoOpProof, NoOpProver
+from neptune_lab.htile_passes.position_limits import reads_inputs
 from neptune_lab.htile_passes.rewrite import Rewrite, fresh_name, tile_pass
+from neptune_lab.htile_passes.shown_tiles import shown_tiles
 from neptune_lab.htile_passes.skip_tiles_by_data import hiding_comparison
-from neptune_lab.htile_passes.skip_tiles_by_positions import are_limits_of_few_rows
+from neptune_lab.htile_passes.skip_tiles_by_positions import are_limits_of_few_rows, leaves_gap
 from neptune_lab.power_of_two import power_of_two
 from neptune_lab.scalar_ops import rows
 from neptune_lab.strict.dtypes import FLOATS
@@ -80,6 +82,9 @@ def skip_tiles_by_list(program: ir.Program) -> Rewrite:
     share each row of the list, and no bounds of its tiles follow from comparisons (`skip_tiles_by_data`), or in
     decoding from limits of positions (`skip_tiles_by_positions`) or from flags (`skip_tiles_by_flags`).  A loop with
     a list is one loop: tiles in which the mask is true everywhere have it too.
+
+    A mask of positions alone, such as `q // 64 % 4 == kv // 64 % 4`, has one list for all calls on a device, which the
+    first makes.  It takes the place of bounds where these would leave a third more tiles at least (`shown_tiles`).
     """
     return _Lister(program, every=False, many=False).program_with_lists()
 
@@ -95,6 +100,21 @@ def skip_every_tile_by_list(program: ir.Program) -> Rewrite:
 def skip_any_tiles_by_list(program: ir.Program) -> Rewrite:
     """As `skip_every_tile_by_list`, in a form that is the same for every number of tiles up to `MOST_LISTED`."""
     return _Lister(program, every=True, many=True).program_with_lists()
+
+
+def leaves_out_inside(program: ir.Program) -> bool:
+    """Whether loops leave out many tiles between their bounds because of masks of positions alone: by a list of this
+    pass, or as a run (`skip_tiles_by_positions`)."""
+    for kernel in program.kernels:
+        env = grid_env(kernel)
+        for loop in (stmt for stmt in kernel.body if isinstance(stmt, ir.For)):
+            for condition in dict.fromkeys(conditions(loop)):
+                shown = shown_tiles(kernel, loop, env, condition)
+                if shown is None or not shown.beats_bounds:
+                    continue
+                if trips(loop, env) >= FEWEST_LISTED or leaves_gap(program, kernel, loop, env, condition):
+                    return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,24 +175,48 @@ class _Lister:
         if any(isinstance(stmt, ir.For) for stmt in loop.body):
             return None
         for condition in dict.fromkeys(conditions(loop)):
-            before = self.needed(kernel, loop, condition)
+            of_positions = not reads_inputs(condition)
+            before = () if of_positions else self.needed(kernel, loop, condition)
             if before is None or not self.is_exact(condition, before):
                 continue
             names = _names(condition, before)
             grid = tuple(axis for axis in kernel.grid if axis.var in names)
-            readers = math.prod(axis.extent for axis in kernel.grid if axis not in grid)
             if not names <= {loop.var, *(axis.var for axis in grid)}:
                 continue
-            if not self.every and (
-                readers < FEWEST_READERS
-                or hiding_comparison(self.program, kernel, loop, env, prover, many=self.many) is not None
-                or are_limits_of_few_rows(self.program, kernel, loop, env, condition)
-            ):
+            if of_positions:
+                pays = not self.many and self.leaves_out_more(kernel, loop, env, condition)
+            else:
+                pays = self.every or self.pays_at_each_call(kernel, loop, env, prover, condition, grid)
+            if not pays:
                 continue
             proof = prover(loop, lambda mask, false=condition: mask == false)
             if proof.proven:
                 return _Hiding(condition, before, grid, proof)
         return None
+
+    def pays_at_each_call(
+        self,
+        kernel: ir.Kernel,
+        loop: ir.For,
+        env: Env,
+        prover: NoOpProver,
+        condition: ir.TileExpr,
+        grid: tuple[ir.GridAxis, ...],
+    ) -> bool:
+        """Whether a list that is made at each call can save time."""
+        readers = math.prod(axis.extent for axis in kernel.grid if axis not in grid)
+        return (
+            readers >= FEWEST_READERS
+            and hiding_comparison(self.program, kernel, loop, env, prover, many=self.many) is None
+            and not are_limits_of_few_rows(self.program, kernel, loop, env, condition)
+        )
+
+    def leaves_out_more(self, kernel: ir.Kernel, loop: ir.For, env: Env, condition: ir.TileExpr) -> bool:
+        """Whether a list of the tiles that a mask of positions shows leaves out more than bounds do."""
+        shown = shown_tiles(kernel, loop, env, condition)
+        if shown is None or not shown.beats_bounds:
+            return False
+        return shown.beats_gap or not leaves_gap(self.program, kernel, loop, env, condition)
 
     def needed(self, kernel: ir.Kernel, loop: ir.For, condition: ir.TileExpr) -> tuple[ir.Store, ...] | None:
         """The stores to on-chip tiles that a condition needs, in order; None if it reads no input, or a tile that
@@ -325,9 +369,10 @@ def _explained(
     roots = (found.condition, *(store.value for store in found.before))
     every = (e for root in roots for e in subexpressions(root) if isinstance(e, ir.Access | ir.Gather))
     read = dict.fromkeys(e.tensor for e in every if program.tensor(e.tensor).space != "chip")
+    over, when = (", ".join(read), "at each call") if read else ("positions", "once on each device")
     yield (
-        f"{kernel.name}: {loop.var} visits only the tiles in which the mask over {', '.join(read)} shows an element; "
-        f"{', '.join(k.name for k in made)} list them at each call"
+        f"{kernel.name}: {loop.var} visits only the tiles in which the mask over {over} shows an element; "
+        f"{', '.join(k.name for k in made)} list them {when}"
     )
     yield f"{kernel.name}: a tile that is not listed changes nothing that is read afterwards:"
     yield from (f"  {line}" for line in found.proof.lines)
@@ -338,6 +383,7 @@ __all__ = [
     "FEWEST_LISTED",
     "FEWEST_READERS",
     "MOST_LISTED",
+    "leaves_out_inside",
     "skip_any_tiles_by_list",
     "skip_every_tile_by_list",
     "skip_tiles_by_list",

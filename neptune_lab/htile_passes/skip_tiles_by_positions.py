@@ -12,7 +12,13 @@ from neptune_lab.htile.bounds import Env, grid_env, loop_interval
 from neptune_lab.htile.walk import accesses, conjuncts, stores, subexpressions, written_tensors
 from neptune_lab.htile_passes.hoist_invariant_loads import hoisted
 from neptune_lab.htile_passes.input_comparisons import WORDS, conditions, trips
-from neptune_lab.htile_passes.joined_limits import Alternatives, alternatives_of, disjuncts, ends_of_alternatives
+from neptune_lab.htile_passes.joined_limits import (
+    Alternatives,
+    alternatives_of,
+    disjuncts,
+    ends_of_alternatives,
+    has_gap,
+)
 from neptune_lab.htile_passes.partition_masked_loops import is_few_rows
 from neptune_lab.htile_passes.partition_masked_loops.formula import formula_of
 from neptune_lab.htile_passes.partition_masked_loops.noop_iterations import NoOpProof, NoOpProver, text
@@ -153,6 +159,7 @@ class Skipper:
             elif (joined := alternatives_of(part, around)) is not None and (
                 reads_inputs(part)
                 or (is_few_rows(loop, around.env, kernel, self.program) and not _hides_nothing(part, loop, around.env))
+                or _is_gap_of_positions(joined, part, loop, around)
             ):
                 found.append(joined)
         return tuple(found)
@@ -253,6 +260,17 @@ def _ends_of(limit: _Limiting, tiles: Callable[[ir.Slice], Tiles | None], progra
     return None if own is None else ends_of(limit, own, program)
 
 
+def leaves_gap(program: ir.Program, kernel: ir.Kernel, loop: ir.For, env: Env, condition: ir.TileExpr) -> bool:
+    """Whether a loop will leave out a run of tiles inside of its range because of a mask of positions alone."""
+    around = around_of(program, kernel, loop, env)
+    every = ((part, alternatives_of(part, around)) for part in conjuncts(condition))
+    return any(joined is not None and _is_gap_of_positions(joined, part, loop, around) for part, joined in every)
+
+
+def _is_gap_of_positions(joined: Alternatives, condition: ir.TileExpr, loop: ir.For, around: Around) -> bool:
+    return not reads_inputs(condition) and has_gap(joined) and not _hides_nothing(condition, loop, around.env)
+
+
 def _hides_nothing(condition: ir.TileExpr, loop: ir.For, env: Env) -> bool:
     """Whether an alternative of a condition of positions is proven to reach into all iterations of a loop."""
     span = Span.of(loop, env)
@@ -305,4 +323,12 @@ def _explained(kernel: str, what: str, found: Iterable[Hiding]) -> Iterator[str]
         yield from (f"  assumed: {line}" for line in one.proof.assumptions)
 
 
-__all__ = ["Hiding", "Skipper", "are_limits_of_few_rows", "around_of", "is_bounded", "skip_tiles_by_positions"]
+__all__ = [
+    "Hiding",
+    "Skipper",
+    "are_limits_of_few_rows",
+    "around_of",
+    "is_bounded",
+    "leaves_gap",
+    "skip_tiles_by_positions",
+]

@@ -53,6 +53,21 @@ def _counters(device, count):
     return _zeros(device, torch.cuda.current_stream(device).cuda_stream, count)
 '''
 
+KEPT = '''@functools.cache
+def _kept_on(device):
+    """What `_made` gives, for every stream of a device."""
+    made = _made(device)
+    torch.cuda.current_stream(device).synchronize()
+    return made
+
+
+def _kept(device):
+    """What `_made` gives: the first call on a device makes it, and each graph makes its own."""
+    if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+        return _made(device)
+    return _kept_on(device)
+'''
+
 _AGAIN = '''@triton.jit
 def _again(x):
     """x, of which the compilers do not know what was computed of it: they hold x until here, and no wider values."""

@@ -10,6 +10,7 @@ from neptune_lab.htile.nodes import Kernel, Program
 from neptune_lab.htile.printer import index_text
 from neptune_lab.htile.substitute import substitute_index
 from neptune_lab.htile_to_triton.context import Extent, HostDescriptor, sizes_of
+from neptune_lab.htile_to_triton.helpers import KEPT
 from neptune_lab.htile_to_triton.launches import Together
 from neptune_lab.htile_to_triton.passing import FIRST
 from neptune_lab.htile_to_triton.scope import UniqueNames
@@ -39,6 +40,7 @@ def write_launcher(
     launches: list[tuple[tuple[Kernel, Together | None], KernelSource]],
     scratch: bool,
     dependent: bool,
+    kept: int = 0,
 ) -> None:
     """Writes the plain function that allocates results and launches the kernels.
 
@@ -47,10 +49,18 @@ def write_launcher(
         launches: each launched kernel, with those that are in the same launch, and its source.
         scratch: whether a kernel makes descriptors on the GPU, which takes an allocator.
         dependent: whether each kernel may start while the one before it ends.
+        kept: how many of the first launches are made once, and their results kept (`count_kept`).
     """
     names = UniqueNames({entry, *(source.name for _, source in launches)})
     arguments = {name: names.fresh(name) for name in program.inputs}
+    first, launches = launches[:kept], launches[kept:]
+    made = write_kept(out, program, [(kernel, source) for (kernel, _), source in first], [s for _, s in launches])
     out.plain(f"def {entry}({', '.join(arguments.values())}):", *signature(program))
+    if kept:
+        arguments |= {name: names.fresh(name) for name in made}
+        kernel, source = first[-1][0][0], first[-1][1]
+        line = f"    ({', '.join(arguments[name] for name in made)},) = _kept({arguments[program.inputs[0]]}.device)"
+        out.linked(source.name, line, (kernel.node_id,), kernel.name)
     sizes = write_sizes(out, program, arguments, names)
     if scratch:
         out.plain("    triton.set_allocator(_scratch)")
@@ -106,6 +116,34 @@ def write_sizes(out: Writer, program: Program, arguments: Mapping[str, str], nam
     return sizes
 
 
+def write_kept(
+    out: Writer,
+    program: Program,
+    first: Sequence[tuple[Kernel, KernelSource]],
+    others: Sequence[KernelSource],
+) -> list[str]:
+    """Writes the function that launches the kernels whose results are kept, and returns those that others read."""
+    if not first:
+        return []
+    names = UniqueNames({"device", *(source.name for _, source in first)})
+    made: dict[str, str] = {}
+    out.plain("def _made(device):", '    """What follows from no argument of a call."""')
+    for kernel, source in first:
+        for name in source.arguments:
+            if name not in made:
+                made[name] = names.fresh(name)
+                line = _allocation(program, name, made[name], "device", {})
+                out.linked(source.name, line, (kernel.node_id,), kernel.name)
+        args = [*(made[name] for name in source.arguments), *launch_hints(source)]
+        launch = f"    {source.name}[({grid_text(source.grid)})]({', '.join(args)})"
+        out.linked(source.name, launch, (kernel.node_id,), kernel.name)
+    read = {name for source in others for name in source.arguments}
+    results = [name for name in made if name in read]
+    out.plain(f"    return ({', '.join(made[name] for name in results)},)", "", "")
+    out.plain(*KEPT.rstrip("\n").split("\n"), "", "")
+    return results
+
+
 def descriptor_text(made: HostDescriptor, tensor: str, maker: str = "TensorDescriptor") -> str:
     """The call that makes a descriptor of `tensor`."""
     return f"{maker}({tensor}, {described(made)})"
@@ -155,15 +193,20 @@ def write_allocations(
     device = f"{arguments[program.inputs[0]]}.device"
     for name in (*source.arguments, *(d.tensor for d in source.descriptors)):
         if name not in arguments:
-            tensor = program.tensor(name)
             arguments[name] = names.fresh(name)
-            extents = [python_text(size, sizes or {}) for size in sizes_of(tensor)]
-            maker, shape = "empty", f"({', '.join(extents)}{',' if len(extents) == 1 else ''})"
-            if tensor.strides is not None:
-                strides = [python_text(step, sizes or {}) for step in tensor.steps or map(ir.Int, tensor.strides)]
-                maker, shape = "empty_strided", f"{shape}, ({', '.join(strides)}{',' if len(strides) == 1 else ''})"
-            line = f"    {arguments[name]} = torch.{maker}({shape}, dtype=torch.{tensor.dtype}, device={device})"
+            line = _allocation(program, name, arguments[name], device, sizes or {})
             out.linked(source.name, line, (kernel.node_id,), kernel.name)
+
+
+def _allocation(program: Program, name: str, variable: str, device: str, sizes: Mapping[str, ir.Name]) -> str:
+    """The launcher's line that allocates a tensor for a variable, on the device of this text."""
+    tensor = program.tensor(name)
+    extents = [python_text(size, sizes) for size in sizes_of(tensor)]
+    maker, shape = "empty", f"({', '.join(extents)}{',' if len(extents) == 1 else ''})"
+    if tensor.strides is not None:
+        strides = [python_text(step, sizes) for step in tensor.steps or map(ir.Int, tensor.strides)]
+        maker, shape = "empty_strided", f"{shape}, ({', '.join(strides)}{',' if len(strides) == 1 else ''})"
+    return f"    {variable} = torch.{maker}({shape}, dtype=torch.{tensor.dtype}, device={device})"
 
 
 def launch_hints(source: KernelSource) -> list[str]:

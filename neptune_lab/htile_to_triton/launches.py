@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
 from neptune_lab.errors import EmitError
 from neptune_lab.htile.nodes import Kernel, Program
+from neptune_lab.htile.walk import written_tensors
 from neptune_lab.htile_to_triton.last_program import Joined, joined
 from neptune_lab.htile_to_triton.options import EmitOptions
 from neptune_lab.htile_to_triton.waiting import Waiting, waiting
@@ -69,4 +71,26 @@ def launches_of(program: Program, options: EmitOptions) -> list[tuple[Kernel, To
     return made
 
 
-__all__ = ["Together", "launches_of", "named"]
+def count_kept(
+    program: Program, launched: Sequence[tuple[Kernel, Together | None]], used: Sequence[Collection[str]]
+) -> int:
+    """How many of the first launches follow from no argument of a call, so that their results can be kept.
+
+    Formal statement: each reads nothing but what the ones before it store, and none after them stores to that.
+
+    Args:
+        used: the tensors outside of the chip that each launch reads or stores to.
+    """
+    count, stored = 0, frozenset[str]()
+    for (kernel, last), tensors in zip(launched, used, strict=True):
+        stored |= written_tensors(kernel)
+        known = all(program.tensor(name).space == "global" and name in stored for name in tensors)
+        if program.sizes or last is not None or not known:
+            break
+        count += 1
+    kept = frozenset[str]().union(*used[:count])
+    changed = any(kept & written_tensors(kernel) for kernel in program.kernels[count:])
+    return 0 if changed else count
+
+
+__all__ = ["Together", "count_kept", "launches_of", "named"]

@@ -17,7 +17,7 @@ from neptune_lab.htile_to_triton.held_rows import registers
 from neptune_lab.htile_to_triton.helpers import ALLOCATOR, ASK, COUNTERS, GROUPS, HELPERS, INTERPRETED
 from neptune_lab.htile_to_triton.kernel import emit_kernel
 from neptune_lab.htile_to_triton.launcher import docstring, write_launcher
-from neptune_lab.htile_to_triton.launches import Together, launches_of, named
+from neptune_lab.htile_to_triton.launches import Together, count_kept, launches_of, named
 from neptune_lab.htile_to_triton.loaded_again import REGISTERS
 from neptune_lab.htile_to_triton.options import EmitOptions
 from neptune_lab.htile_to_triton.scope import UniqueNames
@@ -45,14 +45,15 @@ def emit(program: Program, options: EmitOptions | None = None) -> EmittedModule:
     names = UniqueNames(HELPERS)
     entry = names.fresh(program.name)
     functions = [names.fresh(f"{k.name}_kernel" if k.name == program.name else k.name) for k in program.kernels]
-    taken = {entry, *functions, *HELPERS, "_scratch", "_zeros", "_spare", "_counters"}
+    taken = {entry, *functions, *HELPERS, "_scratch", "_zeros", "_spare", "_counters", "_made", "_kept_on", "_kept"}
     helpers: dict[str, dict[str, None]] = {}
     launched = launches_of(program, options)
     functions = [functions[program.kernels.index(named(kernel, last))] for kernel, last in launched]
     contexts = [emit_kernel(program, kernel, helpers, taken, options, last) for kernel, last in launched]
 
     out = Writer()
-    out.plain(*docstring(program, entry), *_imports(contexts, helpers))
+    kept = count_kept(program, launched, [ctx.pointers for ctx in contexts])
+    out.plain(*docstring(program, entry), *_imports(contexts, helpers, kept))
     for helper, users in sorted(helpers.items()):
         out.plain("", "")
         write_helper(out, helper, users, functions, contexts)
@@ -68,7 +69,8 @@ def emit(program: Program, options: EmitOptions | None = None) -> EmittedModule:
     scratch = any(ctx.uses_descriptors for ctx in contexts)
     if scratch:
         out.plain(*ALLOCATOR.rstrip("\n").split("\n"), "", "")
-    write_launcher(out, program, entry, list(zip(launched, sources, strict=True)), scratch, options.dependent_launch)
+    every = list(zip(launched, sources, strict=True))
+    write_launcher(out, program, entry, every, scratch, options.dependent_launch, kept)
     text = "\n".join(out.text) + "\n"
     check_emitted(text, EmitError)
     return EmittedModule(program.name, entry, text, tuple(sources), tuple(out.lines))
@@ -88,9 +90,9 @@ def _check(program: Program, options: EmitOptions) -> None:
     _check_dtypes(program, options)
 
 
-def _imports(contexts: list[Context], helpers: dict[str, dict[str, None]]) -> list[str]:
+def _imports(contexts: list[Context], helpers: dict[str, dict[str, None]], kept: int) -> list[str]:
     """What the module imports, and what it knows about where it runs."""
-    lines = ["import functools", ""] if any(ctx.counters for ctx in contexts) else []
+    lines = ["import functools", ""] if kept or any(ctx.counters for ctx in contexts) else []
     lines += ["import torch", "import triton", "import triton.language as tl"]
     if any(ctx.host_descriptors for ctx in contexts):
         lines.append("from triton.tools.tensor_descriptor import TensorDescriptor")

@@ -13,6 +13,7 @@ from math import prod
 from neptune_lab.choice import Choice, CodeOptions
 from neptune_lab.htile.nodes import Program
 from neptune_lab.htile_passes import PASSES, apply
+from neptune_lab.htile_passes.skip_tiles_by_list import leaves_out_inside
 from neptune_lab.htile_to_gluon import (
     SHORT_LOOP,
     fits_registers,
@@ -52,8 +53,8 @@ SMALL = {"block_q": 64, "block_kv": 64}
 def gluon_kernel(
     make: Callable[[Choice], Kernel], choice: Choice, *, small: bool = False, large: bool = False
 ) -> Kernel | None:
-    """The kernel of a choice in Gluon, with the options that suit its tiles; in Triton if that skips tiles by the
-    values of an input, which Gluon does not.
+    """The kernel of a choice in Gluon, with the options that suit its tiles; in Triton if that skips tiles which Gluon
+    does not: by the values of an input, or inside of the range that positions show.
 
     Args:
         make: compiles a choice.
@@ -70,7 +71,7 @@ def gluon_kernel(
         with suppress(*REFUSALS):
             with suited_by(_suited_options):
                 kernel = make(replace(choice, config=config))
-            if _would_skip_by_data(kernel):
+            if _would_skip(kernel):
                 return _skipping(make, choice, kernel)
             if _widest_output(kernel) <= NARROW_COLUMNS and reads_pairs(kernel.htile):
                 return None
@@ -107,7 +108,7 @@ def compiled_once(choice: Choice) -> Choice:
 
 
 def _skipping(make: Callable[[Choice], Kernel], choice: Choice, kernel: Kernel) -> Kernel:
-    """The kernel in Triton, which skips tiles by the values of an input."""
+    """The kernel in Triton, which skips tiles that Gluon visits."""
     skipping = SKIPPING if _widest_output(kernel) > SKIPPING_COLUMNS else None
     return make(Choice(choice.template, skipping, CodeOptions()))
 
@@ -117,7 +118,7 @@ def _small(make: Callable[[Choice], Kernel], choice: Choice) -> Kernel | None:
     with suppress(*REFUSALS):
         with suited_by(_small_options):
             kernel = make(replace(choice, config=replace(choice.sizes, **SMALL)))
-        if _would_skip_by_data(kernel):
+        if _would_skip(kernel):
             return _skipping(make, choice, kernel)
         shared = 2 * (kernel.target or Target.current(otherwise=DEFAULT)).sm_count
         if _programs(kernel.htile) > shared and suits_persistence(kernel.htile, 2 * SHORT_LOOP):
@@ -185,12 +186,13 @@ def _widest_output(kernel: Kernel) -> int:
     return max(shape[-1] if shape else 1 for shape in shapes if len(shape) == most)
 
 
-def _would_skip_by_data(kernel: Kernel) -> bool:
-    """Whether `skip_tiles_by_data`, which kernels in Gluon go without, would skip tiles of the kernel."""
+def _would_skip(kernel: Kernel) -> bool:
+    """Whether passes that kernels in Gluon go without would skip tiles of the kernel: by data, or between the bounds of
+    its loops by positions."""
     names = list(PASSES)
     before = names[: names.index("skip_tiles_by_data")]
     programs = [kernel.translated, *(done.program for done in kernel.passes if done.name in before)]
-    return bool(apply(PASSES["skip_tiles_by_data"], programs[-1]).notes)
+    return bool(apply(PASSES["skip_tiles_by_data"], programs[-1]).notes) or leaves_out_inside(programs[-1])
 
 
 __all__ = ["compiled_once", "gluon_kernel", "kernel_of_other_lengths"]

@@ -23,6 +23,7 @@ from neptune_lab.autotune import packed_groups
 from neptune_lab.autotune.ranking import RECORD, SHAPE, Ranked, ranking
 from neptune_lab.choice import Choice
 from neptune_lab.errors import LaunchError, NeptuneError, ValidationError
+from neptune_lab.htile_passes.skip_tiles_by_list import leaves_out_inside
 from neptune_lab.pipeline.fallback import REFUSALS
 from neptune_lab.pipeline.hopper import gluon_kernel, kernel_of_other_lengths
 from neptune_lab.pipeline.joint import default_joint_choice
@@ -108,12 +109,14 @@ def packs_groups(*forms: Operator) -> bool:
 
 def _joint(operator: Operator, make: Make) -> Kernel | None:
     """The kernel of a backward pass in which both nests are one and programs add in order; None if there is none, or if
-    the nests apart are as fast."""
+    the nests apart are as fast, or skip many tiles more."""
     choice = default_joint_choice(operator)
     if choice is None:
         return None
     with suppress(*REFUSALS):
-        return replace(make(choice), chosen="both nests in one kernel, which is faster with such heads")
+        kernel = make(choice)
+        if not leaves_out_inside(kernel.translated):
+            return replace(kernel, chosen="both nests in one kernel, which is faster with such heads")
     return None
 
 

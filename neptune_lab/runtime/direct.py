@@ -49,6 +49,8 @@ _PREFIX = "_nl_"
 _TESTS = "<negated>"
 # The function of a module that gives the counters of programs that arrive (`htile_to_triton.helpers.COUNTERS`).
 _COUNTERS = "_counters"
+# The function of a module that gives what follows from no argument of a call (`htile_to_triton.helpers.KEPT`).
+_KEPT = "_kept"
 # The function of a module that says how many heads run at once (`htile_to_gluon.launch_helpers.HEADS_TOGETHER`).
 _TOGETHER = "_heads_together"
 # The attribute of a launcher that is the same launcher without a test for negated values.
@@ -217,6 +219,10 @@ class _Rewrite:
                 ):
                     before.append(f"{name} = {maker}({_PREFIX}device, {ast.unparse(count)})")
                     before.append(f"{_PREFIX}p_{name} = {name}.data_ptr()")
+                case ast.Assign(targets=[ast.Tuple(elts=made)], value=ast.Call(ast.Name(id=maker))) if maker == _KEPT:
+                    kept = [element.id for element in made if isinstance(element, ast.Name)]
+                    before.append(f"({', '.join(kept)},) = {maker}({_PREFIX}device)")
+                    before += [f"{_PREFIX}p_{name} = {name}.data_ptr()" for name in kept]
                 case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(ast.Name(id=maker))) if maker == _TOGETHER:
                     self.derived[name] = ast.unparse(_Answers(self.module, self.device).visit(statement.value))
                 case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):

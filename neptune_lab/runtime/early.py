@@ -144,9 +144,14 @@ def launches(kernel: LoadedKernel) -> list[Callable[[], Any]]:
 
     entry: FunctionType = getattr(kernel.module, kernel.spec.entry)
     found: dict[str, Callable[[], Any]] = {}
-    used = {name: getattr(kernel.module, name, None) for name in entry.__code__.co_names}
+    made: FunctionType | None = getattr(kernel.module, "_made", None)  # (what is kept, `helpers.KEPT`)
+    functions = [entry] if made is None else [entry, made]
+    used = {name: getattr(kernel.module, name, None) for own in functions for name in own.__code__.co_names}
     kernels = {name: _Recording(name, jit, found) for name, jit in used.items() if isinstance(jit, JITFunction)}
-    launcher = FunctionType(entry.__code__, {**entry.__globals__, **kernels}, entry.__name__)
+    names: dict[str, Any] = {**entry.__globals__, **kernels}
+    if made is not None:
+        names["_kept"] = FunctionType(made.__code__, names, made.__name__)
+    launcher = FunctionType(entry.__code__, names, entry.__name__)
     tensors = (
         torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta")
         if t.strides is None

@@ -22,7 +22,9 @@ _MASKS = [
     "", "", "", "q >= kv", "q >= kv", "q + {off} >= kv", "(q >= kv) & (q - kv <= {a})", "(kv < {a}) | (q >= kv)",
     "kv < {a}", "doc[q] == doc2[kv]", "(q - kv) * (q - kv) <= {a}", "~(q < kv)", "kv % 2 == 0", "(kv != q) | (q == 0)",
     "q >= {a}", "(kv >= q) & (h == 0)", "(q // 2) >= (kv // 2)", "kv < ends[b]", "q + ends[b] - kv < {a}",
-    "(kv <= q + ends[b]) & (kv > q + ends[b] - {a})",
+    "(kv <= q + ends[b]) & (kv > q + ends[b] - {a})", "q // ({off} + 2) == kv // ({off} + 2)",
+    "(q >= kv) & ((kv < {off}) | (q - kv < {a}))", "(q < {off}) | (kv < {off}) | (abs(q - kv) <= {a} // 2)",
+    "((q - kv) // 2 % 3 == 0) | (kv == {a})", "(q // 2 % 3 == kv // 2 % 3) & ~((q - kv > 1) & (kv >= {off}))",
 ]  # fmt: skip
 
 
@@ -59,6 +61,10 @@ def draw_attention(rng: random.Random) -> dict[str, Any]:
     if rng.random() < 0.04:  # rows enough for two halves of matrix products
         sizes |= {"heads": 1, "kv_heads": 1, "q_len": (kv := rng.randint(33, 48)), "kv_len": kv, "head_dim": 16}
         made = {"template": "rolling_update", "options": {"block_q": 32, "block_kv": 16, "interleave": 2}}
+    elif rng.random() < 0.05:  # tiles enough for a list of those that a mask of positions shows
+        sizes |= {"heads": 1, "kv_heads": 1, "q_len": rng.randint(1, 40), "kv_len": (kv := rng.randint(33, 40))}
+        made = {"template": "rolling_update", "options": {"block_q": rng.choice([2, 4]), "block_kv": 2}}
+        fill["kv"] = kv
     case = {
         **made,
         "sizes": sizes,

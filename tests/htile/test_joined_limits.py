@@ -15,7 +15,7 @@ from neptune_lab.errors import TileError
 from neptune_lab.htile import from_text, interpret, to_text, verify
 from neptune_lab.htile.nodes import For, Program
 from neptune_lab.htile.walk import stores
-from neptune_lab.operators import attention
+from neptune_lab.operators import attention, backward
 from neptune_lab.pipeline.validate import triton_numpy
 
 BATCH, HEADS, KV_HEADS, COLUMNS, TILE = 2, 4, 2, 45, 8
@@ -117,6 +117,48 @@ def test_the_text_of_such_a_loop_is_complete():
         assert from_text(to_text(program)) == program
     with pytest.raises(TileError, match="expected `within` before `without`"):
         verify(from_text(to_text(program).replace(" within j0_first[], j0_last[]", "")))
+
+
+PREFILL, SMALL = 64, 4
+# Of many queries, by positions alone; the last ones have lists.
+PREFILLS: dict[str, Mod] = {
+    "sinks and window": lambda b, h, q, kv: ((kv < 4) | (q - kv < 9)) & (q >= kv),
+    "negated": lambda b, h, q, kv: ~((kv >= 9) & (kv + 9 <= q)) & (kv <= q),
+    "windows on both sides": lambda b, h, q, kv: (kv < 4) | ((q - kv < 9) & (kv - q < 9)),
+    "prefix or causal": lambda b, h, q, kv: (kv < 20) | (q >= kv),
+    "documents": lambda b, h, q, kv: q // 12 == kv // 12,
+    "tokens that see all": lambda b, h, q, kv: (q < 3) | (kv < 3) | (abs(q - kv) < 5),
+    "dilated blocks": lambda b, h, q, kv: (q >= kv) & ((q - kv) // 4 % 4 == 0),
+    "strided": lambda b, h, q, kv: (q >= kv) & ((q - kv < 9) | (kv % 16 < 2)),
+}
+
+
+@pytest.mark.parametrize("passes", ["forward", "backward"])
+@pytest.mark.parametrize("mask", PREFILLS)
+def test_prefill_visits_the_tiles_that_an_alternative_shows(mask: str, passes: str):
+    """Each nest multiplies queries and keys once in each tile that has an element, and in no other."""
+    mod = PREFILLS[mask]
+    operator = attention.general(1, 1, PREFILL, PREFILL, 4, mask_mod=mod, dtype="float32", empty_rows="zero")
+    nests = 1
+    if passes == "backward":
+        operator, nests = backward(operator), 2
+    sizes = nl.TileConfig(block_q=SMALL, block_kv=SMALL)
+    kernel = nl.compile(operator, "rolling_update", config=sizes, validate="none")
+    seen: list[tuple[int, ...]] = []
+
+    def count(store: Any, _env: object, positions: tuple[np.ndarray, ...], _values: object) -> None:
+        if store.node_id.startswith("tile:qk"):
+            at = tuple(int(p.min()) // SMALL for p in positions[2:])
+            seen.append(at if store.target.tensor == "qk" else at[::-1])  # (the other nest's tiles are transposed)
+
+    inputs = inputs_of(kernel.htile, [])
+    made = interpret(kernel.htile, inputs, observer=count)
+    shown = np.broadcast_to(mod(0, 0, *np.ogrid[:PREFILL, :PREFILL]), (PREFILL, PREFILL))
+    tiles = np.argwhere(shown.reshape(-1, SMALL, PREFILL // SMALL, SMALL).any((1, 3)))
+    assert sorted(seen) == sorted([*map(tuple, tiles.tolist())] * nests)
+    wanted = interpret(kernel.passes[0].program, inputs)
+    for name in kernel.htile.outputs:
+        np.testing.assert_allclose(made[name], wanted[name], atol=1e-5)
 
 
 OTHERS: dict[str, Mod] = {

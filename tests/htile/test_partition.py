@@ -116,7 +116,8 @@ positions = st.sampled_from(
         *(Q, KV, H, integer("sub", Q, KV), integer("add", Q, KV), integer("mul", number(2), KV)),
         # (2 divides the rows of a tile, 3 does not)
         *(integer("floordiv", Q, number(2)), integer("floordiv", integer("sub", KV, number(8)), number(4))),
-        *(integer("add", integer("floordiv", Q, number(2)), KV), THIRDS),
+        *(integer("add", integer("floordiv", Q, number(2)), KV), THIRDS, integer("floordiv", KV, number(3))),
+        integer("sub", number(2), integer("mul", number(3), integer("floordiv", integer("sub", Q, KV), number(5)))),
         integer("sub", integer("floordiv", integer("add", Q, number(1)), number(3)), THIRDS),
     ]
 )
@@ -170,12 +171,26 @@ def test_rows_of_a_group_of_heads_have_bounds():
     """Row r of a group of two heads is that of query r // 2, which sees the keys up to its own position."""
     span = Span("j0", IterationRange(Int(0), Int(5)), {"i0": Interval(0, 2)})
     formula = formula_of(holds("le", KV, integer("floordiv", Q, number(2))))
-    assert str(formula) == "0 <= i0*2-j0*4 + [0..1] - [0..3]"
+    assert str(formula) == "0 <= i0*2+[0..3]//2-j0*4 - [0..3]"
     for i in range(3):
         last = value(somewhere(formula, span).hi, {"i0": i})
         assert last == 1 + (2 * i + 1) // 4, "the tile after that of the last query"
-    of_three = str(formula_of(holds("le", KV, integer("floordiv", Q, number(3)))))
-    assert of_three == "0 <= i0*4//3-j0*4 + [0..1] - [0..3]", "a query more than a tile has, which is safe"
+    assert str(formula_of(holds("le", KV, THIRDS))) == "0 <= (i0*4+[0..3])//3-j0*4 - [0..3]"
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 6, 8, 9])
+@pytest.mark.parametrize("moving", ["columns", "rows"])
+def test_documents_of_one_length_have_exact_bounds(length, moving):
+    """The loop visits the tiles that share a document with the program's, and no others, along either axis."""
+    rows, columns = (integer("floordiv", at, number(length)) for at in (Q, KV))
+    same = formula_of(holds("eq", rows, columns))
+    var, fixed = ("j0", "i0") if moving == "columns" else ("i0", "j0")
+    span = Span(var, IterationRange(Int(0), Int(9)), {fixed: Interval(0, 8)})
+    own = [set(range(n * B // length, (n * B + B - 1) // length + 1)) for n in range(9)]
+    for n in range(9):
+        found = somewhere(same, span)
+        visited = range(value(found.lo, {fixed: n}), value(found.hi, {fixed: n}))
+        assert list(visited) == [m for m in range(9) if own[n] & own[m]]
 
 
 def test_quotients_of_different_positions_do_not_cancel():

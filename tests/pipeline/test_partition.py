@@ -55,7 +55,11 @@ def residues(b, h, q, kv):
     return (kv % 3 != 1) & (kv <= q)
 
 
-MASKS = [window, narrow, both_sides, prefix, heads, heads_or_window, negated, residues]
+def documents(b, h, q, kv):
+    return q // 24 == kv // 24
+
+
+MASKS = [window, narrow, both_sides, prefix, heads, heads_or_window, negated, residues, documents]
 
 
 def compiled(mask, q_len=70, kv_len=70, **options):

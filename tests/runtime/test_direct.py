@@ -101,6 +101,31 @@ def test_counters_are_those_of_the_module(world):
     assert asked == [(torch.device("cpu"), 6)] * 2
 
 
+KEPT = """
+import torch
+
+def entry(q):
+    \"\"\"Contiguous tensors on one device.\"\"\"
+    (ranks, entries) = _kept(q.device)
+    out = torch.empty((3,), dtype=torch.float32, device=q.device)
+    first[(4,)](q, out, ranks, entries)
+    return out
+"""
+
+
+def test_what_is_kept_is_asked_for_at_each_call(world):
+    """(in a graph it is another)"""
+    kept, asked = (torch.zeros(6), torch.ones(6)), []
+    module = ModuleType("module")
+    module._kept = lambda device: asked.append(device) or kept
+    launch = direct(KEPT, "entry", module, {"first": kernel(world, "first")}, torch.device("cpu"), lambda *_: "slow")
+    assert launch is not None
+    for _ in range(2):
+        launch(torch.zeros(4))
+    assert [arguments[-2:] for _, arguments in world.seen] == [tuple(t.data_ptr() for t in kept)] * 2
+    assert asked == [torch.device("cpu")] * 2
+
+
 def test_grids_arguments_and_memory(world):
     launch = written(world)
     q, k = torch.zeros(4, dtype=torch.float16), torch.zeros(2, 6, dtype=torch.float16)

@@ -12,6 +12,7 @@ from neptune_lab.htile.nodes import (
     Dot,
     Elementwise,
     For,
+    Gather,
     Kernel,
     Part,
     Program,
@@ -31,7 +32,8 @@ from neptune_lab.htile.walk import (
     unchanged,
     with_body,
 )
-from neptune_lab.htile_passes.partition_masked_loops.masks import Masks, find_masks
+from neptune_lab.htile_passes.input_comparisons import conditions
+from neptune_lab.htile_passes.partition_masked_loops.masks import Masks, find_masks, is_mask
 from neptune_lab.htile_passes.partition_masked_loops.noop_iterations import NoOpProof, NoOpProver
 from neptune_lab.htile_passes.partition_masked_loops.notes import ProofAttempt, explain
 from neptune_lab.htile_passes.partition_masked_loops.ranges import IterationRange, Span
@@ -154,9 +156,17 @@ class _Partitioner:
         if not is_one_of_many and span.covers(segment.at, span.all):
             return with_body(loop, body)
         out = replace(loop, start=segment.at.lo, stop=segment.at.hi, body=body, part=segment.part)
+        if loop.without is not None and not any(self.is_limit(part) for c in conditions(out) for part in conjuncts(c)):
+            out = replace(out, within=None, without=None)  # (what limits the loop holds in all of the part)
         if is_one_of_many:
             out = replace(out, node_id=loop.node_id + SUFFIX[segment.part], body=map_stores(body, rename))
         return out
+
+    def is_limit(self, condition: TileExpr) -> bool:
+        """Whether a conjunct of a mask may be what limits a loop (`skip_tiles_by_positions`)."""
+        reads = any(isinstance(e, Access | Gather) for e in subexpressions(condition))
+        joins = isinstance(condition, Elementwise) and condition.op == "or"
+        return is_mask(condition, self.program) and (reads or joins)
 
 
 # Products from which on a loop with an accumulator of more than so many columns is not divided.

@@ -7,13 +7,25 @@ affine (a loaded document id, a remainder) is an `Unknown`, which is never prove
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal as Lit
 from typing import TypeAlias
 
 from neptune_lab.htile.affine import Affine, affine, expression, floor_divide
-from neptune_lab.htile.nodes import Cast, Elementwise, Int, Iota, Literal, Name, Scalar, Slice, TileExpr
+from neptune_lab.htile.nodes import (
+    Arith,
+    Cast,
+    Elementwise,
+    IndexExpr,
+    Int,
+    Iota,
+    Literal,
+    Name,
+    Scalar,
+    Slice,
+    TileExpr,
+)
 from neptune_lab.htile.printer import expr_doc, index_text
 from neptune_lab.scalar_ops import NEGATION
 from neptune_lab.strict.dtypes import INTEGERS
@@ -46,22 +58,49 @@ class Atom:
         return self._at(1)
 
     def _at(self, side: int) -> Affine:
-        form = self.form
-        for lane in self.lanes:
-            k = form.coefficient(Name(lane.name))
-            form = form.without(Name(lane.name)) + side * max(0, side * k) * (lane.extent - 1)
-        return form
+        return _extreme(self.form, {lane.name: lane.extent - 1 for lane in self.lanes}, side)
 
     def __str__(self) -> str:
         """`0 <= i0*64 - j0*64 + [0..63] - [0..63]`."""
-        tile = self.form
-        text = ""
-        for lane in self.lanes:
-            k = self.form.coefficient(Name(lane.name))
-            tile = tile.without(Name(lane.name))
-            if k:
-                text += f" {'+' if k > 0 else '-'} {'' if abs(k) == 1 else f'{abs(k)}*'}[0..{lane.extent - 1}]"
+        lanes = {lane.name: f"[0..{lane.extent - 1}]" for lane in self.lanes}
+        tile, text = Affine((), self.form.constant), ""
+        for atom, k in self.form.terms:
+            if isinstance(atom, Name) and atom.name in lanes:
+                text += f" {'+' if k > 0 else '-'} {'' if abs(k) == 1 else f'{abs(k)}*'}{lanes[atom.name]}"
+            else:
+                tile += Affine(((_renamed(atom, lanes), k),), 0)
         return f"0 <= {index_text(expression(tile))}{text}"
+
+
+def _extreme(form: Affine, last: Mapping[str, int], side: int) -> Affine:
+    """A bound of a form: its least value over the lanes with side=-1, its greatest with side=1.
+
+    Formal statement: floor(n / d) does not fall where n rises, so it is least where n is.
+
+    Args:
+        last: the largest value of each lane; the least is 0.
+    """
+    out = Affine((), form.constant)
+    for atom, k in form.terms:
+        toward = side if k > 0 else -side
+        match atom:
+            case Name(name=name) if name in last:
+                out += k * (last[name] if toward > 0 else 0)
+            case Arith(op="//", a=a, b=Int(value=divisor)) if divisor > 0:
+                out += floor_divide(_extreme(affine(a), last, toward), divisor) * k
+            case _:
+                out += Affine(((atom, k),), 0)
+    return out
+
+
+def _renamed(index: IndexExpr, names: Mapping[str, str]) -> IndexExpr:
+    match index:
+        case Name(name=name) if name in names:
+            return Name(names[name])
+        case Arith(a=a, b=b):
+            return replace(index, a=_renamed(a, names), b=_renamed(b, names))
+        case _:
+            return index
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,22 +235,10 @@ def _operation(op: str, args: list[Integer]) -> Integer | None:
 
 
 def _quotient(x: Integer, divisor: int) -> Integer | None:
-    """`x // divisor` with one lane: its quotients are a lane of their own, (16 * i0 + lane) // 8 = 2 * i0 + lane // 8.
-
-    Formal statement: for 0 <= lane < n, (rest + lane) // d - rest // d is from 0 to (n - 1) // d if d divides rest, and
-    to (n - 1 + d - 1) // d in any case.
-    """
-    if len(x.forms) != 1 or len(x.lanes) != 1 or divisor <= 0:
+    """`x // divisor`; the quotient of the least form is the least quotient."""
+    if divisor <= 0:
         return None
-    (form,), (lane,) = x.forms, x.lanes
-    rest = form.without(Name(lane.name))
-    if form.coefficient(Name(lane.name)) != 1:
-        return None
-    divides = not any(k % divisor for k in (rest.constant, *(k for _, k in rest.terms)))
-    most = (lane.extent - 1 + (0 if divides else divisor - 1)) // divisor
-    of = "" if divides else f".{index_text(expression(rest))}"  # (other rests have other remainders)
-    quotients = Lane(f"{lane.name}.{divisor}{of}", most + 1)
-    return Integer("min", (floor_divide(rest, divisor) + affine(Name(quotients.name)),), (quotients,))
+    return Integer(x.op, tuple(floor_divide(form, divisor) for form in x.forms), x.lanes)
 
 
 def _scaled(x: Integer, by: Integer) -> Integer | None:

@@ -70,7 +70,7 @@ def find_masks(loop: ir.For, span: Span, program: ir.Program) -> Masks:
     masks: dict[ir.TileExpr, Mask] = {}
     parts: dict[ir.TileExpr | Formula, Conjunct] = {}
     for owner, condition in _conditions(loop):
-        if condition in masks or not _is_mask(condition, program):
+        if condition in masks or not is_mask(condition, program):
             continue
         masks[condition] = Mask(condition, owner, somewhere(formula_of(condition), span))
         for part in conjuncts(condition):
@@ -91,7 +91,7 @@ def _conditions(loop: ir.For) -> Iterator[tuple[str, ir.TileExpr]]:
             yield store.target.tensor, store.mask
 
 
-def _is_mask(condition: ir.TileExpr, program: ir.Program) -> bool:
+def is_mask(condition: ir.TileExpr, program: ir.Program) -> bool:
     """Whether a condition depends on positions or inputs; a guard such as `m == -inf` depends on tiles only."""
     return any(
         isinstance(e, ir.Iota | ir.Scalar | ir.Gather)

@@ -124,11 +124,22 @@ def depends_on(formula: Formula, var: str) -> bool:
 
 
 def _solve(form: Affine, span: Span, *, is_hull: bool) -> IterationRange | None:
-    """The iterations for which `form >= 0`, exactly; None if it is not affine in the loop's variable."""
+    """The iterations for which `form >= 0`, exactly; None if it is not affine in the loop's variable, nor a multiple of
+    one quotient that is.
+
+    Formal statement: for integers and k > 0, k * (n // d) + rest >= 0 is n >= -d * (rest // k), and
+    -k * (n // d) + rest >= 0 is n <= d * (rest // k) + d - 1.
+    """
     slope = form.coefficient(Name(span.var))
     rest = form.without(Name(span.var))
-    if any(span.var in names_of_index(atom) for atom, _ in rest.terms):
-        return None
+    match [(atom, k) for atom, k in rest.terms if span.var in names_of_index(atom)]:
+        case []:
+            pass
+        case [(Arith(op="//", a=n, b=Int(value=d)) as quotient, k)] if not slope and d > 0:
+            whole = floor_divide(rest.without(quotient), abs(k)) * d
+            return _solve(whole + affine(n) if k > 0 else whole - affine(n) + (d - 1), span, is_hull=is_hull)
+        case _:
+            return None
     start, stop = span.all.lo, span.all.hi
     if slope > 0:
         return IterationRange(maximum(start, expression(-floor_divide(rest, slope)), span.env), stop)

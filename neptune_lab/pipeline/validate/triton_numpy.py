@@ -362,4 +362,5 @@ def _scope_of(source: EmittedModule, count: int) -> dict[str, Any]:
     exec(_code(source.text, f"<{source.name}>"), scope)  # the emitter's own text
     scope["_counters"] = lambda device, number: Memory(np.zeros((count, number)), _DTYPES["float64"])
     scope["_groups"] = GROUPS_OF_ROWS
+    scope["_kept"] = scope.get("_made")
     return scope
