@@ -24,7 +24,7 @@ from neptune_lab.operators.base import (
     tensor_expressions,
 )
 from neptune_lab.operators.calling import call_mod
-from neptune_lab.operators.capture import Captures, capture
+from neptune_lab.operators.capture import Captures, capture, converted
 from neptune_lab.operators.math import Scalar
 from neptune_lab.operators.mod_ties import extremes
 from neptune_lab.operators.stages import stage_name
@@ -227,7 +227,7 @@ def captured_by(
     """
     mods: dict[str, Any] = dict(zip(_MODS, (score_mod, mask_mod, place), strict=True))
     captures = capture(mods, {*_STAGES, *_INPUTS}, live)
-    values = {n: a.astype(np.int64 if str(a.dtype) in WHOLE else np.float64) for n, a in captures.arrays.items()}
+    values = {n: converted(a, np.int64 if str(a.dtype) in WHOLE else np.float64) for n, a in captures.arrays.items()}
     ends = [np.unique([0, n - 1]) for n in (sizes.batch, sizes.heads, sizes.q_len, sizes.kv_len)]
     index = np.ix_(*ends)
     used: set[str] = set()

@@ -276,14 +276,16 @@ def capture(mods: Mapping[str, Any], taken: Collection[str], live: bool = False)
             array = as_numpy(value)
             if id(value) in names or (array.ndim == 0 and not live):
                 continue
-            shape = _shapes.get().get(id(value))
-            if shape is not None and shape != array.shape:
-                array = np.zeros(shape, array.dtype)
+            shape = _shapes.get().get(id(value), array.shape)
+            replaced = shape != array.shape
+            if replaced:
+                array = np.zeros((1,) * len(shape), array.dtype)
             name, n = variable, 2
             while name in taken or name in arrays:
                 name, n = f"{variable}_{n}", n + 1
             names[id(value)] = name
-            arrays[name] = _converted(argument, variable, np.atleast_1d(array), live)
+            own = _converted(argument, variable, np.atleast_1d(array), live)
+            arrays[name] = np.broadcast_to(own, shape) if replaced else own
             if array.dtype == np.bool_:
                 booleans.add(name)
             if str(array.dtype) in (*NARROW, *HALVES):
@@ -291,6 +293,13 @@ def capture(mods: Mapping[str, Any], taken: Collection[str], live: bool = False)
             if array.ndim == 0:
                 scalars.add(name)
     return Captures(arrays, frozenset(booleans), frozen, names, frozenset(scalars), narrow)
+
+
+def converted(array: np.ndarray, dtype: Any) -> np.ndarray:
+    """A copy of the array in another dtype; one number in memory, as `with_shapes` makes them, stays one."""
+    if any(array.strides):
+        return array.astype(dtype)
+    return np.broadcast_to(array[(slice(1),) * array.ndim].astype(dtype), array.shape)
 
 
 def _same(name: str, value: Any) -> Any:

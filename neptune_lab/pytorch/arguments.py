@@ -118,15 +118,22 @@ def problem_of(
 
 def check_shape(name: str, shape: Shape) -> None:
     """Raise LaunchError unless a tensor has four dimensions and elements."""
-    if len(shape) != 4 or 0 in shape:
-        empty = len(shape) == 4
+    check_axes(name, shape)
+    if 0 in shape:
         raise LaunchError(
             f"argument {name} has shape {tuple(shape)}; expected (batch, heads, length, head_dim), none of them 0",
             help="give q and k at least one column, as by torch.nn.functional.pad(x, (0, 1))"
-            if empty and not shape[3]
-            else "leave the call out: there is nothing to compute"
-            if empty
-            else "add the missing dimensions, for example with unsqueeze(0)",
+            if not shape[3]
+            else "leave the call out: there is nothing to compute",
+        )
+
+
+def check_axes(name: str, shape: Shape) -> None:
+    """Raise LaunchError unless a tensor has four dimensions."""
+    if len(shape) != 4:
+        raise LaunchError(
+            f"argument {name} has shape {tuple(shape)}; expected (batch, heads, length, head_dim)",
+            help="add the missing dimensions, for example with unsqueeze(0)",
         )
 
 

@@ -23,33 +23,41 @@ def is_empty(q: Any, k: Any, v: Any) -> bool:
     return (0 in q.shape[:3] or 0 in k.shape[:3] or v.shape[3] == 0) and 0 not in (q.shape[3], k.shape[3])
 
 
-def outputs_of_empty(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    device: torch.device,
-    enable_gqa: bool,
-    scale: float | None,
-    extras: Extras,
-) -> Any:
-    """The outputs of such a call, as those of a kernel: a query that sees no key gives 0.
-
-    Raises:
-        LaunchError: the tensors do not fit together.
-    """
+def check_empty(
+    q: Any, k: Any, v: Any, device: torch.device, enable_gqa: bool, scale: float | None, extras: Extras
+) -> None:
+    """Raise LaunchError if the tensors of such a call do not fit together, or an option is wrong."""
     dtypes = q.dtype, k.dtype, v.dtype
     problem_of(_ones(q.shape), _ones(k.shape), _ones(v.shape), *dtypes, device, enable_gqa, scale, extras)
+
+
+def outputs_of_empty(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, extras: Extras, captured: Sequence[Any] = ()
+) -> Any:
+    """The outputs of such a call, as those of a kernel: a query that sees no key gives 0, and so are all gradients,
+    also those of what a score_mod has `captured`."""
     shape = *q.shape[:3], v.shape[3]
-    out = torch.empty_strided(shape, dense_strides(shape, q.stride()), dtype=q.dtype, device=device).fill_(0)
-    out = recorded(out, q, k, v)
-    more = [torch.full(q.shape[:3], -torch.inf, device=device) for asked in (extras.lse, extras.max_scores) if asked]
-    return (out, *more) if more else out
+    dtype = getattr(torch, dict(extras.formats)["dtype"]) if extras.formats else q.dtype
+    out = torch.empty_strided(shape, dense_strides(shape, q.stride()), dtype=dtype, device=q.device).fill_(0)
+    given = [t for t in captured if isinstance(t, torch.Tensor)]
+    found = [recorded(out, q, k, v, *given)]
+    if extras.lse:
+        found.append(recorded(torch.full(q.shape[:3], -torch.inf, device=q.device), q, k, *given))
+    if extras.max_scores:
+        found.append(torch.full(q.shape[:3], -torch.inf, device=q.device))
+    return tuple(found) if len(found) > 1 else found[0]
+
+
+def without_transposition(formats: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
+    """The formats of a call whose v stays as it is."""
+    return tuple(one for one in formats if one != ("v_transposed", True))
 
 
 def recorded(out: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
     """The outputs with gradients of 0 for the tensors that record them, whatever these hold."""
-    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-        return out + sum(t.flatten()[:0].sum() for t in tensors)
+    recording = [t for t in tensors if t.requires_grad]
+    if torch.is_grad_enabled() and recording:
+        return out + sum(t.flatten()[:0].sum().to(out.dtype) for t in recording)
     return out
 
 

@@ -14,7 +14,7 @@ from neptune_lab.pytorch import compiled as known
 from neptune_lab.pytorch import known_calls, recording
 from neptune_lab.pytorch.arguments import (
     captured_inputs,
-    check_shape,
+    check_axes,
     checked_scale,
     common_dtype,
     device_of,
@@ -25,12 +25,12 @@ from neptune_lab.pytorch.autocast import under_autocast
 from neptune_lab.pytorch.block_masks import mask_of, refuse_beside_block_mask
 from neptune_lab.pytorch.call_parts import read_call, with_first_as
 from neptune_lab.pytorch.compiled import Compiled, compiled_for
-from neptune_lab.pytorch.empty import is_empty, outputs_of_empty
+from neptune_lab.pytorch.empty import check_empty, is_empty, outputs_of_empty, without_transposition
 from neptune_lab.pytorch.examples import over_examples
 from neptune_lab.pytorch.extras import PLAIN, Extras, extras_of, named
 from neptune_lab.pytorch.known_calls import keep, keep_recorded, launched
 from neptune_lab.pytorch.lengths import known_family
-from neptune_lab.pytorch.mods import Reading
+from neptune_lab.pytorch.mods import Reading, read
 from neptune_lab.pytorch.packed import Places, packed_mods, places_of
 from neptune_lab.pytorch.quantized import NONE, has_quantized, quantized
 from neptune_lab.pytorch.recording import recording_for, records_gradients
@@ -276,8 +276,9 @@ def _attend(
             return with_first_as(_attend(*same, score_mod, mask_mod, enable_gqa, scale, extras, places), q.dtype)
     if type(q) is not torch.Tensor:
         refuse_symbols(q, k, v)
-    if not extras.formats and is_empty(q, k, v):
-        return outputs_of_empty(q, k, v, device, enable_gqa, scale, extras)
+    if is_empty(q, k, v):
+        check_empty(q, k, v, device, enable_gqa, scale, extras)
+        return outputs_of_empty(q, k, v, extras, read(score_mod).tensors if torch.is_grad_enabled() else ())
     if places is not None:
         score_mod, mask_mod = packed_mods(score_mod, mask_mod, places)
         places = None
@@ -357,13 +358,16 @@ def _attend_with_options(
     if ("v_transposed", True) in extras.formats:
         from neptune_lab.runtime.keys_last import keys_last
 
-        v = keys_last(v)
+        if is_empty(q, k, v):
+            extras = extras._replace(formats=without_transposition(extras.formats))
+        else:
+            v = keys_last(v)
     if block_mask is not None:
         refuse_beside_block_mask(mask_mod, packed=places is not None)
         device_of(q, k, v)
         for name, tensor in (("q", q), ("k", k)):
-            check_shape(name, tensor.shape)
-        mask_mod = mask_of(block_mask, q, k)
+            check_axes(name, tensor.shape)
+        mask_mod = None if is_empty(q, k, v) else mask_of(block_mask, q, k)
     found = _attend(q, k, v, score_mod, mask_mod, enable_gqa, scale, extras, places, of_eight.scales)
     if return_aux is None:
         return found

@@ -64,7 +64,12 @@ def scored(softcap: float | None, biases: tuple[Callable[..., Any], ...]) -> Cal
 
 
 def unexpanded(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with 1 in place of every dimension that was expanded, along which all elements are one."""
+    """The tensor with 1 in place of every dimension that was expanded, along which all elements are one.
+
+    A tensor that records gradients stays as it is: each of its elements has a gradient of its own.
+    """
+    if tensor.requires_grad and torch.is_grad_enabled():
+        return tensor
     for axis, stride in enumerate(tensor.stride()):
         if stride == 0 and tensor.shape[axis] > 1:
             tensor = tensor.narrow(axis, 0, 1)

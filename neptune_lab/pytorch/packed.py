@@ -16,7 +16,7 @@ import torch
 
 from neptune_lab.errors import LaunchError
 from neptune_lab.operators.relative import Relative
-from neptune_lab.pytorch.arguments import check_shape, device_of
+from neptune_lab.pytorch.arguments import check_axes, device_of
 from neptune_lab.pytorch.refusals import refuse_layout
 from neptune_lab.strict.console import class_of
 
@@ -54,8 +54,7 @@ def places_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, of_q: Any, of_k
         raise LaunchError("attention got cu_seqlens_k without cu_seqlens_q", help="give both, or cu_seqlens_q alone")
     device = device_of(q, k, v)
     for name, tensor in (("q", q), ("k", k)):
-        if tensor.ndim != 4:
-            check_shape(name, tensor.shape)
+        check_axes(name, tensor.shape)
         if tensor.shape[0] != 1:
             raise LaunchError(
                 f"argument {name} has batch {tensor.shape[0]}; expected 1, since cu_seqlens_q says that its sequences "

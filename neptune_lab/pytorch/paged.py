@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 
-from neptune_lab.errors import LaunchError
+from neptune_lab.errors import DefinitionError, LaunchError
 from neptune_lab.operators.paging import paged_mods
 from neptune_lab.power_of_two import power_of_two
-from neptune_lab.pytorch.arguments import captured_inputs, check_shape, checked_scale, device_of, problem_of
+from neptune_lab.pytorch.arguments import captured_inputs, check_axes, check_shape, checked_scale, device_of, problem_of
 from neptune_lab.pytorch.autocast import under_autocast
 from neptune_lab.pytorch.compiled import Compiled, compiled_for
-from neptune_lab.pytorch.extras import extras_of
+from neptune_lab.pytorch.empty import outputs_of_empty
+from neptune_lab.pytorch.extras import Extras, extras_of
 from neptune_lab.pytorch.mods import read
 from neptune_lab.pytorch.quantized import NONE, has_quantized, quantized
 from neptune_lab.pytorch.refusals import (
@@ -118,8 +119,37 @@ def paged(
     if has_quantized(q, k_cache, v_cache, (*scales, None)):
         of_eight = quantized(q, k_cache, v_cache, *scales, None, paged=True)
         extras = extras._replace(formats=of_eight.formats)
+    if 0 in (q.shape[0], q.shape[2], page_table.shape[1]):
+        keys = 1, *k_cache.shape[2:0:-1]
+        sizes = (1, q.shape[1], 1, q.shape[3]), (*keys, k_cache.shape[3]), (*keys, v_cache.shape[3])
+        problem_of(*sizes, q.dtype, k_cache.dtype, v_cache.dtype, device, True, scale, extras)
+        return outputs_of_empty(q, k_cache, v_cache, extras)
+    widened = _widened(page_table, (q.shape, k_cache.shape, v_cache.shape, q.dtype, k_cache.dtype, device, extras))
+    more = lengths, score_mod, mask_mod, scale, device, extras
+    try:
+        compiled, captured = _compiled(q, k_cache, v_cache, widened, *more)
+    except DefinitionError:  # a mod may read a table that ends where the columns as given end
+        if widened is page_table:
+            raise
+        compiled, captured = _compiled(q, k_cache, v_cache, page_table, *more)
+    inputs = captured_inputs(compiled.captured, captured, device)
+    return compiled.kernel.launch(q.contiguous(), k_cache, v_cache, *of_eight.scales, *inputs)
+
+
+def _compiled(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    page_table: torch.Tensor,
+    lengths: torch.Tensor,
+    score_mod: Callable[..., Any] | None,
+    mask_mod: Callable[..., Any] | None,
+    scale: float | None,
+    device: torch.device,
+    extras: Extras,
+) -> tuple[Compiled, Sequence[Any]]:
+    """The kernel of a call, from memory if it is known, and the tensors that its mods read."""
     pages, page_size, kv_heads, _ = k_cache.shape
-    page_table = _widened(page_table, (q.shape, k_cache.shape, v_cache.shape, q.dtype, k_cache.dtype, device, extras))
     keys = q.shape[0], kv_heads, page_table.shape[1] * page_size
     sizes = q.shape, (*keys, k_cache.shape[3]), (*keys, v_cache.shape[3])
     one = problem_of(*sizes, q.dtype, k_cache.dtype, v_cache.dtype, device, True, scale, extras)
@@ -135,13 +165,7 @@ def paged(
             _kernels[key] = compiled
             if len(_kernels) > _MOST:
                 _kernels.popitem(last=False)
-    return compiled.kernel.launch(
-        q.contiguous(),
-        k_cache,
-        v_cache,
-        *of_eight.scales,
-        *captured_inputs(compiled.captured, reading.tensors, device),
-    )
+    return compiled, reading.tensors
 
 
 def _refuse_captured(score_mod: Any, captured: Sequence[Any]) -> None:
@@ -181,7 +205,9 @@ def check_paged(q: Any, k_cache: Any, v_cache: Any, page_table: Any, lengths: An
 
 def _check_caches(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor) -> None:
     """Raise LaunchError for caches that do not fit together, or that would have to be copied."""
-    check_shape("q", q.shape)
+    check_axes("q", q.shape)
+    if 0 in (q.shape[1], q.shape[3]):
+        check_shape("q", q.shape)
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         if cache.ndim != 4 or 0 in cache.shape:
             raise LaunchError(
@@ -213,7 +239,7 @@ def _check_tables(q: Any, k_cache: Any, page_table: Any, lengths: Any, device: t
                 help=f"torch.tensor({name}, dtype=torch.int32, device=q.device)",
             )
         refuse_layout(f"argument {name}", tensor)
-        wrong = tensor.ndim != axes or tensor.shape[0] != q.shape[0] or tensor.numel() == 0
+        wrong = tensor.ndim != axes or tensor.shape[0] != q.shape[0]
         if wrong or tensor.dtype not in (torch.int32, torch.int64):
             raise LaunchError(
                 f"argument {name} has shape {tuple(tensor.shape)} and dtype {tensor.dtype}; expected int32 or "
@@ -226,6 +252,8 @@ def _check_tables(q: Any, k_cache: Any, page_table: Any, lengths: Any, device: t
                 help=f"move it with .to({str(device)!r})",
             )
     if device.type != "cpu" or type(page_table) is not torch.Tensor or type(lengths) is not torch.Tensor:
+        return
+    if not lengths.numel():
         return
     pages, page_size = k_cache.shape[:2]
     most = page_table.shape[1] * page_size

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from neptune_lab.errors import LaunchError
-from neptune_lab.pytorch.arguments import check_shape, device_of
+from neptune_lab.pytorch.arguments import check_axes, device_of
 from neptune_lab.strict.values import check_number
 
 _QUANTIZED = frozenset({torch.float8_e4m3fn, torch.float8_e5m2, torch.int8})
@@ -57,7 +57,7 @@ def quantized(
     """
     device_of(q, k, v)
     for name, tensor in (("q", q), ("k", k), ("v", v)):
-        check_shape(name, tensor.shape)
+        check_axes(name, tensor.shape)
         _check_dtype(name, tensor.dtype)
     out = q.dtype if q.dtype in _PLAIN else torch.bfloat16
     formats: dict[str, Any] = {"dtype": _name(out)}

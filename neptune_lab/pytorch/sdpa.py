@@ -46,8 +46,9 @@ def scaled_dot_product_attention(
         value: (..., kv_heads, S, Ev).
         attn_mask: a tensor that broadcasts to (..., heads, L, S): bool, true where a query attends to a key; or
             float32 or query's dtype, added to the score.  The kernel reads it at each call: new values need no
-            compilation, a new shape does.  Dimensions that were expanded are read without copies.  Or torch's
-            `causal_upper_left(L, S)` or `causal_lower_right(L, S)`, from torch.nn.attention.bias.
+            compilation, a new shape does.  Dimensions that were expanded are read without copies, unless the mask
+            records gradients: each element has its own.  Or torch's `causal_upper_left(L, S)` or
+            `causal_lower_right(L, S)`, from torch.nn.attention.bias.
         dropout_p: 0; there is no dropout.
         is_causal: query i attends to the keys 0 to i, also if L and S differ: torch aligns the mask at the upper left,
             so a single query attends to the first key only.  Not together with attn_mask.
@@ -84,7 +85,8 @@ def scaled_dot_product_attention(
     if attn_mask is not None:
         mask = _mask(attn_mask, batch, (*whole, q_len, kv_len))
     if 0 in (*whole, q_len, kv_len, value.shape[-1]):
-        return recorded(query.new_zeros((*whole, q_len, value.shape[-1])), query, key, value)
+        biases = () if attn_mask is None or attn_mask.dtype == torch.bool else (attn_mask,)
+        return recorded(query.new_zeros((*whole, q_len, value.shape[-1])), query, key, value, *biases)
     q = _flat(query, batch, heads)
     kv_heads = None if shared else heads
     together = all(n == 1 for t in (key, value) for n in t.shape[:-3])
@@ -217,9 +219,10 @@ def _mask(mask: torch.Tensor, batch: Shape, whole: Shape) -> torch.Tensor:
     sizes = (1,) * (len(batch) + 3 - mask.ndim) + tuple(mask.shape)
     own, (of_heads, rows, columns) = sizes[: len(batch)], sizes[len(batch) :]
     mask = mask.reshape(*own, of_heads, rows, columns)
-    if any(n != 1 for n in own):
+    samples = prod(batch) if any(n != 1 for n in own) else 1
+    if samples != 1:
         mask = mask.expand(*batch, of_heads, rows, columns)
-    return mask.reshape(-1 if 0 not in mask.shape else 1, of_heads, rows, columns)
+    return mask.reshape(samples, of_heads, rows, columns)
 
 
 __all__ = ["scaled_dot_product_attention"]

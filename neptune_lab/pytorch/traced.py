@@ -33,6 +33,7 @@ from neptune_lab.pytorch.captured_mods import (
 )
 from neptune_lab.pytorch.compiled import compiled_for
 from neptune_lab.pytorch.dynamo import UNTRACEABLE, Tracing
+from neptune_lab.pytorch.empty import check_empty, is_empty, outputs_of_empty
 from neptune_lab.pytorch.extras import PLAIN, Extras
 from neptune_lab.pytorch.graph_calls import add_call
 from neptune_lab.pytorch.mods import Path, follow, read
@@ -83,7 +84,9 @@ def traced(
     if places is not None:
         last = [places.q_sequence, places.q_place] if packed == "alike" else [*places]
     tensors = q, k, v, [*scales], last
-    found, results, outside, scale = _node(*tensors, score_mod, mask_mod, enable_gqa, scale, asked, packed)
+    found, results, outside, nothing, scale = _node(*tensors, score_mod, mask_mod, enable_gqa, scale, asked, packed)
+    if nothing:
+        return outputs_of_empty(q, k, v, extras)
     if outside:
         return _outside_graphs(q, k, v, score_mod, mask_mod, enable_gqa, scale, extras, places, scales)
     if found is not None:
@@ -130,17 +133,19 @@ def _node(
     scale: Any,
     asked: tuple[Any, ...],
     packed: str,
-) -> tuple[Any, int | None, bool, float | None]:
+) -> tuple[Any, int | None, bool, bool, float | None]:
     """The outputs of a node of `graph_calls`, None if there is none; how many of them the call returns, None for all;
-    whether the call leaves the graph; and the scale as a constant, also if it is a number that the function takes.
+    whether the call leaves the graph; whether a size is 0; and the scale as a constant, also if it is a number that
+    the function takes.
 
-    `_choose` reads the parameters, and sets these; if neither the first nor the last, the call becomes a kernel's node.
+    `_choose` reads the parameters, and sets these; if none of them, the call becomes a kernel's node.
     """
     found: Any = None
     results: int | None = None
     outside = False
+    nothing = False
     comptime(_choose)
-    return found, results, outside, scale
+    return found, results, outside, nothing, scale
 
 
 def _eagerly(*arguments: Any) -> Any:
@@ -156,14 +161,19 @@ def _choose(context: Any) -> None:
     """Decides how the call becomes a part of the graph, for `_node`."""
     tracing = Tracing(context)
     tensors = [tracing.fake(name) for name in "qkv"]
+    extras, scales = Extras(*tracing.value("asked")), tracing.proxies("scales")
     try:
         tracing.assign("scale", tracing.number("scale"))
+        if any(not is_symbolic(n) and n == 0 for t in tensors for n in t.shape) and is_empty(*tensors):
+            q, k, v = tensors
+            check_empty(q, k, v, q.device, tracing.number("enable_gqa"), tracing.number("scale"), extras)
+            tracing.assign("nothing", True)
+            return
     except LaunchError as error:
         leave(tracing, error)
         return
     score_known, score_mod = tracing.constant("score_mod")
     mask_known, mask_mod = tracing.constant("mask_mod")
-    extras, scales = Extras(*tracing.value("asked")), tracing.proxies("scales")
     symbolic = any(is_symbolic(n) for t in tensors for n in t.shape) and extras.dynamic is not False
     followed = score_known and mask_known and not scales and _follows(tracing, score_mod, mask_mod)
     recording = records_gradients((*tensors, *_tensors_of(score_mod, mask_mod)))

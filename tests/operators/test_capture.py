@@ -14,6 +14,7 @@ from neptune_lab.errors import DefinitionError, LaunchError
 from neptune_lab.loop_ir.run import run
 from neptune_lab.operators import attention
 from neptune_lab.operators.base import Operator
+from neptune_lab.operators.capture import with_shapes
 
 SIZES = {"batch": 2, "heads": 4, "q_len": 5, "kv_len": 7, "head_dim": 4}
 TEMPLATES = ["rolling_update", "split_k_update"]
@@ -357,3 +358,15 @@ def test_the_program_is_checked_by_the_bounds_of_its_loops() -> None:
     op = general(score_mod=lambda s, b, h, q, kv: s + table[kv % 5])
     with pytest.raises(DefinitionError, match=r"index 0 of the captured tensor table reaches 4"):
         op.program
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.bool_, np.int64])
+def test_tensors_at_large_lengths_take_no_memory(dtype) -> None:
+    """A kernel for all lengths is made from operators of up to 45,461 keys, whose masks would fill the memory."""
+    table = np.ones((4, 5, 7), dtype)
+    with with_shapes({id(table): (4, 10**5, 10**5)}):
+        op = attention.general(
+            1, 4, 10**5, 10**5, 4, lambda score, b, h, q, kv: score * table[h, q, kv], dtype="float32", live=True
+        )
+    assert op.inputs[-1].shape == (4, 10**5, 10**5)
+    assert not any(op.captured["table"].strides)

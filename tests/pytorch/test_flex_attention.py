@@ -208,17 +208,27 @@ def test_arguments_are_checked(change, options, match):
     ids=["no samples", "no queries", "no heads", "no keys"],
 )
 def test_nothing_to_attend_gives_zeros(shapes):
-    """As torch's SDPA does; FlexAttention's eager form fails for no keys."""
+    """As torch's SDPA does; FlexAttention's eager form fails for no keys.  In graphs, and of 8 bits, too."""
     q, (k, v) = torch.randn(shapes[0], requires_grad=True), torch.randn(2, *shapes[1])
-    out, lse = nl.attention(q, k, v, mask_mod=causal, enable_gqa=True, return_lse=True)
-    assert out.shape == q.shape
-    assert not out.any()
-    assert torch.equal(lse, torch.full(q.shape[:3], -torch.inf))
-    out.sum().backward()
-    assert q.grad is not None
-    assert not q.grad.any()
+    slopes = torch.ones(4, requires_grad=True)
+    options: dict[str, Any] = {"score_mod": lambda s, b, h, q, kv: s * slopes[h], "enable_gqa": True}
+    for attend in (nl.attention, torch.compile(nl.attention, backend="eager", fullgraph=True)):
+        q.grad = None
+        out, lse = attend(q, k, v, mask_mod=causal, return_lse=True, **options)
+        assert out.shape == q.shape
+        assert not out.any()
+        assert torch.equal(lse, torch.full(q.shape[:3], -torch.inf))
+        (out.sum() + torch.where(lse.isinf(), 0, lse).sum()).backward()
+        assert q.grad is not None
+        assert not q.grad.any()
+    assert slopes.grad is not None
+    assert not slopes.grad.any()
     with torch.no_grad():
         assert not nl.attention(q, k, v, enable_gqa=True).any()
+        of_eight = [t.to(torch.float8_e4m3fn) for t in (q, k, v)]
+        out = nl.attention(*of_eight, enable_gqa=True, k_scale=2.0, weights_dtype=torch.float8_e4m3fn)
+        assert (out.shape, out.dtype) == (q.shape, torch.bfloat16)
+        assert not out.any()
 
 
 def test_gradients_are_no_obstacle_where_none_are_recorded():

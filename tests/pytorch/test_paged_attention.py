@@ -114,6 +114,28 @@ def test_a_table_that_grows_with_its_sequences_compiles_few_kernels(all_compilat
     assert len(all_compilations) == 4  # for tables of 3, 4, 8 and 16 pages
 
 
+def test_columns_that_fill_a_table_up_do_not_reach_behind_what_a_mod_reads():
+    """The bias has an element for each key of five pages, and a second table would be filled up to eight columns."""
+    torch.manual_seed(0)
+    q, caches, bias = torch.randn(1, 1, 1, 16), torch.randn(2, 5, 4, 1, 16), torch.randn(20)
+    for columns in (3, 5):
+        table, lengths = torch.arange(columns)[None], torch.tensor([4 * columns])
+        found = nl.paged_attention(q, *caches, table, lengths, lambda s, b, h, q, kv: s + bias[kv])
+        k, v = (cache[:columns].reshape(1, 1, -1, 16).double() for cache in caches)
+        mask = bias[: 4 * columns].double()[None]
+        want = torch.nn.functional.scaled_dot_product_attention(q.double(), k, v, mask)
+        assert (found - want).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize(("batch", "q_len", "columns"), [(0, 1, 3), (2, 0, 3), (2, 1, 0)])
+def test_nothing_to_attend_gives_zeros(batch, q_len, columns):
+    q, cache = torch.randn(batch, 2, q_len, 16, device=DEVICE), torch.randn(5, 4, 1, 8, device=DEVICE).to(torch.int8)
+    table, lengths = (torch.zeros(n, dtype=torch.int32, device=DEVICE) for n in ((batch, columns), (batch,)))
+    found, lse = nl.paged_attention(q, torch.randn(5, 4, 1, 16, device=DEVICE), cache, table, lengths, return_lse=True)
+    assert torch.equal(found, torch.zeros(batch, 2, q_len, 8, device=DEVICE))
+    assert torch.equal(lse, torch.full((batch, 2, q_len), -torch.inf, device=DEVICE))
+
+
 def test_it_breaks_a_graph_and_the_numbers_stay():
     torch._dynamo.reset()
     given = problem(1)

@@ -100,6 +100,8 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "no keys": (((2, 4, 20, 16), (2, 4, 0, 16), (2, 4, 0, 16)), None, {}),
     "no queries": (((2, 4, 0, 16), (2, 4, 24, 16), (2, 4, 24, 16)), None, {}),
     "no batch": (((0, 4, 20, 16), (0, 4, 24, 16), (0, 4, 24, 16)), None, {}),
+    "no batch, its mask": (((0, 4, 20, 16), (0, 4, 24, 16), (0, 4, 24, 16)), seen(20, 24).expand(0, 4, 20, 24), {}),
+    "one of two batches": (((0, 2, 4, 5, 16), (0, 2, 4, 6, 16), (0, 2, 4, 6, 16)), seen(2, 1, 5, 6), {}),
 }
 
 
@@ -118,6 +120,24 @@ def test_masks_beside_16_bits(dtype, mask):
         *draw(*FOUR, dtype=dtype),
         {"bool": seen(20, 24), "float32": added(20, 24), "own": added(20, 24).to(dtype)}[mask],
     )
+
+
+def test_each_element_of_an_expanded_mask_has_its_own_gradient():
+    q, k, v = draw((2, 3, 5, 16), (2, 3, 6, 16), (2, 3, 6, 16))
+    bias = draw((3, 1, 1))[0].expand(2, 3, 5, 6).detach().requires_grad_()
+    wide = bias.detach().double().requires_grad_()
+    (nl.scaled_dot_product_attention(q, k, v, bias) * q).sum().backward()
+    (expected(q, k, v, wide) * q).sum().backward()
+    assert bias.grad is not None
+    assert wide.grad is not None
+    assert (bias.grad - wide.grad).abs().max() < 1e-5
+
+
+def test_a_mask_without_keys_has_a_gradient_of_zeros():
+    q, bias = draw((2, 3, 5, 16))[0], draw((3, 5, 1))[0].requires_grad_()
+    nl.scaled_dot_product_attention(q, q[:, :, :0], q[:, :, :0], bias).sum().backward()
+    assert bias.grad is not None
+    assert not bias.grad.any()
 
 
 def test_a_mask_of_the_lowest_float16_is_no_mask():
