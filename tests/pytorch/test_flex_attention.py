@@ -211,10 +211,13 @@ def test_nothing_to_attend_gives_zeros(shapes):
     """As torch's SDPA does; FlexAttention's eager form fails for no keys.  In graphs, and of 8 bits, too."""
     q, (k, v) = torch.randn(shapes[0], requires_grad=True), torch.randn(2, *shapes[1])
     slopes = torch.ones(4, requires_grad=True)
-    options: dict[str, Any] = {"score_mod": lambda s, b, h, q, kv: s * slopes[h], "enable_gqa": True}
-    for attend in (nl.attention, torch.compile(nl.attention, backend="eager", fullgraph=True)):
+
+    def scaled(score, b, h, q, kv):
+        return score * slopes[h]
+
+    for call in (nl.attention, torch.compile(nl.attention, backend="eager", fullgraph=True)):
         q.grad = None
-        out, lse = attend(q, k, v, mask_mod=causal, return_lse=True, **options)
+        out, lse = call(q, k, v, scaled, mask_mod=causal, return_lse=True, enable_gqa=True)
         assert out.shape == q.shape
         assert not out.any()
         assert torch.equal(lse, torch.full(q.shape[:3], -torch.inf))
