@@ -30,6 +30,7 @@ from neptune_lab.tensor_spec import LONG, TensorSpec
 _MOST = 1024
 _Tensor = torch.Tensor
 _modes = torch._C._len_torch_dispatch_stack
+_tracing: Any = torch._C._is_tracing  # pyright: ignore[reportAttributeAccessIssue]
 _transform: Any = torch._C._functorch.peek_interpreter_stack  # pyright: ignore[reportAttributeAccessIssue]
 _recording = torch.is_grad_enabled
 _tracing = torch._C._get_tracing_state
@@ -63,7 +64,7 @@ def launched(
     more: tuple[tuple[str, Any], ...] = (),
 ) -> Any:
     """The output of a call whose kernel is known; None if it is not; `more`: as `Extras.options`."""
-    if not type(q) is type(k) is type(v) is _Tensor or _modes() or _transform() is not None:
+    if not type(q) is type(k) is type(v) is _Tensor or _modes() or _transform() is not None or _tracing():
         return None
     if forward_ad._current_level >= 0:
         return None

@@ -23,7 +23,7 @@ def refuse_others(layer: torch.nn.Module, dropout: float, others: dict[str, Any]
     if dropout:
         raise LaunchError(
             f"attn_implementation='{NAME}' has no dropout, and the layer asks for {dropout}",
-            help="model.eval(), or attention_dropout=0.0 in the model's config",
+            help="model.eval(), or a dropout of 0.0 in the model's config: attention_dropout, or dropout_rate of T5",
         )
     if others.get("output_attentions"):
         raise LaunchError(

@@ -71,10 +71,19 @@ def interface_mask(config: Any = None, **options: Any) -> torch.Tensor | None:
     kinds = mask_kinds(type(config))
     if kinds.own:
         warn_once(f"attention of {kinds.own}", kinds.own)
-    for name, allowed in (("allow_is_causal_skip", kinds.skipped), ("allow_is_bidirectional_skip", kinds.whole)):
+    skipped = kinds.skipped and not _without_order(config)
+    for name, allowed in (("allow_is_causal_skip", skipped), ("allow_is_bidirectional_skip", kinds.whole)):
         if not allowed:
             options[name] = False
     return (sdpa_mask if kinds.bools else eager_mask)(config=config, **options)
+
+
+def _without_order(config: Any) -> bool:
+    """Whether this configuration makes layers say that they are not causal.  Their masks may still be: PaliGemma's are
+    for tokens without types."""
+    return any(
+        getattr(part, "use_bidirectional_attention", None) for part in (config, getattr(config, "text_config", None))
+    )
 
 
 @torch.compiler.assume_constant_result  # Dynamo calls it once, while it traces

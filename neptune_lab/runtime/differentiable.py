@@ -18,6 +18,7 @@ from neptune_lab.errors import LaunchError
 from neptune_lab.runtime import LoadedKernel
 from neptune_lab.runtime.known_backward import Known, known_backward
 from neptune_lab.runtime.strided import of_any_strides
+from neptune_lab.runtime.subclasses import refuse_jit_trace
 from neptune_lab.runtime.torch_op import torch_op
 
 if TYPE_CHECKING:
@@ -293,7 +294,9 @@ def is_transformed(*tensors: Any) -> bool:
 
 
 def refuse_transforms(*tensors: torch.Tensor) -> None:
-    """Raise LaunchError inside torch.vmap or a transform of torch.func."""
+    """Raise LaunchError inside torch.vmap, a transform of torch.func, or torch.jit.trace."""
+    if not torch.compiler.is_compiling():
+        refuse_jit_trace("a kernel with gradients")
     if not torch.compiler.is_compiling() and is_transformed(*tensors):
         raise LaunchError(
             "a kernel with gradients inside torch.vmap or a transform of torch.func: it takes whole tensors",

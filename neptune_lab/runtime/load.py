@@ -29,7 +29,7 @@ from neptune_lab.runtime.precompiled import compiled_in, with_precompiled_launch
 from neptune_lab.runtime.sized import check_sizes
 from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.runtime.strided import copy_with, fits_strides
-from neptune_lab.runtime.subclasses import refuse_subclass
+from neptune_lab.runtime.subclasses import refuse_jit_trace, refuse_subclass
 from neptune_lab.strict.console import class_of
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ class LoadedKernel:
         self._direct: dict[int, Callable[..., Any] | None] = {}
         self._cuda, self._recording, self._forward = torch.cuda, torch.is_grad_enabled, forward_ad
         self._transform = torch._C._functorch.peek_interpreter_stack  # pyright: ignore[reportAttributeAccessIssue]
+        self._tracing = torch._C._is_tracing  # pyright: ignore[reportAttributeAccessIssue]
         self._device_type = "cuda"
         self._too_large, self._refused = OutOfResources, (CompilationError, RuntimeError)
         # The copy engine takes addresses in whole 16 bytes.
@@ -100,7 +101,7 @@ class LoadedKernel:
         """Whether all arguments are right, in as little time as possible; `check_arguments` says what is wrong."""
         if len(tensors) != len(self.spec.inputs) or not tensors or self._forward._current_level >= 0:
             return False
-        if self._transform() is not None:
+        if self._transform() is not None or self._tracing():
             return False
         try:
             device = tensors[0].device
@@ -320,9 +321,11 @@ def check_arguments(spec: KernelSpec, tensors: tuple[Any, ...], interpreter: boo
 
 
 def refuse_transforms(tensors: tuple[Any, ...]) -> None:
-    """Raise LaunchError inside torch.vmap or a transform of torch.func, whose tensors have no memory of their own."""
+    """Raise LaunchError inside torch.vmap or a transform of torch.func, whose tensors have no memory of their own, and
+    inside torch.jit.trace."""
     import torch
 
+    refuse_jit_trace("a kernel")
     wrapped: Any = torch._C._functorch.is_functorch_wrapped_tensor  # pyright: ignore[reportAttributeAccessIssue]
     if any(isinstance(tensor, torch.Tensor) and wrapped(tensor) for tensor in tensors):
         raise LaunchError(

@@ -32,4 +32,19 @@ def refuse_subclass(name: str, tensor: Any) -> None:
         )
 
 
-__all__ = ["refuse_subclass"]
+def refuse_jit_trace(what: str) -> None:
+    """Raise LaunchError inside torch.jit.trace, whose record would hold the memory of the output without the launch.
+
+    Args:
+        what: "a kernel", say.
+    """
+    import torch
+
+    if torch._C._is_tracing():  # pyright: ignore[reportAttributeAccessIssue]
+        raise LaunchError(
+            f"{what} inside torch.jit.trace, which records operators of torch and no kernel",
+            help="torch.export.export of nl.attention, or torch.compile",
+        )
+
+
+__all__ = ["refuse_jit_trace", "refuse_subclass"]

@@ -165,10 +165,12 @@ def test_models_that_hold_kernels_are_copied_and_kernels_are_not_pickled():
             pickle.dumps(holder)
 
 
-def test_vmap_of_a_kernel_is_refused():
+def test_vmap_and_jit_trace_of_a_kernel_are_refused():
     kernel = nl.compile(softmax.figure1(rows=4, cols=8))
     x = torch.randn(3, 4, 8, device="cuda" if torch.cuda.is_available() else "cpu")
     for _ in range(2):  # (the second time, the kernel may be known)
         with pytest.raises(LaunchError, match=r"inside torch\.vmap"):
             torch.vmap(kernel)(x)
+        with pytest.raises(LaunchError, match=r"a kernel inside torch\.jit\.trace"):
+            torch.jit.trace(lambda x: kernel(x), (x[0],))
         kernel(x[0])

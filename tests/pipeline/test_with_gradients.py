@@ -114,6 +114,8 @@ def test_transforms_of_torch_func_are_refused(transform):
     function = nl.compile(rows.softmax(rows=5, cols=9, dtype="float32")).with_gradients()
     with pytest.raises(LaunchError, match=r"transform of torch.func(.|\n)*torch.autograd.grad"):
         transform(function, torch.randn(5, 9, device=DEVICE))
+    with pytest.raises(LaunchError, match=r"with gradients inside torch.jit.trace"):
+        torch.jit.trace(lambda x: function(x), torch.randn(5, 9, device=DEVICE))
 
 
 def test_the_gradient_of_a_gradient_is_refused():

@@ -152,6 +152,9 @@ def test_what_cannot_be_a_launch_is_refused_after_it_was_known():
         nl.attention(q, k, v[:, :, :-1])
     with pytest.raises(LaunchError, match="transform"):
         torch.vmap(nl.attention)(q[None], k[None], v[None])
+    for function in (nl.attention, nl.scaled_dot_product_attention):
+        with pytest.raises(LaunchError, match=r"inside torch.jit.trace(.|\n)*torch.export"):
+            torch.jit.trace(lambda q, function=function: function(q, k, v), q)
     with forward_ad.dual_level(), pytest.raises(LaunchError, match="v carries a forward gradient"):
         nl.attention(q, k, forward_ad.make_dual(v, v))
     with pytest.raises(LaunchError, match="k is a str"):
