@@ -29,18 +29,19 @@ from neptune_lab.bench.measured import (
     SetupResult,
 )
 from neptune_lab.bench.tables import axis
+from neptune_lab.figure_colours import INK, STRONG, TEMPLATE, toned
 
 # One colour and one marker per contestant in every figure (Okabe and Ito's palette, which colour-blind people tell
-# apart).
+# apart, each tone as light or dark as pages of both themes need it).
 _COLOURS = {
-    OURS: "#000000",
-    FLEX: "#0072b2",
-    COMPILE: "#56b4e9",
-    HAND: "#009e73",
-    CUDNN: "#d55e00",
-    FLASH: "#e69f00",
-    EFFICIENT: "#cc79a7",
-    EAGER: "#999999",
+    OURS: STRONG,
+    FLEX: toned("#0072b2"),
+    COMPILE: toned("#56b4e9"),
+    HAND: toned("#009e73"),
+    CUDNN: toned("#d55e00"),
+    FLASH: toned("#e69f00"),
+    EFFICIENT: toned("#cc79a7"),
+    EAGER: toned("#999999"),
 }
 _SIGNS = {
     OURS: "circle",
@@ -53,7 +54,7 @@ _SIGNS = {
     EAGER: "star",
 }
 _COLUMNS = 5
-_LINES = (("#0072b2", "circle"), ("#d55e00", "square"), ("#000000", "diamond"), ("#009e73", "cross"))
+_LINES = ((_COLOURS[FLEX], "circle"), (_COLOURS[CUDNN], "square"), (STRONG, "diamond"), (_COLOURS[HAND], "cross"))
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,8 @@ def figures(results: BenchmarkResults) -> tuple[Drawn, ...]:
     )
     drawn = tuple(one for one in made if one is not None)
     for one in drawn:  # the legend at the bottom, below the titles of axes
+        one.figure.layout.template = TEMPLATE  # in place of plotly's, which `update_layout` would only add to
         one.figure.update_layout(
-            template="plotly_white",
             legend={"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom"},
             margin={"t": 50, "b": 90},
         )
@@ -108,7 +109,7 @@ def _style(name: str) -> dict[str, object]:
         "name": name,
         "legendgroup": name,
         "mode": "lines+markers",
-        "line": {"color": _COLOURS.get(name, "#666666"), "width": 3 if name == OURS else 1.5},
+        "line": {"color": _COLOURS.get(name, INK), "width": 3 if name == OURS else 1.5},
         "marker": {"symbol": _SIGNS.get(name, "circle-open"), "size": 8},
     }
 
@@ -138,7 +139,7 @@ def relative(results: BenchmarkResults, kind: str) -> Drawn | None:
                 lines.setdefault(name, []).append((axis(setup), (setup.ours or 0.0) / (entry.us or 1.0)))
         place = (n // _COLUMNS + 1, n % _COLUMNS + 1)
         _lines(figure, place, lines, seen)
-        figure.add_hline(y=1.0, line={"color": "#000000", "width": 1.5, "dash": "dot"}, row=place[0], col=place[1])  # pyright: ignore[reportArgumentType]
+        figure.add_hline(y=1.0, line={"color": STRONG, "width": 1.5, "dash": "dot"}, row=place[0], col=place[1])  # pyright: ignore[reportArgumentType]
     figure.update_xaxes(**_ticks(axis(s) for s in setups))
     figure.update_yaxes(rangemode="tozero")
     many = "compilers" if kind == "compiler" else "libraries"
@@ -209,8 +210,8 @@ def ablation(results: BenchmarkResults) -> Drawn | None:
         bars |= {f"no fused reductions ({COMPILE})": usual / (e.us or 1.0) for e in plain}
         ordered = sorted(bars.items(), key=lambda item: item[1])
         names, values = zip(*ordered, strict=True)
-        marked = {"tuned": "#009e73", DEFAULT: "#000000"}
-        colours = [marked.get(name, "#0072b2") for name in names]
+        marked = {"tuned": _COLOURS[HAND], DEFAULT: STRONG}
+        colours = [marked.get(name, _COLOURS[FLEX]) for name in names]
         figure.add_trace(
             go.Bar(
                 x=values, y=names, orientation="h", marker_color=colours, showlegend=False,
@@ -252,7 +253,7 @@ def rows_and_performer(results: BenchmarkResults) -> Drawn | None:
                 ),
                 row=1, col=n + 1,
             )  # fmt: skip
-        figure.add_hline(y=1.0, line={"color": "#000000", "width": 1.5, "dash": "dot"}, row=1, col=n + 1)  # pyright: ignore[reportArgumentType]
+        figure.add_hline(y=1.0, line={"color": STRONG, "width": 1.5, "dash": "dot"}, row=1, col=n + 1)  # pyright: ignore[reportArgumentType]
         figure.update_xaxes(row=1, col=n + 1, **_ticks(axis(s) for s in setups if s.row == row))
     figure.update_yaxes(rangemode="tozero")
     return Drawn(
@@ -285,7 +286,7 @@ def chains(results: BenchmarkResults) -> Drawn | None:
             figure.add_trace(
                 go.Bar(
                     x=list(values), y=list(values.values()), name=name, legendgroup=name, showlegend=name not in seen,
-                    marker_color=_COLOURS.get(name, "#666666"),
+                    marker_color=_COLOURS.get(name, INK),
                 ),
                 row=n + 1, col=1,
             )  # fmt: skip
@@ -311,7 +312,7 @@ def shared_memory(results: BenchmarkResults) -> Drawn | None:
     figure = _scatter(points)
     most = max(max(x, y) for x, y, _ in points)
     figure.add_trace(
-        go.Scatter(x=[0, most], y=[0, most], mode="lines", line={"color": "#999999", "dash": "dot"}, name="equal")
+        go.Scatter(x=[0, most], y=[0, most], mode="lines", line={"color": INK, "dash": "dot"}, name="equal")
     )
     figure.update_layout(xaxis_title="estimated, KiB", yaxis_title="actual, KiB", height=480)
     return Drawn("Shared memory, estimated and actual (MCFuser, Figure 10)", "One point per candidate.", figure)

@@ -25,17 +25,29 @@ from neptune_lab.strict.files import MIB, read_text
 MOST_README = 16 * MIB
 BEGIN, END = "<!-- benchmark: begin -->", "<!-- benchmark: end -->"
 
+# Figures have no ground of their own, and tones that are read on both grounds; their texts, and lines and marks in
+# black, take the ink of the page (plotly writes colours as `rgb(…)` into the style of each element).
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 78rem; padding: 0 1rem; color: #1a1a1a; }
+:root { color-scheme: light dark; --ground: #ffffff; --ink: #1a1a1a; --line: #dddddd; --band: #f4f4f4;
+  --link: #0b57d0; }
+@media (prefers-color-scheme: dark) {
+  :root { --ground: #111111; --ink: #e6e6e6; --line: #3a3a3a; --band: #1f1f1f; --link: #8ab4f8; }
+}
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 78rem; padding: 0 1rem; color: var(--ink);
+  background: var(--ground); }
+a { color: var(--link); }
 h1, h2, h3 { line-height: 1.2; }
 nav a { margin-right: 1.2em; display: inline-block; }
 table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }
-th, td { padding: .2rem .6rem; border-bottom: 1px solid #ddd; text-align: left; vertical-align: top; }
-th { position: sticky; top: 0; background: #f4f4f4; }
-.wide { overflow-x: auto; max-height: 40rem; overflow-y: auto; border: 1px solid #ddd; }
+th, td { padding: .2rem .6rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
+th { position: sticky; top: 0; background: var(--band); }
+.wide { overflow-x: auto; max-height: 40rem; overflow-y: auto; border: 1px solid var(--line); }
 .plot { overflow-x: auto; }
 .plot > div { min-width: 60rem; }
-code { background: #f4f4f4; padding: 0 .2em; }
+.plot :is(.infolayer, .cartesianlayer, .xaxislayer-above, .yaxislayer-above) text { fill: var(--ink) !important; }
+.plot [style*="stroke: rgb(0, 0, 0)"] { stroke: var(--ink) !important; }
+.plot [style*="fill: rgb(0, 0, 0)"] { fill: var(--ink) !important; }
+code { background: var(--band); padding: 0 .2em; }
 """
 
 # How figures and tables were measured.

@@ -18,6 +18,7 @@ from neptune_lab.bench import command, figures, report, tables
 from neptune_lab.bench.measured import OURS, BenchmarkResults, from_json, read, to_json, write
 from neptune_lab.bench.targets import targets
 from neptune_lab.errors import MeasureError
+from neptune_lab.figure_colours import DRAWN, FAINT, GROUNDS, NO_GROUND, STRONG, contrast
 
 EVERY_TARGET = 14
 
@@ -180,6 +181,31 @@ def test_the_page_needs_no_network_and_holds_plotly_once(made_up):
     reader.feed(page)
     assert reader.fetched == []
     assert reader.found.count("h2") == len(tables.SECTIONS) + len(figures.figures(made_up)) + 1
+
+
+def test_every_colour_of_a_figure_is_read_on_both_themes(made_up):
+    found = set()
+
+    def visit(part, name=""):
+        if isinstance(part, dict):
+            for key, value in part.items():
+                visit(value, key)
+        elif isinstance(part, list | tuple):
+            for value in part:
+                visit(value, name)
+        elif "color" in name and isinstance(part, str):
+            found.add(part)
+
+    for one in figures.figures(made_up):
+        visit(json.loads(one.figure.to_json()))
+    tones = {tone for tone in found if tone.startswith("#")} - {STRONG}  # on the page, black is its ink
+    assert found - tones <= {STRONG, NO_GROUND, FAINT}
+    assert STRONG in found
+    assert tones
+    assert {tone for tone in tones for ground in GROUNDS if contrast(tone, ground) < DRAWN} == set()
+    page = report.to_html(made_up)
+    assert "color-scheme: light dark" in page
+    assert 'fill: rgb(0, 0, 0)"] { fill: var(--ink)' in page
 
 
 def test_the_readme_is_renewed_between_its_markers(made_up, tmp_path):

@@ -11,9 +11,10 @@ from xml.etree import ElementTree
 
 import pytest
 from nbconvert.filters import markdown2html
-from neptune_widgets.course import colours, show
+from neptune_widgets.course import show
 
 import neptune_lab as nl
+from neptune_lab import figure_colours as colours
 from neptune_lab.operators import softmax
 
 PLOTLY = "application/vnd.plotly.v1+json"

@@ -102,5 +102,6 @@ def test_phases_share_the_lines_of_nests_that_a_step_leaves_as_they_are():
     def lines(phase, stage):
         return [id(line) for line in phase.program if line.node.endswith((f":{stage}", f"@{stage}"))]
 
-    assert lines(before, "s1") and lines(before, "s1") == lines(after, "s1")
+    assert lines(before, "s1")
+    assert lines(before, "s1") == lines(after, "s1")
     assert lines(before, "s0") != lines(after, "s0")

@@ -13,8 +13,8 @@ import numpy as np
 
 from neptune_lab.autotune.waterfall import Level
 from neptune_lab.bench.measured import COMPILE, CUDNN, DEFAULT, EAGER, FLASH, OURS, BenchmarkResults
+from neptune_lab.figure_colours import FAINT
 from neptune_lab.runtime.timing import summary
-from neptune_widgets.course.colours import FAINT
 from neptune_widgets.course.gpu_runs import PARTITION, ROLLING, UNPARTITIONED, entry
 from neptune_widgets.course.measured import Run
 from neptune_widgets.course.tile_map import TileMap

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import graphviz
 
-from neptune_widgets.course.colours import INK, TEMPLATE, on_both
+from neptune_lab.figure_colours import INK, TEMPLATE, on_both
 
 # Buttons that plotly draws over a figure's title; to drag zooms, and a double click shows all again.
 _HIDDEN_BUTTONS = ["zoom2d", "pan2d", "select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"]

@@ -12,6 +12,7 @@ GROUNDS = ("#ffffff", "#111111")
 # (1.4.3), but no colour has more than 4.35 on both grounds.
 DRAWN, TEXT = 3.0, 4.3
 INK = "#797979"  # of text: the grey with the same contrast on both
+STRONG = "#000000"  # of what matters most, on a page whose style draws it white by night
 NO_GROUND = "rgba(0,0,0,0)"
 FAINT = "rgba(128,128,128,0.28)"
 
@@ -88,4 +89,16 @@ def _hex(parts: tuple[float, float, float]) -> str:
     return "#" + "".join(f"{round(255 * part):02x}" for part in parts)
 
 
-__all__ = ["DRAWN", "FAINT", "GROUNDS", "INK", "NO_GROUND", "TEMPLATE", "TEXT", "contrast", "on_both", "toned"]
+__all__ = [
+    "DRAWN",
+    "FAINT",
+    "GROUNDS",
+    "INK",
+    "NO_GROUND",
+    "STRONG",
+    "TEMPLATE",
+    "TEXT",
+    "contrast",
+    "on_both",
+    "toned",
+]
