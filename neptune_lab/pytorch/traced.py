@@ -13,6 +13,7 @@ takes or makes, or reads objects that only Dynamo can guard; if a size is a symb
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -179,13 +180,13 @@ def _choose(context: Any) -> None:
     recording = records_gradients((*tensors, *_tensors_of(score_mod, mask_mod)))
     if followed and (recording or not symbolic):  # (backward kernels are for one length)
         return
-    if extras.dynamic is None and any(is_symbolic(t.shape[2]) for t in tensors):
-        extras = extras._replace(dynamic=True)
     try:
         call, captured = _call_of(tracing, extras, len(scales))
         if records_gradients((*tensors, *captured.fakes.values())):
             add_recorded(tracing, tensors, call, captured)
             return
+        if extras.dynamic is None and any(is_symbolic(t.shape[2]) for t in tensors):  # one node for all lengths
+            call = replace(call, extras=extras._replace(dynamic=True))
         _prepare(call, tensors, captured)
     except (*UNTRACEABLE, NeptuneError) as error:
         if not followed:

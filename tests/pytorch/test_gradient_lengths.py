@@ -132,6 +132,23 @@ def test_dynamic_true_has_one_kernel(made_for_all: list[str]):
     assert (kernels(), len(made_for_all)) == (1, 2)
 
 
+def test_a_graph_of_torch_compile_whose_sizes_are_symbols_has_kernels_of_its_length(
+    made_for_all: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    """A graph that records gradients is for one length, so its kernels may be, too, as outside of graphs."""
+    monkeypatch.setattr(length_training, "OWN_LENGTHS", 8)
+    torch._dynamo.reset()
+    attend = torch.compile(nl.scaled_dot_product_attention, backend="eager", fullgraph=True)
+    for n in (4, 5):
+        q, k, v = (t.requires_grad_() for t in drawn(n, n))
+        bias = leaf(n, n)
+        attend(q, k, v, bias).sum().backward()
+        want = torch.nn.functional.scaled_dot_product_attention(*(t.detach().double() for t in (q, k, v, bias)))
+        assert (attend(q, k, v, bias) - want).abs().max() < 1e-5
+    assert made_for_all == []
+    torch._dynamo.reset()
+
+
 def test_dynamic_false_has_kernels_of_each_length(made_for_all: list[str]):
     sweep([(20, 20), (21, 21)], lambda: (None, causal), dynamic=False)
     assert (kernels(), made_for_all) == (2, [])
