@@ -478,6 +478,17 @@ def test_a_refused_step_leaves_the_nodes_where_they_are(live):
 
 
 @pytest.mark.nightly
+def test_a_graph_opens_whole_or_says_that_it_does_not(live):
+    hidden = "e => Math.max(e.scrollWidth - e.clientWidth, e.scrollHeight - e.clientHeight)"
+    drawn = live(nl.Schedule(nl.operators.attention.causal(batch=1, heads=1, seq=64, head_dim=16)))
+    assert drawn.root.locator(".gbox").evaluate(hidden) <= 1
+    expect(drawn.root.get_by_text("a part is shown")).to_be_hidden()
+    drawn = live(nl.Schedule(wide(24)), {"sizes": {"zoom": 2}})
+    expect(drawn.root.get_by_text("a part is shown")).to_be_visible()
+    expect(drawn.root.locator(".gbox.more-right, .gbox.more-down")).to_have_count(1)
+
+
+@pytest.mark.nightly
 def test_a_graph_that_fits_can_be_read(live):
     deep = nl.compile(nl.operators.attention.causal(batch=1, heads=4, seq=256, head_dim=64))
     drawn = live(deep, {"sizes": {"zoom": 0.35}})

@@ -13,12 +13,13 @@ import type { Box } from "../layout";
 import { definePane } from "../pane";
 import { type Doc, type EdgeKind, type Graph, type Stop, stopName } from "../record";
 
-/** Nodes from which on a graph is shown smaller at first. */
-const MANY = 20;
+/** The smallest scale at which a graph opens: names are read down to it, and a graph that needs less opens in part. */
+const LEAST = 0.5;
 
 function graphPane(ctx: Context): Pane {
   const scroll = h("div", { class: "gbox", tabindex: 0, role: "group", "aria-label": "dataflow graph" });
   const legend = h("p", { class: "key" });
+  const part = h("p", { class: "part", hidden: true }, "a part is shown: drag to move, Ctrl + wheel to zoom");
   const tool = (label: string, title: string, f: () => void) => h("button", { type: "button", class: "small", title, "aria-label": title, onclick: f }, label);
   const foldAll = tool("Fold", "fold all groups", () => choose(someOpen() ? new Set() : null));
   const tools = h(
@@ -36,7 +37,7 @@ function graphPane(ctx: Context): Pane {
     }),
   );
   // Below the drawing, beside the key: above it they would take a row of their own in all but the widest windows.
-  const el = h("div", { class: "graph" }, scroll, h("div", { class: "under" }, legend, tools));
+  const el = h("div", { class: "graph" }, scroll, h("div", { class: "under" }, legend, part, tools));
   const drawn = canvas(scroll);
   const drawing = drawn.el;
   let scene: Scene | null = null;
@@ -70,8 +71,9 @@ function graphPane(ctx: Context): Pane {
     const { zoom: chosen, fit: fitted } = ctx.view.sizes;
     const was = scale;
     const high = height;
-    // What is in groups is laid out to the width of a pane: it is read from top to bottom.
-    const least = unfolded() ? Math.min(0.9, Math.max(0.55, (scroll.clientWidth - 20) / scene.width)) : scene.shapes.size > MANY ? 0.5 : 0.78;
+    const fits = Math.min((scroll.clientWidth - 4) / scene.width, (scroll.clientHeight - 4) / height);
+    // What is in groups is laid out to the width of a pane: if it is too much to be seen whole, it is read from top to bottom.
+    const least = fits < LEAST && unfolded() ? Math.min(0.9, Math.max(0.55, (scroll.clientWidth - 20) / scene.width)) : LEAST;
     const free = () => (fitted ? whole() : auto(least));
     scale = chosen && !fitted ? Math.min(Math.max(chosen, 0.05), 4) : scroll.clientWidth ? free() : 1;
     drawing.classList.toggle("small", scale < SMALL);
@@ -178,6 +180,14 @@ function graphPane(ctx: Context): Pane {
     content ??= contentOf(scene, graph, before, scale);
     height = drawn.paint({ scene, content, scale, height, flat: unfolded() === null, focused }, everything);
     light();
+    edges();
+  }
+  /** Shows at which edges the drawing goes on. */
+  function edges(): void {
+    const { clientWidth: w, clientHeight: t, scrollWidth, scrollHeight, scrollLeft: x, scrollTop: y } = scroll;
+    const more = { left: x > 1, right: x + w < scrollWidth - 1, up: y > 1, down: y + t < scrollHeight - 1 };
+    for (const [side, on] of Object.entries(more)) scroll.classList.toggle(`more-${side}`, w > 0 && on);
+    part.hidden = !w || !Object.values(more).some(Boolean);
   }
   const light = () => content && drawn.light(content, ctx.related.blocks);
   /** The shapes that show these nodes. */
