@@ -51,8 +51,8 @@ _TESTS = "<negated>"
 _COUNTERS = "_counters"
 # The function of a module that gives what follows from no argument of a call (`htile_to_triton.helpers.KEPT`).
 _KEPT = "_kept"
-# The function of a module that says how many heads run at once (`htile_to_gluon.launch_helpers.HEADS_TOGETHER`).
-_TOGETHER = "_heads_together"
+# The functions of a module that say how many heads run at once (`htile_to_gluon.launch_helpers`).
+_TOGETHER = ("_heads_together", "_heads_in_order")
 # The attribute of a launcher that is the same launcher without a test for negated values.
 _UNNEGATED = "unnegated"
 
@@ -223,7 +223,7 @@ class _Rewrite:
                     kept = [element.id for element in made if isinstance(element, ast.Name)]
                     before.append(f"({', '.join(kept)},) = {maker}({_PREFIX}device)")
                     before += [f"{_PREFIX}p_{name} = {name}.data_ptr()" for name in kept]
-                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(ast.Name(id=maker))) if maker == _TOGETHER:
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(ast.Name(id=maker))) if maker in _TOGETHER:
                     self.derived[name] = ast.unparse(_Answers(self.module, self.device).visit(statement.value))
                 case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
                     allocations[name] = allocation_of(call)
@@ -345,7 +345,7 @@ class _Answers(ast.NodeTransformer):
 def _shapes(statement: ast.Assign) -> list[ast.Name]:
     """The variable that an assignment of a size makes, or of a number that follows from sizes."""
     value = statement.value
-    made = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == _TOGETHER
+    made = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in _TOGETHER
     return [t for t in statement.targets if (made or isinstance(value, ast.Subscript)) and isinstance(t, ast.Name)]
 
 

@@ -91,14 +91,16 @@ def gpu(monkeypatch):
     return world
 
 
-def launcher(world: Any, maker: Any = Made, metas: tuple[Any, ...] = (META, META, META)) -> Any:
+def launcher(
+    world: Any, maker: Any = Made, metas: tuple[Any, ...] = (META, META, META), heads: str = "_heads_together"
+) -> Any:
     module = ModuleType("module")
 
     def together(blocks: int, heads: int, programs: int) -> int:
         world.together.append(blocks)
         return blocks % 3 + 1
 
-    vars(module).update(Described=maker, LAYOUT="layout", _heads_together=together)
+    vars(module).update({"Described": maker, "LAYOUT": "layout", heads: together})
     kernels = {}
     for name, own, options in (("first", list(metas), {"num_warps": 4}), ("second", [META], {})):
         kernel = SimpleNamespace(run=CudaLauncher(world.seen, own), function=name, packed_metadata=(4, 1, 0))
@@ -108,7 +110,7 @@ def launcher(world: Any, maker: Any = Made, metas: tuple[Any, ...] = (META, META
         world.slow.append(tensors)
         return "slow"
 
-    made = direct(MODULE, "entry", module, kernels, torch.device("cpu"), slow)
+    made = direct(MODULE.replace("_heads_together", heads), "entry", module, kernels, torch.device("cpu"), slow)
     assert made is not None
     return made
 
@@ -135,9 +137,10 @@ def drawn(n: int, m: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.zeros(4, n, 8, dtype=torch.float16), torch.zeros(m, n * 8, dtype=torch.float16)
 
 
-def test_a_launch_gets_the_arguments_of_its_own_tensors(gpu):
+@pytest.mark.parametrize("heads", ["_heads_together", "_heads_in_order"])
+def test_a_launch_gets_the_arguments_of_its_own_tensors(gpu, heads: str):
     """Other addresses, lengths and streams in any order: what is kept is never that of another tensor."""
-    launch, draw = launcher(gpu), random.Random(0)
+    launch, draw = launcher(gpu, heads=heads), random.Random(0)
     pool = [drawn(n, m) for n in (5, 6, 7, 64) for m in (1, 2) for _ in range(3)]
     kept = []  # (so that results have other addresses)
     for _ in range(300):
