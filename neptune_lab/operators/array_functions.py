@@ -19,7 +19,7 @@ from neptune_lab.operators.arrays import MOST, Array, Indices, constant, element
 from neptune_lab.operators.stopped_gradients import noted
 
 if TYPE_CHECKING:
-    from neptune_lab.operators.math import Scalar
+    from neptune_lab.operators.scalar import Scalar
 
 
 def call(library: str, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -90,7 +90,7 @@ def _folded(x: Array, dim: Any, keepdim: bool, fold: Callable[[list[Any]], Any])
 
 def _paired(name: str, elements: list[Any]) -> Any:
     """The elements combined in pairs, and the results again: an expression of logarithmic depth."""
-    from neptune_lab.operators.math import apply
+    from neptune_lab.operators.scalar import apply
 
     while len(elements) > 1:
         left = [apply(name, a, b) for a, b in zip(elements[::2], elements[1::2], strict=False)]

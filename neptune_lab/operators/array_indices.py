@@ -64,7 +64,7 @@ def indexed(array: Array, given: tuple[Any, ...]) -> Any:
 
 
 def _is_scalar(item: Any) -> bool:
-    from neptune_lab.operators.math import Scalar
+    from neptune_lab.operators.scalar import Scalar
 
     return isinstance(item, Scalar)
 
@@ -109,7 +109,7 @@ def index_of(array: Array, axis: int, item: Any) -> Any:
     Raises:
         DefinitionError: it is not a whole number, or a number that leaves the axis.
     """
-    from neptune_lab.operators.math import Scalar
+    from neptune_lab.operators.scalar import Scalar
 
     extent = array.shape[axis]
     if isinstance(item, slice):
@@ -174,7 +174,7 @@ def from_end(index: Any, extent: int) -> Any:
     Returns:
         index, or index + extent where it is negative.
     """
-    from neptune_lab.operators.math import apply
+    from neptune_lab.operators.scalar import apply
 
     if isinstance(index, int):
         return index % extent

@@ -11,7 +11,7 @@ from neptune_lab.operators.array_indices import from_end, index_of
 from neptune_lab.operators.arrays import MOST, Array, Indices, broadcast, by_halves, constant, elementwise
 
 if TYPE_CHECKING:
-    from neptune_lab.operators.math import Scalar
+    from neptune_lab.operators.scalar import Scalar
 
 
 def as_array(x: Any) -> Array:
@@ -35,7 +35,7 @@ def as_scalar(x: Any) -> Scalar:
     Returns:
         The `Scalar`.
     """
-    from neptune_lab.operators.math import Scalar
+    from neptune_lab.operators.scalar import Scalar
 
     return x if isinstance(x, Scalar) else Scalar(x)
 
@@ -82,7 +82,7 @@ def applied(name: str, *args: Any) -> Any:
     Returns:
         The result.
     """
-    from neptune_lab.operators.math import apply
+    from neptune_lab.operators.scalar import apply
 
     return apply(name, *args)
 

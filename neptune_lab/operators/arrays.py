@@ -4,7 +4,7 @@ A mod computes one position at a time, so an array is a shape and a function fro
 computed when it is read: `table.T[kv, h]` and `(table * 2)[h, kv]` read one element of the table each, and
 `(table[q] - table[kv]).square().sum()` reads two rows.
 
-    >>> from neptune_lab.operators.math import Scalar
+    >>> from neptune_lab.operators.scalar import Scalar
     >>> squares = Array((3,), lambda at: Scalar(at[0] ** 2))
     >>> (squares + 1).sum(), (squares[1:] * 2)[0]
     (Scalar(8), Scalar(2))
@@ -26,7 +26,7 @@ from neptune_lab.operators.tensor_class import seen_class
 from neptune_lab.strict.dtypes import HALVES
 
 if TYPE_CHECKING:
-    from neptune_lab.operators.math import Scalar
+    from neptune_lab.operators.scalar import Scalar
 
 # One index per axis: ints and integer `Scalar`s.
 Indices: TypeAlias = tuple[Any, ...]
@@ -256,8 +256,8 @@ def constant(value: Any, typed: bool = False) -> Any:
         DefinitionError: the tensor has more than `MOST` elements.
     """
     from neptune_lab.operators.base import as_numpy
-    from neptune_lab.operators.math import Scalar
     from neptune_lab.operators.reach import is_array
+    from neptune_lab.operators.scalar import Scalar
 
     if isinstance(value, list) and value and not any(isinstance(v, Scalar | Array) for v in value):
         value = np.asarray(value)
@@ -281,8 +281,8 @@ def constant(value: Any, typed: bool = False) -> Any:
 def _chosen(numbers: np.ndarray, indices: Indices) -> Any:
     """An element of constant numbers, by comparisons with the index if it differs by position."""
     from neptune_lab.operators.array_indices import from_end
-    from neptune_lab.operators.math import Scalar
     from neptune_lab.operators.operations import NARROW
+    from neptune_lab.operators.scalar import Scalar
 
     if not indices:
         name = str(numbers.dtype)
@@ -304,7 +304,7 @@ def by_halves(values: Sequence[Any], index: Any, first: int = 0) -> Any:
     Returns:
         One of the values; some of them for another index.
     """
-    from neptune_lab.operators.math import apply
+    from neptune_lab.operators.scalar import apply
 
     if len(values) == 1:
         return values[0]

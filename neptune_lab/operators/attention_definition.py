@@ -25,8 +25,8 @@ from neptune_lab.operators.base import (
 )
 from neptune_lab.operators.calling import call_mod
 from neptune_lab.operators.capture import Captures, capture, converted
-from neptune_lab.operators.math import Scalar
 from neptune_lab.operators.mod_ties import extremes
+from neptune_lab.operators.scalar import Scalar
 from neptune_lab.operators.stages import stage_name
 from neptune_lab.operators.stopped_gradients import as_recorded, stopped_by
 from neptune_lab.operators.ties import HALVES_TIES, Ties, merged, without_indices

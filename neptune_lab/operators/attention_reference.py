@@ -6,7 +6,7 @@ import numpy as np
 
 from neptune_lab.operators.attention_sizes import AttentionSizes, EmptyRows, KeyPlace, MaskMod, ScoreMod
 from neptune_lab.operators.calling import call_mod
-from neptune_lab.operators.math import Scalar
+from neptune_lab.operators.scalar import Scalar
 
 # The most scores that the reference holds at once: 2**22 float64 values, 32 MiB.
 _REFERENCE_VALUES = 1 << 22

@@ -9,8 +9,8 @@ from neptune_lab.operators.attention_formats import Formats
 from neptune_lab.operators.attention_sizes import AttentionSizes, EmptyRows, KeyPlace, MaskMod, ScoreMod
 from neptune_lab.operators.base import TensorSpec, tensor_expressions
 from neptune_lab.operators.calling import call_mod
-from neptune_lab.operators.math import Scalar
 from neptune_lab.operators.operations import product
+from neptune_lab.operators.scalar import Scalar
 
 
 def define_attention(

@@ -10,7 +10,7 @@ from neptune_lab.operators.arrays import Array, constant, elementwise
 from neptune_lab.operators.operations import NARROW, NUMBERS, convert, is_wide, kind_of, narrow_of
 
 if TYPE_CHECKING:
-    from neptune_lab.operators.math import Scalar
+    from neptune_lab.operators.scalar import Scalar
 
 _OPERANDS = ("a", "b", "value", "condition", "true_value", "false_value")
 _SPELLED = {"and": "&", "or": "|", "xor": "^"}
@@ -19,7 +19,7 @@ _LARGEST_REMAINDER, _LARGEST_PRODUCT = 30, 62
 
 
 def _apply(name: str, *args: Any) -> Any:
-    from neptune_lab.operators.math import apply
+    from neptune_lab.operators.scalar import apply
 
     return apply(name, *args)
 
@@ -76,7 +76,7 @@ def bits(name: str, a: Any, b: Any) -> Scalar:
 
 def _as_integer(x: Any, operation: str, kinds: tuple[str, ...]) -> Any:
     """A whole number as it is, a condition as 0 or 1."""
-    from neptune_lab.operators.math import Scalar
+    from neptune_lab.operators.scalar import Scalar
 
     kind = kind_of(_value(x))
     if kind == "float":

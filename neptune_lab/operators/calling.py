@@ -13,8 +13,8 @@ import numpy as np
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.arrays import Array, constant, unread
 from neptune_lab.operators.base import name_of
-from neptune_lab.operators.math import Scalar
 from neptune_lab.operators.operations import kind_of, to_tvm
+from neptune_lab.operators.scalar import Scalar
 from neptune_lab.strict.console import source_line
 
 _OURS = Path(__file__).parents[1]

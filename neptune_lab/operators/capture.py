@@ -31,9 +31,9 @@ from neptune_lab.operators.array_indices import OUTSIDE, index_of, refuse_outsid
 from neptune_lab.operators.arrays import Array, Indices
 from neptune_lab.operators.base import BFLOAT16, as_numpy
 from neptune_lab.operators.extents import after
-from neptune_lab.operators.math import Scalar, apply
 from neptune_lab.operators.operations import NARROW, is_wide
 from neptune_lab.operators.reach import Rebuild, arrays_of
+from neptune_lab.operators.scalar import Scalar, apply
 from neptune_lab.operators.stopped_gradients import noted
 from neptune_lab.operators.tensor_class import refuse_types
 from neptune_lab.strict.dtypes import HALVES

@@ -16,7 +16,7 @@ from neptune_lab.operators.stopped_gradients import SAME
 from neptune_lab.scalar_ops import rows
 
 if TYPE_CHECKING:
-    from neptune_lab.operators.math import Scalar
+    from neptune_lab.operators.scalar import Scalar
 
 # Other names of operations in `scalar_ops`.
 _ALIASES = {
@@ -52,7 +52,7 @@ _SYMBOLS = {
 
 
 def _apply(name: str, *args: Any) -> Scalar:
-    from neptune_lab.operators.math import apply
+    from neptune_lab.operators.scalar import apply
 
     return apply(name, *args)
 
@@ -115,7 +115,7 @@ def in_place(target: Any, result: Any, name: str) -> Any:
     Raises:
         DefinitionError: the result is of another kind, which PyTorch refuses too.
     """
-    from neptune_lab.operators.math import Scalar
+    from neptune_lab.operators.scalar import Scalar
 
     if not isinstance(target, Scalar) or not isinstance(result, Scalar) or target.kind != result.kind:
         what = target.kind if isinstance(target, Scalar) else "tensor"
@@ -143,7 +143,7 @@ def in_place_operator(name: str) -> Callable[[Scalar, Any], Any]:
     function = getattr(operator, f"__{name}__")
 
     def changed(self: Scalar, other: Any) -> Any:
-        from neptune_lab.operators.math import Scalar
+        from neptune_lab.operators.scalar import Scalar
 
         result = function(self, other)
         return in_place(self, result, f"__i{name}__") if isinstance(result, Scalar) else result

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from neptune_lab.operators.operations import NUMBERS, kind_of, operate
 
 if TYPE_CHECKING:
-    from neptune_lab.operators.math import Scalar
+    from neptune_lab.operators.scalar import Scalar
 
 
 def apply(name: str, *args: Any) -> Any:

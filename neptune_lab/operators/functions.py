@@ -27,7 +27,7 @@ from neptune_lab.scalar_ops import OPERATIONS
 from neptune_lab.strict.dtypes import LARGEST_FINITE
 
 if TYPE_CHECKING:
-    from neptune_lab.operators.math import Scalar
+    from neptune_lab.operators.scalar import Scalar
 
 # -- ranges -----------------------------------------------------------------------------------------------------
 
@@ -210,7 +210,7 @@ def _row_or_formula(name: str, x: Any) -> Any:
 def _filled(x: Any, value: Any, dtype: Any = None, **_others: Any) -> Scalar:
     """torch.full_like: a constant of `dtype`; if None, of the dtype of `x`."""
     from neptune_lab.operators.foreign import DTYPES, dtype_named
-    from neptune_lab.operators.math import Scalar
+    from neptune_lab.operators.scalar import Scalar
 
     name = None if dtype is None else dtype_named(dtype)
     narrow = getattr(x, "short_int", "") if dtype is None else name if name in NARROW else ""

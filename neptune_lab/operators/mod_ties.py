@@ -15,7 +15,7 @@ from neptune_lab.operators.operations import kind_of
 from neptune_lab.operators.ties import HALVES_TIES
 
 if TYPE_CHECKING:
-    from neptune_lab.operators.math import Scalar
+    from neptune_lab.operators.scalar import Scalar
 
 # The maxima and minima of the mod that is watched, in order, each with its first operand's part of the cotangent.
 _noted: ContextVar[list[tuple[Any, float]] | None] = ContextVar("_noted", default=None)

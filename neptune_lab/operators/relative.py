@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from neptune_lab.operators.math import Scalar, apply
+from neptune_lab.operators.scalar import Scalar, apply
 
 
 class Relative(Scalar):

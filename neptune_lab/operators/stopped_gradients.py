@@ -84,7 +84,7 @@ def same(value: Any, name: str) -> Any:
         return noted(value, stops=True)
 
     def method(*_args: Any, **_options: Any) -> Any:
-        from neptune_lab.operators.math import Scalar
+        from neptune_lab.operators.scalar import Scalar
 
         copied = value
         if name in ("clone", "item"):
@@ -128,7 +128,7 @@ def stopped_by(captures: Captures) -> Callable[[Collection[str]], str | None] | 
 
 def _first_line(watch: _Watch, mod: Callable[..., Any], *args: Any) -> str | None:
     """The first line at which the mod has a derivative of its own, called on these expressions."""
-    from neptune_lab.operators.math import Scalar
+    from neptune_lab.operators.scalar import Scalar
 
     torch = sys.modules.get("torch")
 
@@ -174,7 +174,7 @@ def _carries(value: Any, recording: frozenset[str]) -> bool:
 def _any_element(array: Any) -> Any:
     """The element at places that are not known."""
     from neptune_lab.operators.base import tensor_expressions
-    from neptune_lab.operators.math import Scalar
+    from neptune_lab.operators.scalar import Scalar
 
     te = tensor_expressions()
     return array.element(tuple(Scalar(te.var(f"place{n}", "int32")) for n in range(array.ndim)))

@@ -19,7 +19,7 @@ from neptune_lab.operators.function_parts import select as _select
 from neptune_lab.operators.function_parts import total as _add
 
 if TYPE_CHECKING:
-    from neptune_lab.operators.math import Scalar
+    from neptune_lab.operators.scalar import Scalar
 
 
 def _unless_nan(comparison: str) -> Callable[[Any, Any], Scalar]:

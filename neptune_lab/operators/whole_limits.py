@@ -120,7 +120,7 @@ def with_width(name: str, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], Limit
     head, numbers = (args[:1], args[1:]) if name == "select" else ((), args)
     numbers = tuple(x.long() if hasattr(x, "limits") else x for x in numbers)
     if head and not any(is_wide(getattr(x, "value", x)) for x in numbers):  # two constants
-        from neptune_lab.operators.math import apply
+        from neptune_lab.operators.scalar import apply
 
         numbers = apply("add", apply("mul", head[0].long(), 0), numbers[0]), *numbers[1:]
     return (*head, *numbers), limits
