@@ -17,7 +17,7 @@ from neptune_lab.autotune.nests import DEFAULT_WARPS, Nests, entry
 from neptune_lab.autotune.resolved import Resolver
 from neptune_lab.autotune.shared_memory import GROUP_ROWS, GROUP_WARPS
 from neptune_lab.autotune.space import Space, Subspace, has_tanh, space
-from neptune_lab.choice import Choice, CodeOptions
+from neptune_lab.choice import NOTHING, Choice, CodeOptions, Given
 from neptune_lab.errors import NeptuneError, TuneError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_schedule.plan import parallelism
@@ -92,7 +92,7 @@ class Ranking:
 
 
 def ranking(
-    operator: Operator, target: Target, *, near: Choice | None = None, template: str | None = None
+    operator: Operator, target: Target, *, near: Choice | None = None, given: Given = NOTHING
 ) -> Ranking | None:
     """The choices for an operator, the best first.
 
@@ -102,7 +102,8 @@ def ranking(
 
     Args:
         near: the choice of the record of the nearest sizes.
-        template: the one that the caller asks for; choices of others are left out.
+        given: what the caller gives; choices that it does not fit are left out, and it replaces parts of the others
+            before they are estimated.
 
     Returns:
         The ranking, or None if the model does not apply: there is no reduction, or the nests cannot be planned.
@@ -114,33 +115,41 @@ def ranking(
     if not nests.plain:
         return None
     if (few := FewRows.found_in(operator, target)) is not None:
-        return _of_few_rows(few, resolve, near, template)
+        return _of_few_rows(few, resolve, near, given)
+    template = given.template
     estimates = _Estimates(nests, resolve, calibration_of(target), Machine.of(target))
     error, told = estimates.calibrated.error, estimates.calibrated.told
-    if operator.params.get("pack_groups") and template is None:
-        tiles = packed_groups.choice(operator, target), Choice()
-        found = (estimates.of(one, origin) for one, origin in zip(tiles, (PACKED, SHAPE), strict=True))
+    if operator.params.get("pack_groups"):
+        tiles = ((packed_groups.choice(operator, target), PACKED), (Choice(), SHAPE))
+        found = (estimates.of(given.over(one), origin) for one, origin in tiles if given.fits(one))
         return Ranking(tuple(found), told)
-    rolls = template or operator.template or resolve.template
+    # (no kernel in Gluon is split)
+    rolls = template or ("rolling_update" if given.language == "gluon" else operator.template or resolve.template)
+    gluon = Choice(rolls, GLUON_TILES, CodeOptions(code="gluon"))
     if kind(nests) == "rows":
         near = None  # (rows of all lengths were measured for what the shape suggests: docs/using/benchmark.md)
     recorded = near is not None and near.code.code == "gluon"
-    suits = _suits(nests, rolls, target)
+    suits = given.fits(gluon) and _suits(nests, rolls, target)
     most = _most_shown(resolve) if suits or recorded else 0  # (three programs' masks are read for it)
     fills = (suits or recorded) and _fills_groups(resolve, most, target)
     if recorded and not fills:
         near = None
     usual = [
-        *((estimates.of(near, RECORD),) if near is not None and template in (None, near.template) else ()),
-        *((estimates.of(Choice(rolls, GLUON_TILES, CodeOptions(code="gluon")), GLUON),) if suits and fills else ()),
-        estimates.of(Choice(template), SHAPE),
+        *((estimates.of(given.over(near), RECORD),) if near is not None and given.fits(near) else ()),
+        # (who asks for Gluon has it for programs that have little to do, too)
+        *((estimates.of(given.over(gluon), GLUON),) if suits and (fills or given.language == "gluon") else ()),
+        *((estimates.of(given.over(Choice(template)), SHAPE),) if given.fits(Choice(template)) else ()),
     ]
+    if not usual:
+        return Ranking((), told)
     fastest = min(other.seconds for other in usual)
-    others = [
-        made
-        for choice in _space(operator, target, estimates.calibrated, template or _only(operator, resolve))
-        if (made := estimates.of(choice, SPACE)).seconds * error < fastest
-    ]
+    in_triton = (
+        ()
+        if given.language == "gluon"
+        else _space(operator, target, estimates.calibrated, template or _only(operator, resolve))
+    )
+    over = dict.fromkeys(given.over(choice) for choice in in_triton) if given else in_triton
+    others = [made for choice in over if (made := estimates.of(choice, SPACE)).seconds * error < fastest]
     small = any(one.origin == GLUON and _is_small(resolve, most, one.seconds, target) for one in usual)
     small = small and not _is_surely_persistent(operator, resolve, most, target)
     large = any(one.origin == GLUON for one in usual) and _are_surely_too_large(operator, resolve, target)
@@ -182,19 +191,20 @@ def _in_order(usual: Sequence[Ranked], others: Sequence[Ranked], error: float) -
     return tuple(sorted((*rest, first), key=lambda one: one.seconds)) if others else (first, *rest)
 
 
-def _of_few_rows(few: FewRows, resolve: Resolver, near: Choice | None, template: str | None) -> Ranking:
+def _of_few_rows(few: FewRows, resolve: Resolver, near: Choice | None, given: Given) -> Ranking:
     """The ranking of products of few rows."""
-    found = [(choice, FEW_ROWS) for choice in few.choices()] + [(Choice(template), SHAPE)]
+    found = [(choice, FEW_ROWS) for choice in few.choices()] + [(Choice(given.template), SHAPE)]
     found += [] if near is None else [(near, RECORD)]
-    ranked: list[Ranked] = []
-    for choice, origin in found:
-        if template not in (None, choice.template):
+    ranked: dict[Choice, Ranked] = {}
+    for one, origin in found:
+        if not given.fits(one):
             continue
         with suppress(NeptuneError):  # (a record of another operator has sizes for other nests)
-            written = choice if origin == FEW_ROWS else resolve(choice)
-            if origin != RECORD or few.fits(written):
-                ranked.append(Ranked(choice, few.seconds(written), origin))
-    return Ranking(tuple(sorted(ranked, key=lambda one: one.seconds)), few.told)
+            choice = given.over(one)
+            written = choice if origin == FEW_ROWS and not given else resolve(choice)
+            if origin == SHAPE or not (given or origin == RECORD) or few.fits(written):
+                ranked.setdefault(choice, Ranked(choice, few.seconds(written), origin))
+    return Ranking(tuple(sorted(ranked.values(), key=lambda one: one.seconds)), few.told)
 
 
 def _suits(nests: Nests, template: str, target: Target) -> bool:

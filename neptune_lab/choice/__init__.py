@@ -4,6 +4,7 @@
 """
 
 from neptune_lab.choice.choice import Choice
+from neptune_lab.choice.given import NOTHING, Given
 from neptune_lab.choice.options import CodeOptions
 
-__all__ = ["Choice", "CodeOptions"]
+__all__ = ["NOTHING", "Choice", "CodeOptions", "Given"]

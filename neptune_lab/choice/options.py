@@ -18,6 +18,8 @@ from neptune_lab.strict.values import check_choice
 from neptune_lab.target import ANY, Target
 
 CODES = ("triton", "gluon")
+# Options that kernels in Triton do not have. (`deterministic` allows another order, and asks for none.)
+OF_GLUON = tuple(field.name for field in fields(GluonChoices) if field.name != "deterministic")
 
 
 @closed_fields
@@ -56,6 +58,17 @@ class CodeOptions(GluonChoices, TritonChoices):
     disable_passes: tuple[str, ...] = ()
     code: Literal["triton", "gluon"] = "triton"
 
+    def __new__(cls, *_: Any, **given: Any) -> CodeOptions:
+        """Notes which options are given by name."""
+        made = object.__new__(cls)
+        object.__setattr__(made, "_named", tuple(sorted(given)))
+        return made
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The options that were given by name, also with their defaults; two that compare equal may differ in it."""
+        return vars(self)["_named"]
+
     def __post_init__(self) -> None:
         TritonChoices.__post_init__(self)
         GluonChoices.__post_init__(self)
@@ -63,6 +76,13 @@ class CodeOptions(GluonChoices, TritonChoices):
         check_choice("code", self.code, CODES, ScheduleError)
         check_choice("hidden_tiles", self.hidden_tiles, ("auto", "bounds", "list"), ScheduleError)
         check_choice("rounded_weights", self.rounded_weights, ("single", "split", "mixed"), ScheduleError)
+        for field in fields(GluonChoices):
+            value = getattr(self, field.name)
+            if self.code != "gluon" and field.name in OF_GLUON and value != field.default:
+                raise ScheduleError(
+                    f"{field.name}={shown(value)} with code='triton': it is an option of kernels in Gluon",
+                    help=f"take code='gluon', which is for Hopper, or leave {field.name} out",
+                )
         if self.code == "gluon" and self.hidden_tiles != "auto":
             raise ScheduleError(
                 f"hidden_tiles={shown(self.hidden_tiles)} with code='gluon': kernels in Gluon visit all tiles",
@@ -84,6 +104,14 @@ class CodeOptions(GluonChoices, TritonChoices):
                     f"disable_passes={shown(name)}: there is no such pass",
                     help=nearest(printable(str(name)), list(PASSES), "passes"),
                 )
+
+    @property
+    def in_triton(self) -> CodeOptions:
+        """The same options for code in Triton, which does not have Gluon's own."""
+        if self.code == "triton":
+            return self
+        gluon = {field.name: field.default for field in fields(GluonChoices) if field.name in OF_GLUON}
+        return replace(self, code="triton", **gluon)
 
     def emitter(self, target: Target | None) -> EmitOptions:
         """The emitter's part; without a target, for the GPU here, else for any, or for `DEFAULT` where only some GPUs

@@ -58,6 +58,27 @@ class TritonChoices:
         check_integer("loop_stages", self.loop_stages, 1, MOST_STAGES, EmitError, optional=True)
         check_switch("dependent_launch", self.dependent_launch, EmitError)
 
+    def check_together(self) -> None:
+        """Raise EmitError if two of the options exclude each other; the tuner's space has such pairs, and skips
+        them."""
+        if self.dependent_launch and self.loads == "descriptors":
+            # The next launch reuses the memory of this launch's descriptors, so the two must not overlap in time.
+            raise EmitError(
+                "dependent_launch=True overwrites the descriptors that a kernel made with loads='descriptors'",
+                help="take loads='host_descriptors' or 'pointers'",
+            )
+        for name, value, usual in (
+            ("loads", self.loads, "pointers"),
+            ("dependent_launch", self.dependent_launch, False),
+        ):
+            # Copies by the copy engine are not ordered with the arrival at a counter; and a kernel that starts early
+            # has no kernel to wait for.
+            if self.combine != "kernel" and value != usual:
+                raise EmitError(
+                    f"combine={self.combine!r} with {name}={value!r}: expected {name}={usual!r}",
+                    help=f"leave {name} out, or take combine='kernel'",
+                )
+
 
 @dataclass(frozen=True, kw_only=True)
 class EmitOptions(TritonChoices):
@@ -87,20 +108,4 @@ class EmitOptions(TritonChoices):
                     f"{what} is not available on target {self.target}",
                     help="give a GPU that has it, such as target='h200' or Target('cuda', (9, 0)), or leave target out",
                 )
-        if self.dependent_launch and self.loads == "descriptors":
-            # The next launch reuses the memory of this launch's descriptors, so the two must not overlap in time.
-            raise EmitError(
-                "dependent_launch=True overwrites the descriptors that a kernel made with loads='descriptors'",
-                help="take loads='host_descriptors' or 'pointers'",
-            )
-        for name, value, usual in (
-            ("loads", self.loads, "pointers"),
-            ("dependent_launch", self.dependent_launch, False),
-        ):
-            # Copies by the copy engine are not ordered with the arrival at a counter; and a kernel that starts early
-            # has no kernel to wait for.
-            if self.combine != "kernel" and value != usual:
-                raise EmitError(
-                    f"combine={self.combine!r} with {name}={value!r}: expected {name}={usual!r}",
-                    help=f"leave {name} out, or take combine='kernel'",
-                )
+        self.check_together()

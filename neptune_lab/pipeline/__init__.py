@@ -1,6 +1,6 @@
 """The whole compiler, stage by stage, and the record of what each stage did."""
 
-from neptune_lab.choice import Choice, CodeOptions
+from neptune_lab.choice import Choice, CodeOptions, Given
 from neptune_lab.loop_schedule.templates import SplitKConfig, TileConfig
 from neptune_lab.pipeline.compile import compile, compile_choice, validated
 from neptune_lab.pipeline.kernel import Kernel
@@ -11,6 +11,7 @@ from neptune_lab.pipeline.tuned import chosen_kernel, kernel_of_record, packs_gr
 __all__ = [
     "Choice",
     "CodeOptions",
+    "Given",
     "Kernel",
     "SplitKConfig",
     "TileConfig",

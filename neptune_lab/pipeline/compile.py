@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from neptune_lab.choice import Choice, CodeOptions
+from neptune_lab.choice import NOTHING, Choice, CodeOptions, Given
 from neptune_lab.collector import uncollected
 from neptune_lab.errors import EmitError, NeptuneError, ScheduleError, TileError
 from neptune_lab.loop_schedule.arguments import closed_arguments
@@ -57,14 +57,15 @@ def compile(
             It is always checked at small sizes of every kind.
         template: "rolling_update" or "split_k_update"; default: the operator's own, else chosen by shape.
         config: tile sizes and launch hints, such as TileConfig(num_warps=8); for "split_k_update", a SplitKConfig
-            also has the number of splits.  What is left out is chosen by shape.
+            also has the number of splits.
         code: options of code generation, such as CodeOptions(loads="descriptors").
-        tuned: whether template, config and code are those of the tuning record (`nl.tune`) for this operator and GPU.
-            If there is no record of these sizes, a calibrated model ranks the record of the nearest sizes, Gluon on a
-            Hopper GPU, what the shape suggests and other tiles, and the first of these is compiled.  A record of these
-            sizes that does not compile is skipped with a `RecordsWarning`.  A template, config or code given here
-            replaces the record's; block_q, block_kv and disable_passes replace one field.  None: True on a GPU if
-            neither template, sizes, code nor target are given; otherwise False, and all follows from the shape.
+        tuned: whether what is left out is chosen: from the tuning record (`nl.tune`) for this operator and GPU; if
+            there is no record of these sizes, a calibrated model ranks the record of the nearest sizes, Gluon on a
+            Hopper GPU, what the shape suggests and other tiles, and the first is compiled.  What is given here
+            replaces that part of each choice: the template, fields of `config` that are not None, options of `code`
+            that are given by name, block_q, block_kv and disable_passes; choices that it does not fit are skipped.  A
+            record of these sizes that does not compile is skipped with a `RecordsWarning`.  None: True on a GPU if no
+            target is given; otherwise False, and all that is left out follows from the shape.
         target: the GPU that code is emitted for, as a `Target` or by name ("h200"); default: the local GPU.
         validate: "quick" runs the emitted kernel in NumPy against the definition, at small sizes, on ordinary and on
             special numbers (docs/concepts/validation.md); "full" runs every stage; "none" runs nothing.
@@ -83,7 +84,7 @@ def compile(
         check_switch("tuned", tuned, ScheduleError)
     target = None if target is None else as_target(target)
     check_code(code)
-    given = _Given(template, config, code, block_q, block_kv, disable_passes)
+    given = _Arguments(template, config, code, block_q, block_kv, disable_passes)
     if isinstance(op, Schedule):
         return validated(_of_schedule(op, given, target), validate)
     check_operator(op)
@@ -102,24 +103,22 @@ def compile(
         )
         return with_other_sizes(op, own, template, for_target(given.sizes, target), given.options, target)
     if tuned is None:
-        tuned = given.leaves_all_open and target is None and chooses_by_default()
+        tuned = target is None and chooses_by_default()
     if op.family is not None:
-        free = tuned and code is None and not disable_passes  # to be written in Gluon, as the kernel of one size is
-        return compile_family(op, template, for_target(given.sizes, target), None if free else given.options, target)
+        if tuned:  # (it is written in Gluon if the kernel of one size is)
+            return compile_family(op, None, None, None, target, given=given.parts)
+        return compile_family(op, template, for_target(given.sizes, target), given.options, target)
     kernel = None
     if tuned:
-
-        def make(choice: Choice) -> Kernel:
-            return compile_choice(op, given.over(choice), target=target, validate="none")
-
-        kernel = chosen_kernel(op, make, template=template, target=target)
+        make = partial(compile_choice, op, target=target, validate="none")
+        kernel = chosen_kernel(op, make, given=given.parts, target=target)
     if kernel is None:
-        kernel = _by_shape(op, given, target)
+        kernel = _by_shape(op, given, target, tuned=tuned)
     return validated(kernel, validate)
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _Arguments:
     """What the caller of `compile` asked for; the fields are those of its arguments that a choice has too."""
 
     template: str | None
@@ -144,22 +143,19 @@ class _Given:
         return with_disabled(self.code or CodeOptions(), self.disable_passes)
 
     @property
-    def leaves_all_open(self) -> bool:
-        """Whether neither template, sizes nor code are given."""
-        return self.template is None and self.sizes is None and self.code is None
+    def parts(self) -> Given:
+        """What replaces parts of a choice.
 
-    def over(self, choice: Choice) -> Choice:
-        """`choice` with what is given here in place of its own."""
-        sizes, options = self.sizes, self.options
-        if self.config is None:
-            sizes = with_sizes(choice.config, self.block_q, self.block_kv, override=True)
-        if self.code is None:
-            passes = options.disable_passes or choice.code.disable_passes
-            options = replace(choice.code, disable_passes=passes)
-        return Choice(choice.template, sizes, options)
+        Raises:
+            ScheduleError: the template is none, or does not have these sizes.
+        """
+        named = Given.of_parts(self.template, self.sizes, self.code)
+        if not self.disable_passes:
+            return named
+        return Given.of(named.template, dict(named.options) | {"disable_passes": self.disable_passes})
 
 
-def _of_schedule(scheduled: Schedule, given: _Given, target: Target | None) -> Kernel:
+def _of_schedule(scheduled: Schedule, given: _Arguments, target: Target | None) -> Kernel:
     """The kernel of a schedule as it is.
 
     Raises:
@@ -174,20 +170,28 @@ def _of_schedule(scheduled: Schedule, given: _Given, target: Target | None) -> K
     return lower(scheduled.copy(), given.options, target)
 
 
-def _by_shape(op: Operator, given: _Given, target: Target | None) -> Kernel:
+def _by_shape(op: Operator, given: _Arguments, target: Target | None, *, tuned: bool) -> Kernel:
     """The kernel of an operator whose choices, other than those given, follow from its shape; without `code`, loads and
     kernels that share rows follow from it too, if the GPU is known."""
-    kernel = None
-    free = given.code is None and (target is not None or chooses_by_default())
-    if free and given.leaves_all_open and not given.options.disable_passes:
-        kernel = shared_rows(
-            op,
-            lambda choice: compile_operator(op, choice.template, choice.config, choice.code, target),
-            target or Target.current(otherwise=ANY),
-        )
+    kernel, template, sizes, options = None, given.template, given.sizes, given.options
+    parts = given.parts if tuned else NOTHING
+    if parts:
+        template, sizes, options = parts.template, parts.alone.config, parts.alone.code
+    free = (given.code is None or tuned) and (target is not None or chooses_by_default())
+    if free and (tuned or (given.template is None and given.sizes is None and not given.options.disable_passes)):
+
+        def shared(choice: Choice) -> Kernel:
+            if not parts.fits(choice):
+                raise ScheduleError("it does not fit what is given")
+            own = parts.over(choice) if parts else choice
+            return compile_operator(op, own.template, own.config, own.code, target)
+
+        kernel = shared_rows(op, shared, target or Target.current(otherwise=ANY))
     if kernel is None:
-        kernel = compile_operator(op, given.template, given.sizes, given.options, target)
-    return with_copy_engine(kernel) if free else kernel
+        kernel = compile_operator(op, template, sizes, options, target)
+    if not free or kernel.code.code == "gluon" or any(name == "loads" for name, _ in parts.options):
+        return kernel
+    return with_copy_engine(kernel)
 
 
 def validated(kernel: Kernel, validate: str = "quick") -> Kernel:

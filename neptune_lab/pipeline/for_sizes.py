@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from neptune_lab.choice import CodeOptions
+from neptune_lab.choice import NOTHING, CodeOptions, Given
 from neptune_lab.errors import DefinitionError, ScheduleError, TileError
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile import sizes as htile_sizes
@@ -23,6 +23,7 @@ from neptune_lab.htile.sizes import Sample
 from neptune_lab.htile_to_triton import EmittedModule
 from neptune_lab.loop_schedule.outcome_cache import at_other_sizes
 from neptune_lab.loop_schedule.templates import TileConfig
+from neptune_lab.loop_schedule.templates.config import for_target
 from neptune_lab.operators import Operator
 from neptune_lab.pipeline.fallback import REFUSALS
 from neptune_lab.pipeline.gluon_for_sizes import gluon_choice
@@ -73,6 +74,7 @@ def compile_for_sizes(
     small: Callable[[Sample], Operator] | None = None,
     several: Callable[[Sample], Operator] | None = None,
     code: CodeOptions | None = None,
+    given: Given = NOTHING,
     target: Target | None = None,
     shown: bool = True,
     limits: Collection[int] = (),
@@ -90,6 +92,7 @@ def compile_for_sizes(
         several: the same for a kernel in Gluon, whose descriptors have a stride for samples and heads; None: `small`.
         code: options of code generation, with loads by pointers; None: in Gluon if the GPU is Hopper and that is the
             choice at the hint (`gluon_for_sizes`), else in Triton.
+        given: without `template`, `config` and `code`: what replaces parts of that choice.
         target: as in `compile`.
         shown: whether the programs before and after each pass are generalized too, for the record.
         limits: further numbers that the sizes are compared with, such as the extents of tables.
@@ -106,21 +109,24 @@ def compile_for_sizes(
     """
     make = _once_each(make)
     op = make(hint)
+    gluon = gluon_choice(op, template, config, code, target, given)
+    if given:
+        own = given.alone
+        template, config, code = own.template, for_target(own.config, target), own.code
     if roles is None:
         roles = roles_of(make, hint, template, config)
     check_width_of_positions(make, roles, hint)
     asked = _Asked(op, make, roles, small, several, shown, limits, farthest)
-    gluon = gluon_choice(op, template, config, code, target)
     refusal = ""
     if gluon is not None:
         try:
             chosen = choice_of(make, hint, roles, gluon.template, gluon.config)
             return replace(_of_choice(asked, chosen, gluon.code, target or Target.current()), target=target)
         except REFUSALS as error:
-            if code is not None and code.code == "gluon":
+            if (code is not None and code.code == "gluon") or given.language == "gluon":
                 raise
             refusal = error.reason
-    code = replace(code or CodeOptions(), code="triton", loads="pointers")
+    code = replace((code or CodeOptions()).in_triton, loads="pointers")
     chosen = choice_of(make, hint, roles, template, config)
     try:
         kernel = _of_choice(asked, chosen, code, target)
@@ -183,21 +189,24 @@ def compile_family(
     code: CodeOptions | None,
     target: Target | None,
     *,
+    given: Given = NOTHING,
     shown: bool = True,
 ) -> Kernel:
-    """`compile` for an operator whose sizes have names; `shown` as for `compile_for_sizes`.
+    """`compile` for an operator whose sizes have names; `given` and `shown` as for `compile_for_sizes`.
 
     Raises:
         ScheduleError: options of code that a kernel for all sizes does not have.
         ScheduleError, TileError, EmitError: as `compile_for_sizes`.
     """
     assert op.family is not None
-    if code is not None and code.loads != "pointers":
+    loads = (code or given.alone.code).loads
+    if loads != "pointers":
         raise ScheduleError(
-            f"loads={code.loads!r}: a kernel for all sizes has loads by pointers, or is written in Gluon",
+            f"loads={loads!r}: a kernel for all sizes has loads by pointers, or is written in Gluon",
             help="leave code out, or compile the operator at numbers: op.at(...)",
         )
-    more: dict[str, Any] = {"template": template, "config": config, "code": code, "target": target, "shown": shown}
+    more: dict[str, Any] = {"template": template, "config": config, "code": code, "target": target}
+    more |= {"given": given, "shown": shown}
     made = op.family
     return compile_for_sizes(made.make, None, made.hint, small=made.small, farthest=FARTHEST, **more)
 

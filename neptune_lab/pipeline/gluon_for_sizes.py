@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
-from neptune_lab.choice import Choice, CodeOptions
+from neptune_lab.choice import NOTHING, Choice, CodeOptions, Given
 from neptune_lab.htile.nodes import For
 from neptune_lab.htile.walk import is_bounded_by_data
 from neptune_lab.loop_schedule.templates import TileConfig
@@ -20,38 +20,50 @@ SKIPPING = TileConfig(block_q=128, block_kv=128)
 
 
 def gluon_choice(
-    op: Operator, template: str | None, config: TileConfig | None, code: CodeOptions | None, target: Target | None
+    op: Operator,
+    template: str | None,
+    config: TileConfig | None,
+    code: CodeOptions | None,
+    target: Target | None,
+    given: Given = NOTHING,
 ) -> Choice | None:
     """The template, the tiles and the options in Gluon of a kernel for all sizes; None if it is in Triton.
 
     Args:
         op: the operator at the sizes for which the choice is made.
-        template, config, code, target: those of `compile_for_sizes`.
+        template, config, code, target, given: those of `compile_for_sizes`.
     """
     if code is not None:
         return Choice(template, config, _suited(code)) if code.code == "gluon" else None
-    if template is not None or config is not None or not (target is not None or chooses_by_default()):
+    if given.language == "triton" or template is not None or config is not None:
         return None
-    gpu = target or Target.current(otherwise=ANY)
-    if not gpu.warpgroup_products:
+    if target is not None or chooses_by_default():
+        gpu = target or Target.current(otherwise=ANY)
+        if gpu.warpgroup_products:
+            with suppress(*REFUSALS):
+                found = _of_one_size(op, gpu, given)
+                if found is not None:
+                    return found
+    if given.language != "gluon":
         return None
-    with suppress(*REFUSALS):
-        return _of_one_size(op, gpu)
-    return None
+    own = given.alone
+    return replace(own, code=given.over_code(_suited(own.code)))
 
 
-def _of_one_size(op: Operator, gpu: Target) -> Choice | None:
+def _of_one_size(op: Operator, gpu: Target, given: Given) -> Choice | None:
     """What the kernel of one size is made by, if that is in Gluon, or skips tiles by data."""
-    found = choice_and_kernel(op, gpu)
+    found = choice_and_kernel(op, gpu, given)
     if found is None:
         return None
     choice, kernel = found
     if kernel.code.code == "gluon":
         # (Where tiles do not divide the keys, no weight is float16.)
-        return replace(choice, code=_suited(replace(kernel.code, rounded_weights="split")))
+        code = _suited(replace(kernel.code, rounded_weights="split"))
+        return given.over(replace(choice, code=code)) if given else replace(choice, code=code)
     loops = (stmt for one in kernel.htile.kernels for stmt in one.body if isinstance(stmt, For))
     if choice.template == "rolling_update" and any(is_bounded_by_data(loop, kernel.htile) for loop in loops):
-        return Choice(choice.template, SKIPPING, _suited(CodeOptions(code="gluon")))
+        skipping = Choice(choice.template, SKIPPING, _suited(CodeOptions(code="gluon")))
+        return given.over(skipping) if given else skipping
     return None
 
 

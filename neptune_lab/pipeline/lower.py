@@ -46,6 +46,17 @@ def suited_by(choose: Suited) -> Iterator[None]:
         _suited.reset(before)
 
 
+@contextmanager
+def keeping(keep: Callable[[CodeOptions], CodeOptions]) -> Iterator[None]:
+    """Inside, options that `suited_by` chooses are passed through `keep`, which puts back what the caller gave."""
+    choose = _suited.get()
+    if choose is None:
+        yield
+        return
+    with suited_by(lambda tiles, code, target: keep(choose(tiles, code, target))):
+        yield
+
+
 def lower(
     scheduled: Schedule, code: CodeOptions, target: Target | None, *, each: bool = True, any_size: bool = False
 ) -> Kernel:

@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, TypeAlias
 from neptune_lab import records
 from neptune_lab.autotune import packed_groups
 from neptune_lab.autotune.ranking import RECORD, SHAPE, Ranked, ranking
-from neptune_lab.choice import Choice
+from neptune_lab.choice import NOTHING, Choice, Given
 from neptune_lab.errors import LaunchError, NeptuneError, ValidationError
 from neptune_lab.htile_passes.skip_tiles_by_list import leaves_out_inside
 from neptune_lab.pipeline.fallback import REFUSALS
 from neptune_lab.pipeline.hopper import gluon_kernel, kernel_of_other_lengths
 from neptune_lab.pipeline.joint import default_joint_choice
 from neptune_lab.pipeline.kernel import Kernel
+from neptune_lab.pipeline.lower import keeping
 from neptune_lab.records import Record, RecordsWarning
 from neptune_lab.runtime import has_gpu
 from neptune_lab.target import ANY, Target
@@ -52,7 +53,7 @@ def chosen_kernel(
     make: Make,
     *,
     similar: tuple[Operator, ...] = (),
-    template: str | None = None,
+    given: Given = NOTHING,
     target: Target | None = None,
 ) -> Kernel | None:
     """The kernel of the best choice that is known without measuring; its `chosen` says what chose it.
@@ -63,28 +64,48 @@ def chosen_kernel(
             compares the result (`validated`).
         similar: other forms of the operator, whose records are of the same kernel; of the first, one counts as measured
             at these very sizes.
-        template: the one that the caller asks for; choices of others are left out.
+        given: what the caller gives, which replaces parts of each choice; those that it does not fit are left out.
         target: the GPU that code is emitted for; None: the local GPU.
 
     Returns:
-        The kernel; None if what the shape suggests is best.
+        The kernel; None if what the shape suggests is best, or nothing else fits what is given.
 
     Raises:
         ValidationError: a kernel differs from the definition.
     """
+    kernel = _chosen(operator, _with_given(make, given), similar, given, target)
+    return kernel if kernel is None or not given else replace(kernel, chosen=f"{kernel.chosen}, with {given} as given")
+
+
+def _with_given(make: Make, given: Given) -> Make:
+    """`make` for choices of which what is given replaces parts, also of the options that follow from the tiles."""
+    if not given:
+        return make
+
+    def of(choice: Choice) -> Kernel:
+        with keeping(given.over_code):
+            return make(given.over(choice))
+
+    return of
+
+
+def _chosen(
+    operator: Operator, make: Make, similar: tuple[Operator, ...], given: Given, target: Target | None
+) -> Kernel | None:
+    """`chosen_kernel`, for a `make` that knows what is given."""
     record, exact = _record(operator, similar, target)
-    if record is not None and template not in (None, record.template):
+    if record is not None and given and (known := _choice_of(record)) is not None and not given.fits(known):
         record = None
     if record is not None and exact:
-        kernel, _ = kernel_of_record(record, make, exact=True)
+        kernel, _ = kernel_of_record(record, make, exact=not given)
         if kernel is not None:
             return replace(kernel, chosen=f"the tuning record of these sizes on {record.device}")
         record = None
     gpu = target or Target.current(otherwise=ANY)
     if operator.parts:  # (the model ranks a single choice, and each part has its own tiles)
-        return _joint(operator, make) if gpu.warpgroup_products and template in (None, "rolling_update") else None
+        return _joint(operator, make, given) if gpu.warpgroup_products else None
     near = None if record is None else _choice_of(record)
-    ranked = ranking(operator, gpu, near=near, template=template)
+    ranked = ranking(operator, gpu, near=near, given=given)
     if ranked is None:
         kernel = None if record is None else kernel_of_record(record, make, exact=False)[0]
         return None if kernel is None else replace(kernel, chosen="the tuning record of the nearest sizes")
@@ -107,11 +128,11 @@ def packs_groups(*forms: Operator) -> bool:
     return packed_groups.suits(forms[0]) and not any(records.best(form) for form in forms)
 
 
-def _joint(operator: Operator, make: Make) -> Kernel | None:
-    """The kernel of a backward pass in which both nests are one and programs add in order; None if there is none, or if
-    the nests apart are as fast, or skip many tiles more."""
+def _joint(operator: Operator, make: Make, given: Given) -> Kernel | None:
+    """The kernel of a backward pass in which both nests are one and programs add in order; None if there is none, the
+    nests apart are as fast, or skip many tiles more, or it does not fit what is given."""
     choice = default_joint_choice(operator)
-    if choice is None:
+    if choice is None or not given.fits(choice):
         return None
     with suppress(*REFUSALS):
         kernel = make(choice)
@@ -127,9 +148,9 @@ def untuned_choice(operator: Operator, target: Target) -> Choice | None:
     return None if found is None else replace(found[0], code=found[1].code)
 
 
-def choice_and_kernel(operator: Operator, target: Target) -> tuple[Choice, Kernel] | None:
+def choice_and_kernel(operator: Operator, target: Target, given: Given = NOTHING) -> tuple[Choice, Kernel] | None:
     """The choice that `chosen_kernel` makes for a GPU, and its kernel, not compared; None if it is what the shape
-    suggests."""
+    suggests, with what is given."""
     from neptune_lab.pipeline.compile import compile_choice
 
     tried: list[tuple[Choice, Kernel]] = []
@@ -138,7 +159,7 @@ def choice_and_kernel(operator: Operator, target: Target) -> tuple[Choice, Kerne
         tried.append((choice, compile_choice(operator, choice, target=target, validate="none")))
         return tried[-1][1]
 
-    kernel = chosen_kernel(operator, make, target=target)
+    kernel = chosen_kernel(operator, make, given=given, target=target)
     if kernel is None:
         return None
     return next(choice for choice, made in tried if made.htile is kernel.htile), kernel
@@ -208,7 +229,7 @@ def kernel_of_record(record: Record, make: Make, *, exact: bool) -> tuple[Kernel
                 f"the tuned kernel cannot be compiled, and its record is skipped: {error.reason}\n"
                 "  help: tune the operator again with nl.tune, which replaces the record",
                 RecordsWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         return None, error.reason
 

@@ -17,6 +17,7 @@ from neptune_lab.collector import uncollected
 from neptune_lab.errors import DefinitionError, NeptuneError, TileError
 from neptune_lab.pytorch import lengths, stored
 from neptune_lab.pytorch.arguments import Problem
+from neptune_lab.pytorch.kernel_choice import given_in, kernel_for
 from neptune_lab.pytorch.lengths import families_of, for_lengths, laid_out
 from neptune_lab.pytorch.mods import Reading
 from neptune_lab.pytorch.refusals import refuse_captured_kinds
@@ -152,14 +153,14 @@ def definition_of(problem: Problem, score_mod: Any, mask_mod: Any, reading: Read
 
 
 def _packs_groups(problem: Problem, *forms: Operator) -> bool:
-    """Whether the queries of a group of heads are rows of one product: where that is faster, unless the call has
-    options of its own, or a form of it was tuned at these sizes."""
+    """Whether the queries of a group of heads are rows of one product: where that is faster, unless the call asks for
+    Gluon, which has no such kernel, or a form of it was tuned at these sizes."""
     from neptune_lab.pipeline import packs_groups
 
     extras = problem.extras
-    if extras.lse or extras.max_scores or extras.formats or extras.forward_options or problem.k[0] != problem.q[0]:
+    if extras.lse or extras.max_scores or extras.formats or problem.k[0] != problem.q[0]:
         return False
-    return packs_groups(*forms)
+    return given_in(extras.forward_options).language != "gluon" and packs_groups(*forms)
 
 
 def _compiled(
@@ -222,18 +223,15 @@ def _as_tuned(make: Callable[[], Operator], op: Operator) -> Operator:
 
 
 def _spec(op: Operator, similar: tuple[Operator, ...], options: dict[str, Any], device: torch.device) -> KernelSpec:
-    """Compiles with the caller's `options`, if there are any; else with the choice that `nl.compile` makes on a GPU.
-    While the kernel is compared with the definition, Triton compiles it.
+    """Compiles with the choice that `nl.compile` makes on a GPU, of which the caller's `options` replace parts.  While
+    the kernel is compared with the definition, Triton compiles it.
 
     Args:
         similar: the first is `op` in another form, the others have other strides.
     """
-    from neptune_lab.pipeline import Choice, chosen_kernel, compile, compile_choice, validated
+    from neptune_lab.pipeline import validated
 
-    if options:
-        return compile_choice(op, Choice.of(options.pop("template", None), options, "kernel_options")).spec
-    kernel = chosen_kernel(op, partial(compile_choice, op, validate="none"), similar=similar)
-    kernel = kernel or compile(op, tuned=False, validate="none")
+    kernel = kernel_for(op, options, similar)
     with compiling(kernel.spec, device):
         return validated(kernel).spec
 

@@ -104,7 +104,8 @@ def compiled(
     Args:
         make: the operator at a sample of the sizes; with `small`, of at most so many samples and groups of heads.
         roles: of the sizes; None: those of a call's forward pass.
-        template, options: as for `compile`, and the call's `kernel_options`; `choice`: what both give, if it is known.
+        template, choice: what the kernel is made by, if that is known.
+        options: the call's `kernel_options` for this pass.
 
     Raises:
         ScheduleError, TileError, EmitError: the compiler has no such kernel.
@@ -113,9 +114,9 @@ def compiled(
 
     from neptune_lab.pipeline import Choice, CodeOptions
     from neptune_lab.pipeline.for_sizes import compile_for_sizes
+    from neptune_lab.pytorch.kernel_choice import given_in
 
-    given = dict(options or {})
-    choice = choice or Choice.of(given.pop("template", template), given, "kernel_options")
+    choice = choice or Choice(template)
     limits = _extents(problem, reading, plan)
     return compile_for_sizes(
         make,
@@ -124,6 +125,7 @@ def compiled(
         template=choice.template,
         config=choice.config,
         code=None if choice.code == CodeOptions() else choice.code,
+        given=given_in(options or {}),
         small=partial(make, small=1),
         several=partial(make, small=2),
         shown=False,

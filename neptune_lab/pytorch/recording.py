@@ -16,6 +16,7 @@ from neptune_lab.pytorch import stored
 from neptune_lab.pytorch.arguments import Problem
 from neptune_lab.pytorch.compiled import _keep, definition_of, known_records
 from neptune_lab.pytorch.compiled import _lock as compiling
+from neptune_lab.pytorch.kernel_choice import kernel_for
 from neptune_lab.pytorch.length_training import training_for_lengths
 from neptune_lab.pytorch.mods import Reading
 from neptune_lab.pytorch.refusals import refuse_captured_kinds
@@ -106,12 +107,11 @@ def recording_for(problem: Problem, score_mod: Any, mask_mod: Any, reading: Read
 
 def _kernel(op: Operator, options: dict[str, Any]) -> LoadedKernel:
     """The kernel of one pass: from disk, or compiled."""
-    from neptune_lab.pipeline import Choice, compile, compile_choice
+    from neptune_lab.pipeline import compile, validated
     from neptune_lab.records import workload_key
 
     def make() -> Kernel:
-        choice = Choice.of(options.pop("template", None), options, "kernel_options") if options else None
-        return compile(op) if choice is None else compile_choice(op, choice)
+        return validated(kernel_for(op, options)) if options else compile(op)
 
     workloads = (workload_key(op),)
     records = known_records(workloads)

@@ -21,7 +21,7 @@ from neptune_lab.loop_schedule.plan import plan
 from neptune_lab.loop_schedule.templates import SplitKConfig, choose_template
 from neptune_lab.loop_schedule.templates.shown import shown_columns
 from neptune_lab.operators import Operator, attention, mla, rows
-from neptune_lab.pipeline import Choice
+from neptune_lab.pipeline import Choice, Given
 from neptune_lab.target import Target
 
 H200 = Target("h200")
@@ -190,7 +190,9 @@ def test_the_first_is_the_fastest_by_the_model(seed: int):
     assert made is not None
     assert [one.seconds for one in made.ranked] == sorted(one.seconds for one in made.ranked)
     assert "a model of few rows" in made.why(made.ranked[0])
-    assert {one.choice.template for one in ranking(op, H200, template="rolling_update").ranked} == {"rolling_update"}  # type: ignore[union-attr]
+    assert {one.choice.template for one in ranking(op, H200, given=Given("rolling_update")).ranked} == {
+        "rolling_update"
+    }  # type: ignore[union-attr]
 
 
 def test_a_record_whose_tiles_do_not_fit_is_not_followed():

@@ -16,7 +16,7 @@ from neptune_lab.bench.drawn import rows
 from neptune_lab.bench.drawn.problems import ROWS, draw
 from neptune_lab.errors import TuneError
 from neptune_lab.operators import Operator, attention
-from neptune_lab.pipeline import Choice, TileConfig
+from neptune_lab.pipeline import Choice, Given, TileConfig
 from neptune_lab.target import Target
 from neptune_lab.tuning import tune
 
@@ -106,7 +106,7 @@ def test_a_choice_of_the_space_comes_first_only_if_it_is_faster_by_more_than_the
     def first(error: float, gain: float) -> str:
         known = Calibration("9.0", 1, 1, error, 1.0, {}, {f: -gain * (f == split) for f in every}, {})
         monkeypatch.setattr(ranking, "calibration_of", lambda target: known)
-        made = ranking.ranking(op, H200, template="rolling_update")
+        made = ranking.ranking(op, H200, given=Given("rolling_update"))
         rolling = made.ranked[0].seconds  # type: ignore[union-attr]
         made = ranking.ranking(op, H200, near=Choice("rolling_update"))
         best = made.ranked[0]  # type: ignore[union-attr]
@@ -119,7 +119,7 @@ def test_a_choice_of_the_space_comes_first_only_if_it_is_faster_by_more_than_the
 
 def test_the_callers_template_leaves_others_out():
     op = attention.full(batch=1, heads=8, q_len=1, kv_len=4096, head_dim=64)
-    made = ranking.ranking(op, H200, near=Choice("split_k_update"), template="rolling_update")
+    made = ranking.ranking(op, H200, near=Choice("split_k_update"), given=Given("rolling_update"))
     assert made is not None
     assert {one.choice.template for one in made.ranked} == {"rolling_update"}
 

@@ -29,7 +29,7 @@ CHOICES = [
     Choice("split_k_update", nl.SplitKConfig(splits=(2, None), multiprocessors=16)),
     Choice(None, nl.SplitKConfig(splits=2)),
     Choice("rolling_update", None, nl.CodeOptions(code="gluon", disable_passes=("longest_first",), loop_stages=2)),
-    Choice(None, nl.TileConfig(num_warps=8), nl.CodeOptions(loads="descriptors", ping_pong=False)),
+    Choice(None, nl.TileConfig(num_warps=8), nl.CodeOptions(code="gluon", loads="descriptors", ping_pong=False)),
 ]
 
 
@@ -218,10 +218,11 @@ def test_what_is_given_replaces_parts_of_the_record(monkeypatch: pytest.MonkeyPa
     whole = nl.TileConfig(block_q=16, block_kv=32, num_warps=8)
     assert tuned() == plain(whole, loop_stages=2)
     assert tuned(block_kv=16) == plain(dataclasses.replace(whole, block_kv=16), loop_stages=2)
-    assert tuned(config=nl.TileConfig(block_q=32)) == plain(nl.TileConfig(block_q=32), loop_stages=2)
+    assert tuned(config=nl.TileConfig(block_q=32)) == plain(dataclasses.replace(whole, block_q=32), loop_stages=2)
     without = ("exponentials_to_base_two",)
     assert tuned(disable_passes=without) == plain(whole, loop_stages=2, disable_passes=without)
-    assert tuned(code=nl.CodeOptions(tanh="exp2")) == plain(whole)
+    assert tuned(code=nl.CodeOptions(tanh="exp2")) == plain(whole, loop_stages=2)
+    assert tuned(code=nl.CodeOptions(loop_stages=None)) == plain(whole)
 
 
 OLD = {"block_q": 16, "warp_specialize": True}  # of a version that had this option

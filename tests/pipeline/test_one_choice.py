@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from contextlib import nullcontext
 
 import pytest
@@ -10,11 +11,13 @@ import torch
 import neptune_lab as nl
 from neptune_lab import records
 from neptune_lab.autotune import ranking
+from neptune_lab.choice import Choice, Given
 from neptune_lab.errors import EmitError
 from neptune_lab.operators import attention
 from neptune_lab.operators.math import tanh
 from neptune_lab.pipeline import chosen_kernel, lower, tuned
 from neptune_lab.pytorch import compiled
+from neptune_lab.pytorch.kernel_choice import kernel_for
 from neptune_lab.target import Target
 
 H200 = Target("h200")
@@ -62,22 +65,61 @@ def test_traced_functions_ask_too(on_a_gpu):
     assert nl.compile(op, validate="none").code.code == "gluon"
 
 
-def test_what_the_caller_gives_is_taken_as_it_is(on_a_gpu):
+def test_what_is_given_replaces_that_part_of_the_choice(on_a_gpu):
+    """Gluon's choice keeps what is left out; what Gluon does not have is chosen for Triton."""
     op = CASES["prefill"]
-    for given in (
-        {"block_q": 16, "block_kv": 16},
-        {"template": "rolling_update"},
-        {"code": nl.CodeOptions()},
-        {"config": nl.TileConfig(num_warps=4)},
-        {"target": "h200"},
-        {"tuned": False},
+    chosen = nl.compile(op, validate="none")
+    for given, code, changed in (
+        ({}, "gluon", {}),
+        ({"template": "rolling_update"}, "gluon", {}),
+        ({"code": nl.CodeOptions()}, "gluon", {}),
+        ({"code": nl.CodeOptions(tie=not chosen.code.tie)}, "gluon", {"tie": not chosen.code.tie}),
+        ({"code": nl.CodeOptions(persistent=False)}, "gluon", {"persistent": False}),
+        ({"disable_passes": ("longest_first",)}, "gluon", {"disable_passes": ("longest_first",)}),
+        ({"code": nl.CodeOptions(code="triton")}, "triton", {}),
+        ({"config": nl.TileConfig(num_warps=4)}, "triton", {}),
+        ({"template": "split_k_update"}, "triton", {}),
+        ({"code": nl.CodeOptions(hidden_tiles="bounds")}, "triton", {"hidden_tiles": "bounds"}),
     ):
+        kernel = nl.compile(op, validate="none", **given)  # type: ignore[arg-type]
+        assert kernel.code.code == code, given
+        if code == "gluon":
+            assert kernel.code == dataclasses.replace(chosen.code, **changed), given
+        assert all(getattr(kernel.code, name) == value for name, value in changed.items()), given
+    for given in ({"target": "h200"}, {"tuned": False}):
         kernel = nl.compile(op, validate="none", **given)  # type: ignore[arg-type]
         assert not kernel.chosen
         assert kernel.code.code == "triton"
-    left_out = nl.compile(op, validate="none", disable_passes=("longest_first",))
-    assert left_out.chosen, "a pass that is left out changes one field of the choice"
-    assert "longest_first" in left_out.code.disable_passes
+
+
+def test_one_option_changes_that_option_alone(on_a_gpu):
+    """For every entry point: a tile of 64 rows, and all else as it is chosen for such tiles."""
+    op, options = CASES["prefill"], {"block_q": 64}
+    kernel = nl.compile(op, block_q=64, validate="none")
+    assert kernel.code.code == "gluon"
+    assert kernel.chosen.endswith("with block_q=64 as given")
+    of_a_call = compiled._spec(op, (op,), options, torch.device("cpu")).text
+    assert of_a_call == kernel.source == kernel_for(op, options).source
+
+
+@pytest.mark.parametrize("width", [64, 128])
+def test_decoding_keeps_what_is_not_given(on_a_gpu, width: int):
+    op = attention.full(batch=2, heads=8, q_len=1, kv_len=3000, head_dim=width)
+    chosen, found = nl.compile(op, validate="none"), nl.compile(op, config=nl.TileConfig(num_stages=2), validate="none")
+    assert len(found.htile.kernels) == len(chosen.htile.kernels)
+    assert "num_stages=2" in found.source
+
+
+def test_options_of_code_that_exclude_what_is_given_are_left_out():
+    tuned = Choice.of("split_k_update", {"splits": 4, "block_kv": 64, "loads": "host_descriptors", "tanh": "hardware"})
+    found = Given.of(None, {"combine": "last_program"}).over(tuned)
+    assert found.options == {"splits": 4, "block_kv": 64, "combine": "last_program", "tanh": "hardware"}
+
+
+def test_a_tuple_leaves_the_sizes_of_other_nests():
+    tuned = Choice.of("rolling_update", {"block_q": 128, "block_kv": (64, 32)})
+    found = Given.of(None, {"block_q": (None, 16), "block_kv": (None, 64)}).over(tuned)
+    assert found.options == {"block_q": (128, 16), "block_kv": (64, 64)}
 
 
 def test_without_a_gpu_all_follows_from_the_shape():
@@ -105,7 +147,9 @@ def test_a_record_of_lengths_that_tiles_divide_is_suited_to_one_that_they_do_not
 
 
 def test_nothing_is_chosen_for_a_template_that_no_choice_has():
-    made = chosen_kernel(CASES["prefill"], lambda choice: pytest.fail("nothing is compiled"), template="split_k_update")
+    made = chosen_kernel(
+        CASES["prefill"], lambda choice: pytest.fail("nothing is compiled"), given=Given("split_k_update")
+    )
     assert made is None
 
 

@@ -159,7 +159,7 @@ def _validate_small(
     """
     gluon = code.code == "gluon"
     if gluon:
-        code = replace(code, code="triton")
+        code = code.in_triton
     if small is not None:
         try:
             result = _compared(lower(small, code, target, each=False), mode, gluon)
