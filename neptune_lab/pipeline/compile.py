@@ -181,12 +181,9 @@ def _by_shape(op: Operator, given: _Arguments, target: Target | None, *, tuned: 
     if free and (tuned or (given.template is None and given.sizes is None and not given.options.disable_passes)):
 
         def shared(choice: Choice) -> Kernel:
-            if not parts.fits(choice):
-                raise ScheduleError("it does not fit what is given")
-            own = parts.over(choice) if parts else choice
-            return compile_operator(op, own.template, own.config, own.code, target)
+            return compile_operator(op, choice.template, choice.config, choice.code, target)
 
-        kernel = shared_rows(op, shared, target or Target.current(otherwise=ANY))
+        kernel = shared_rows(op, shared, target or Target.current(otherwise=ANY), parts)
     if kernel is None:
         kernel = compile_operator(op, template, sizes, options, target)
     if not free or kernel.code.code == "gluon" or any(name == "loads" for name, _ in parts.options):

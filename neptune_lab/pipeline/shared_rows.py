@@ -7,7 +7,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from neptune_lab.choice import Choice, CodeOptions
+from neptune_lab.autotune.nests import entry
+from neptune_lab.choice import NOTHING, Choice, CodeOptions, Given
 from neptune_lab.errors import NeptuneError
 from neptune_lab.htile_passes.share_rows import OF_A_WARP
 from neptune_lab.htile_to_triton.waiting import resident
@@ -31,32 +32,43 @@ FEWEST_TURNS, VECTOR = 6, 8
 FEWEST_ROWS = 20
 
 
-def shared_rows(operator: Operator, make: Callable[[Choice], Kernel], target: Target) -> Kernel | None:
+def shared_rows(
+    operator: Operator, make: Callable[[Choice], Kernel], target: Target, given: Given = NOTHING
+) -> Kernel | None:
     """The kernel in which programs share rows and wait for each other once a row.
 
     Args:
         operator: what is compiled.
         make: compiles a choice.
         target: the GPU.
+        given: what the caller gives, which replaces parts of the choice.
 
     Returns:
         The kernel; None if rows are short, few or not written, the GPU is another one than those where it was measured,
-        programs would wait more than once, or the choice is refused.
+        programs would wait more than once, or the choice is refused, or does not fit what is given.
     """
     found = _rows(operator)
     if found is None or not target.warpgroup_products:
         return None
     rows, width = found
     vectors = any(spec.shape == (width,) for spec in operator.inputs)
-    warps = WITH_VECTORS if vectors else WITHOUT
+    usual = WITH_VECTORS if vectors else WITHOUT
+    choice = Choice(
+        "rolling_update",
+        TileConfig(block_q=1, block_kv=width, num_warps=usual),
+        CodeOptions(combine="waiting"),
+    )
+    if not given.fits(choice):
+        return None
+    choice = given.over(choice) if given else choice
+    warps = entry(choice.sizes.num_warps, 0) or usual
     parts = -(-width // (OF_A_WARP * warps))
     groups = resident(warps) * target.sm_count // parts
     fewest = FEWEST_ROWS if vectors or width % VECTOR else FEWEST_TURNS * groups
     if width <= HELD[-1][0] or groups < 1 or rows < fewest:
         return None
-    config = TileConfig(block_q=1, block_kv=width, num_warps=warps)
     with suppress(NeptuneError):
-        kernel = make(Choice("rolling_update", config, CodeOptions(combine="waiting")))
+        kernel = make(choice)
         if [len(one.waits) for one in kernel.triton.kernels if one.waits] == [2]:
             return replace(kernel, chosen=f"the shape: {parts} programs share each row of {width} elements")
     return None
