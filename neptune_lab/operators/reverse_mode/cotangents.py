@@ -342,9 +342,13 @@ class Reverse:
         mine, other = variables_of(outer), variables_of(factor)
         if dtype not in HALVES or not mine - other or not other - mine:
             return outer
+        extents = dict(stage.axes)
+        axes = tuple((i.name, extents[i.name]) for i in outer.indices if isinstance(i, Var) and i.name in extents)
+        if len(dict(axes)) < len(outer.indices):
+            return outer
         name = f"{outer.buffer}_{dtype}"
         if all(s.name != name for s in self.made):
-            self.made.append(Stage(name, stage.axes, (), None, Cast(dtype, outer), dtype))
+            self.made.append(Stage(name, axes, (), None, Cast(dtype, outer), dtype))
             self.origins[name] = Origin("rounded", stage.name, (Use(stage.name, ("conversion",)),))
         return Cast(self.dtype, Load(name, outer.indices))
 

@@ -248,23 +248,28 @@ def _div(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
     return a.add(a.div(d[0], y), a.negated(a.mul(a.div(a.div(x, y), y), d[1])))
 
 
+_OPPOSITE = {"gt": "le", "lt": "ge", "ge": "lt", "le": "gt"}
+
+
 def _larger(comparison: str, or_equal: str) -> Rule:
     """Of max ("gt", "ge") and min ("lt", "le"): at ties, each operand gets one half (derivatives.yaml: maximum,
-    minimum), unless `tie` says otherwise (relu, clamp)."""
+    minimum), unless `tie` says otherwise (relu, clamp).  Where an operand is NaN, maximum gives both the cotangent,
+    relu gives it to x (threshold_backward), and clamp gives it none."""
 
     def rule(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
         x, y = op.args
         part = a.tie.get(without_indices(op), HALVES_TIES) if a.tie else HALVES_TIES
-        if part != HALVES_TIES:
-            return a.select(Op(or_equal if part else comparison, (x, y)), d[0], d[1])
+        if part == 0:
+            return a.select(Op(_OPPOSITE[comparison], (x, y)), d[1], d[0])
+        if part == 1:
+            return a.select(Op(or_equal, (x, y)), d[0], d[1])
+        share = a.select(Op("eq", (x, y)), a.number(0.5), a.number(1))
         if d[0] is None or d[1] is None:  # (a choice that has 0 itself, so that its product is 0 beside an infinity)
-            share = a.select(Op("eq", (x, y)), a.number(0.5), a.number(1))
             if d[1] is None:
-                return a.select(Op(or_equal, (x, y)), a.mul(share, d[0]), None)
+                return a.select(Op(_OPPOSITE[or_equal], (x, y)), None, a.mul(share, d[0]))
             return a.select(Op(comparison, (x, y)), None, a.mul(share, d[1]))
-        half = a.mul(a.number(0.5), a.add(d[0], d[1]))
-        chosen = a.select(Op(comparison, (x, y)), d[0], d[1])
-        return a.select(Op("eq", (x, y)), half, chosen)
+        both = a.mul(share, a.add(d[0], d[1]))
+        return a.select(Op(comparison, (x, y)), d[0], a.select(Op(_OPPOSITE[or_equal], (x, y)), d[1], both))
 
     return rule
 

@@ -19,7 +19,7 @@ def of_extremum(
     stage: Stage, cotangent: Expr, a: Arithmetic, fresh: Callable[[str], str], exact: bool
 ) -> tuple[tuple[Stage, ...], Expr]:
     """The cotangent of each term of a maximum or minimum: all terms that are equal to it share its cotangent, as of
-    torch.amax (derivatives.yaml: scale_grad_by_count).
+    torch.amax (derivatives.yaml: scale_grad_by_count), and every term gets NaN if one of them is NaN.
 
     Args:
         stage: the reduction.
@@ -37,7 +37,9 @@ def of_extremum(
     again, reached = _equals_extremum(stage, a, fresh, exact)
     one = Op("select", (reached, a.number(1), a.number(0)))
     count = Stage(fresh(f"{stage.name}_ties"), stage.axes, stage.folded, "sum", one, a.dtype)
-    chosen = a.select(reached, a.div(cotangent, count.element), None)
+    # No term equals NaN, so that PyTorch divides by 0 and each term gets NaN.
+    share = a.select(_is_nan(stage.element), a.wide(stage.element), a.div(cotangent, count.element))
+    chosen = a.select(Op("or", (reached, _is_nan(stage.element))), share, None)
     assert chosen is not None
     return (*again, count), chosen
 
@@ -46,7 +48,8 @@ def of_first(
     stage: Stage, cotangent: Expr, a: Arithmetic, fresh: Callable[[str], str], exact: bool
 ) -> tuple[tuple[Stage, ...], Expr]:
     """The cotangent of each term of a maximum or minimum whose position is a result too, as of torch.max(x, dim): the
-    first of the terms that are equal to it gets its cotangent (derivatives.yaml: value_selecting_reduction_backward).
+    first of the terms that are equal to it, or are NaN, gets its cotangent (derivatives.yaml:
+    value_selecting_reduction_backward).
 
     Args:
         stage: the reduction.
@@ -59,6 +62,7 @@ def of_first(
         The stages of the extremum, if it is found again, and of the position; and the cotangent of a term.
     """
     again, reached = _equals_extremum(stage, a, fresh, exact)
+    reached = Op("or", (reached, _is_nan(stage.term)))  # (the extremum of terms with NaN is the first NaN)
     place: Expr = Const(0)
     for name, extent in stage.folded:
         place = add(mul(place, extent), Var(name))
@@ -67,6 +71,10 @@ def of_first(
     chosen = a.select(Op("eq", (place, position.element)), cotangent, None)
     assert chosen is not None
     return (*again, position), chosen
+
+
+def _is_nan(x: Expr) -> Expr:
+    return Op("ne", (x, x))
 
 
 def _equals_extremum(
@@ -78,7 +86,8 @@ def _equals_extremum(
     again = replace(stage, name=fresh(f"{stage.name}_again"))
     term, element = a.wide(again.term), a.wide(again.element)
     bound = Op("mul", (Op("abs", (element,)), a.number(ROUNDINGS)))
-    near = Op("le", (Op("abs", (Op("sub", (term, element)),)), bound))
+    # (less, and not at most: every number is at most an infinity away from an infinite extremum)
+    near = Op("lt", (Op("abs", (Op("sub", (term, element)),)), bound))
     return (again,), Op("or", (Op("eq", (again.term, again.element)), near))
 
 

@@ -159,13 +159,19 @@ def _softmax(total: Stage, by_name: dict[str, Stage], taken: Collection[str]) ->
 
 
 def _is_lse(stage: Stage, largest: Stage, total: Stage) -> bool:
-    """Whether a stage is m + log(s), or -inf where m is."""
+    """Whether a stage is m + log(s), -inf where m is, or m where it is infinite."""
     at, lowest = stage.place, Const(float("-inf"), total.dtype)
     if stage.dtype != total.dtype or stage.shape != total.shape:
         return False
     m, log = Load(largest.name, at), Op("log", (Load(total.name, at),))
     sums = (Op("add", (m, log)), Op("add", (log, m)))
-    return any(stage.term in (x, Op("select", (Op("eq", (m, lowest)), lowest, x))) for x in sums)
+    guards = ((Op("eq", (m, lowest)), lowest), (is_infinite(m, total.dtype), m))
+    return any(stage.term in (x, *(Op("select", (*guard, x)) for guard in guards)) for x in sums)
+
+
+def is_infinite(x: Expr, dtype: str) -> Expr:
+    """The condition under which torch.logsumexp is the maximum itself."""
+    return Op("eq", (Op("abs", (x,)), Const(math.inf, dtype)))
 
 
 def without_casts(expr: Expr) -> Expr:

@@ -31,8 +31,9 @@ from neptune_lab.loop_ir.nodes import (
     reads_buffer,
     substitute,
     transform,
+    walk,
 )
-from neptune_lab.operators.reverse_mode.softmaxes import Softmax, without_casts
+from neptune_lab.operators.reverse_mode.softmaxes import Softmax, is_infinite, without_casts
 from neptune_lab.operators.reverse_mode.stages import Stage, in_order, with_term
 from neptune_lab.strict.dtypes import FLOATS, LARGEST_FINITE
 
@@ -65,7 +66,11 @@ def _statistics(softmax: Softmax, stages: Sequence[Stage]) -> tuple[Stage, ...]:
     lowest = Const(float("-inf"), total.dtype)
     sum_here = total.element
     largest = Load(softmax.largest.name, total.place)
-    value = Op("select", (Op("eq", (largest, lowest)), lowest, Op("add", (largest, Op("log", (sum_here,))))))
+    value: Expr = Op("add", (largest, Op("log", (sum_here,))))
+    if _gives_infinities(softmax, stages):
+        value = Op("select", (is_infinite(largest, total.dtype), largest, value))
+    else:
+        value = Op("select", (Op("eq", (largest, lowest)), lowest, value))
     lse = Stage(softmax.lse, total.axes, (), None, value, total.dtype)
     zero = Const(0.0, total.dtype)
     scaled_lse = _finite(Op("mul", (lse.element, Const(LOG2E, total.dtype))), total.dtype)
@@ -83,6 +88,18 @@ def _statistics(softmax: Softmax, stages: Sequence[Stage]) -> tuple[Stage, ...]:
     scores = _scaled(_inlined(softmax.scores, stages), total.dtype)
     weight = Op("exp2", (Op("sub", (scores, Load(shift.name, row))),))
     return lse, shift, replace(exponential, name=softmax.weights, term=weight)
+
+
+def _gives_infinities(softmax: Softmax, stages: Sequence[Stage]) -> bool:
+    """Whether the log-sum-exp is the maximum where that is infinite, as torch.logsumexp; weights e / s are NaN."""
+    found = False
+    for node in (node for stage in stages for node in walk(stage.term)):
+        match node:
+            case Op("div", (_, Load(name, _))) if name == softmax.total.name:
+                return False
+            case Op("eq", (Op("abs", (Load(name, _) as m,)), _)) if name == softmax.largest.name:
+                found |= node == is_infinite(m, softmax.total.dtype)
+    return found
 
 
 def _finite(x: Expr, dtype: str) -> Expr:
@@ -136,6 +153,10 @@ def _rewritten(stage: Stage, softmax: Softmax) -> Stage:
                 return Load(softmax.lse, at)
             case Op("eq", (Load(a, at), bound)) if a == m and bound == lowest:
                 return Op("eq", (Load(softmax.lse, at), bound))
+            case Op("select", (condition, Load(a, at) as largest, Load(b, same) as lse)) if (
+                (a, b) == (m, softmax.lse) and at == same and condition == is_infinite(largest, softmax.total.dtype)
+            ):
+                return lse
             case Op("select", (Op("eq", (Load(a, at), bound)), same_bound, Load(b, same))) if (
                 a == b == softmax.lse and bound == same_bound == lowest and at == same
             ):

@@ -209,7 +209,7 @@ def power(ctx: Context, base: Operand, exponent: Operand) -> Value:
             raise ctx.refused("for integers by a tensor")
         return ctx.elementwise(lambda x, y: Op("pow", (x, y)), base, exponent)
     simple: dict[float, Term] = {
-        -2: ("div", 1.0, ("mul", "x", "x")),
+        -2: ("mul", ("div", 1.0, "x"), ("div", 1.0, "x")),  # (the derivative of 1 / (x * x) is NaN at 0)
         -1: ("div", 1.0, "x"),
         -0.5: ("rsqrt", "x"),
         0.5: ("sqrt", "x"),

@@ -1,0 +1,80 @@
+"""Gradients at NaN and infinities are those of PyTorch: the definition of the backward pass, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from gradients import gradients
+
+import neptune_lab as nl
+from neptune_lab.operators import training
+
+INF, NAN = float("inf"), float("nan")
+ROWS = torch.tensor(
+    [[NAN, 1.0, -2.0, 0.5], [INF, 1.0, -1.0, 0.0], [-INF, 2.0, 2.0, -1.0], [0.0, -0.0, 0.0, 1.0], [INF, NAN, 1.0, -INF]]
+)
+LABELS = torch.tensor([1, 0, 2, 3, 1])
+FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "relu": lambda x: torch.relu(x),
+    "clamp": lambda x: x.clamp(0, 1),
+    "maximum": lambda x: torch.maximum(x, x.flip(1)),
+    "minimum": lambda x: torch.minimum(x, 1 - x),
+    "amax": lambda x: x.amax(-1),
+    "amax of what rounds": lambda x: (x * 0.7).amax(-1),
+    "max": lambda x: x.max(-1).values,
+    "min of what rounds": lambda x: (x * 0.7).min(-1).values,
+    "max_pool": lambda x: F.max_pool1d(x * 0.7, 2),
+    "a power": lambda x: x**-2,
+    "logsumexp": lambda x: torch.logsumexp(x, -1),
+    "a part of a sum": lambda x: torch.logsumexp(x * 0.7, -1) * x[:, 3],
+    "a loss": lambda x: x.logsumexp(-1) - x.gather(1, LABELS[:, None]).squeeze(1),
+}
+
+
+def derived(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+    """Our gradient, whose numbers are those of float64."""
+    op = nl.from_torch(function, x.float())
+    found = gradients(training(op), {"x": x.numpy(), **op.captured}, {"d_out": given.numpy()})
+    return torch.from_numpy(found["x"])
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_gradients_at_nan_and_infinities_are_those_of_pytorch(name: str):
+    x = ROWS.double().requires_grad_()
+    out = FUNCTIONS[name](x)
+    given = torch.linspace(1, 2, out.numel(), dtype=torch.float64).reshape(out.shape)
+    (expected,) = torch.autograd.grad(out, x, given)
+    torch.testing.assert_close(derived(FUNCTIONS[name], x.detach(), given), expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["logsumexp", "a loss"])
+def test_a_row_of_minus_infinity_has_gradient_0(name: str):
+    """Where PyTorch's is NaN; but for the element that the loss reads."""
+    x = torch.full((5, 4), -INF, dtype=torch.float64)
+    wanted = torch.zeros(5, 4, dtype=torch.float64)
+    if name == "a loss":
+        wanted[torch.arange(5), LABELS] = -1.0
+    assert torch.equal(derived(FUNCTIONS[name], x, torch.ones(5, dtype=torch.float64)), wanted)
+
+
+def test_a_log_sum_exp_counts_no_maxima():
+    """Its derivative is the softmax, also with the choice of an infinite maximum."""
+    for function in (FUNCTIONS["logsumexp"], FUNCTIONS["a part of a sum"]):
+        backward = training(nl.from_torch(function, torch.zeros(3, 4))).backward
+        assert not [b.name for b in backward.program.buffers if "max" in b.name]
+
+
+def test_a_cotangent_that_is_rounded_has_its_own_dimensions():
+    """That of a sum of a product's rows is the same for all columns."""
+
+    def product(x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh((x * 1.5 @ x.mT).sum(-1))
+
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0)).bfloat16()
+    wide = x.double().requires_grad_()
+    (expected,) = torch.autograd.grad(product(wide).sum(), wide)
+    found = gradients(training(nl.from_torch(product, x)), {"x": x.double().numpy()}, {"d_out": torch.ones(3).numpy()})
+    torch.testing.assert_close(torch.from_numpy(found["x"]), expected, rtol=2e-2, atol=2e-2)
