@@ -147,8 +147,12 @@ def _valid(name: str, rewrite: Pass, tiles: TileProgram) -> Rewrite:
     return done
 
 
-# The forms of passes that are the same for every number of tiles.
-_ANY_SIZE = {"skip_tiles_by_data": "skip_any_tiles_by_data", "skip_tiles_by_list": "skip_any_tiles_by_list"}
+# The forms of passes that are the same for every number of tiles, and every size.
+_ANY_SIZE = {
+    "skip_tiles_by_data": "skip_any_tiles_by_data",
+    "skip_tiles_by_list": "skip_any_tiles_by_list",
+    "partition_masked_loops": "partition_loops_of_any_size",
+}
 # Passes whose statements depend on the length of a row and on where it begins in memory.
 _OF_ONE_SIZE = frozenset(
     {

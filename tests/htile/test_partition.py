@@ -35,7 +35,7 @@ from neptune_lab.htile.nodes import (
     TileExpr,
 )
 from neptune_lab.htile.walk import arith
-from neptune_lab.htile_passes.partition_masked_loops import partition_masked_loops
+from neptune_lab.htile_passes.partition_masked_loops import partition_loops_of_any_size, partition_masked_loops
 from neptune_lab.htile_passes.partition_masked_loops.formula import formula_of
 from neptune_lab.htile_passes.partition_masked_loops.ranges import IterationRange, Span, everywhere, somewhere
 
@@ -322,6 +322,17 @@ def test_a_document_mask_stays_where_the_causal_one_goes():
 def test_a_mask_that_nothing_meets_leaves_no_iteration():
     (loop,) = loops(partition_masked_loops(PROGRAMS["nothing seen"]()).program)
     assert loop.start == loop.stop
+
+
+def test_documents_of_one_length_bound_loops_of_one_size_alone():
+    before = rolling(holds("eq", integer("floordiv", Q, number(6)), integer("floordiv", KV, number(6))))
+    bounded, whole = (f(before).program for f in (partition_masked_loops, partition_loops_of_any_size))
+    assert bounds_of(whole) == (Int(0), Int(4))
+    assert bounds_of(bounded) != bounds_of(whole)
+    wanted = interpret(before, inputs(), dtype="float64")["out"]
+    for after in (bounded, whole):
+        verify(after)
+        np.testing.assert_array_equal(interpret(after, inputs(), dtype="float64")["out"], wanted)
 
 
 def test_ids_are_unique_and_name_their_part():

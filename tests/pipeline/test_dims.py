@@ -34,6 +34,14 @@ EVERY = {
     ),
     "window": (lambda: attention.window(1, 1, few_n, 32, window=150), [(5,), (149,), (151,), (500,)]),
     "biases": (lambda: attention.alibi(1, 2, few_n, 32), [(33,), (130,)]),
+    "documents": (
+        lambda: attention.general(1, 1, few_n, few_n, 32, mask_mod=lambda b, h, q, kv: q // 12 == kv // 12),
+        [(1,), (13,), (150,)],
+    ),
+    "sinks": (
+        lambda: attention.general(1, 1, few_n, few_n, 32, mask_mod=lambda b, h, q, kv: (kv < 4) | (q + 30 - kv < 11)),
+        [(2,), (33,), (150,)],
+    ),
     "samples": (lambda: attention.causal(batch, 2, 40, 32), [(1,), (3,), (9,)]),
     "samples and lengths": (lambda: attention.causal(batch, 1, few_n, 32), [(1, 65), (3, 20)]),
     "rows": (lambda: rows.softmax(m, 50), [(1,), (7,), (130,)]),

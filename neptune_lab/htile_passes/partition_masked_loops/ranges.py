@@ -36,16 +36,22 @@ class IterationRange:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A loop for this analysis: its variable, its bounds, and the intervals of the variables around it."""
+    """A loop for this analysis: its variable, its bounds, and the intervals of the variables around it.
+
+    Args:
+        quotients: whether a condition on a quotient of the loop's positions bounds it.
+    """
 
     var: str
     all: IterationRange
     env: Env
+    quotients: bool = True
 
     @classmethod
-    def of(cls, loop: For, env: Env) -> Span:
+    def of(cls, loop: For, env: Env, *, quotients: bool = True) -> Span:
         """The span of `loop`, with its bounds in affine form."""
-        return cls(loop.var, IterationRange(expression(affine(loop.start)), expression(affine(loop.stop))), env)
+        every = IterationRange(expression(affine(loop.start)), expression(affine(loop.stop)))
+        return cls(loop.var, every, env, quotients)
 
     @property
     def none(self) -> IterationRange:
@@ -135,7 +141,7 @@ def _solve(form: Affine, span: Span, *, is_hull: bool) -> IterationRange | None:
     match [(atom, k) for atom, k in rest.terms if span.var in names_of_index(atom)]:
         case []:
             pass
-        case [(Arith(op="//", a=n, b=Int(value=d)) as quotient, k)] if not slope and d > 0:
+        case [(Arith(op="//", a=n, b=Int(value=d)) as quotient, k)] if span.quotients and not slope and d > 0:
             whole = floor_divide(rest.without(quotient), abs(k)) * d
             return _solve(whole + affine(n) if k > 0 else whole - affine(n) + (d - 1), span, is_hull=is_hull)
         case _:
