@@ -241,7 +241,8 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
     } finally {
       drawing = false; // one pane's error must not stop every later update
     }
-    if (focused && (!focusedIn() || cannotFocus(focused))) keepFocus(pane);
+    const now = focusedIn(); // (a pane that draws again may have given it to what stands there now)
+    if (focused && (!now || cannotFocus(now))) keepFocus(pane);
   }
   function focusedIn(): Element | null {
     const { activeElement } = root.getRootNode() as Document | ShadowRoot;
