@@ -14,7 +14,7 @@ from neptune_lab.errors import LaunchError
 from neptune_lab.pytorch.flex_attention import attention
 from neptune_lab.pytorch.masks import broadcasts, causal, element, scored, unexpanded
 from neptune_lab.pytorch.transformers_arguments import NAME, refuse_others, with_blocks, with_keys
-from neptune_lab.pytorch.transformers_masks import interface_mask
+from neptune_lab.pytorch.transformers_masks import interface_mask, none_is_causal
 
 
 def register_attention() -> None:
@@ -65,8 +65,8 @@ def attention_forward(
         query: (batch, heads, q_len, head_dim).
         key, value: (batch, kv_heads, kv_len, head_dim).
         attention_mask: bool, or floats that are added to the score, of a shape that broadcasts to (batch, heads, q_len,
-            kv_len); a torch BlockMask; or None: causal from the upper left if there are several queries and the layer
-            says that it is causal.
+            kv_len); a torch BlockMask; or None: causal from the upper left if there are several queries, the layer says
+            that it is causal, and `interface_mask` gives its model None in place of causal masks.
         scaling: factor of the scores; 1/sqrt(head_dim) if None.
         dropout: 0.
         softcap: a score becomes softcap * tanh(score / softcap), before masks and biases.
@@ -86,6 +86,8 @@ def attention_forward(
     """
     refuse_others(module, dropout, others)
     ordered = bool(is_causal if is_causal is not None else getattr(module, "is_causal", False))
+    if attention_mask is None and ordered:
+        ordered = none_is_causal(getattr(module, "config", None))
     if indices is not None:
         attention_mask = with_keys(attention_mask, indices, ordered, query, key)
     if block_indices is not None:

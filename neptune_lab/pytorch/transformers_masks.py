@@ -86,6 +86,12 @@ def _without_order(config: Any) -> bool:
     )
 
 
+def none_is_causal(config: Any) -> bool:
+    """Whether None may stand for the causal mask of a causal layer with this configuration; else the model has no mask,
+    and eager attention hides nothing.  (BridgeTower's layers of images say that they are causal.)"""
+    return config is None or mask_kinds(type(config)).skipped
+
+
 @torch.compiler.assume_constant_result  # Dynamo calls it once, while it traces
 def mask_kinds(config: type) -> MaskKinds:
     """Which masks the code of the models of a configuration is made for; floats if that code is not found."""
@@ -128,11 +134,12 @@ def _kinds_in(module: ModuleType, models: list[Any]) -> MaskKinds:
     layers = [part for part in re.split(r"^class ", text, flags=re.MULTILINE)[1:] if _INTERFACE in part]
     # `attention_forward` reads a mask of None by what the layer says of itself.  So a causal mask may be None only if
     # every layer says whether it is causal, and a mask that hides nothing only if no layer is causal whatever it is
-    # given.  Code that compares the name with "sdpa" takes care of a None only under that name.
+    # given.  Code that compares the name with "sdpa" takes care of a None only under that name.  A module without such
+    # layers makes masks for those of another, which says nothing of them.
     told = _TELLS_CAUSAL.search(text) is not None
     says = all(_SAYS_CAUSAL.search(part) or (told and "is_causal" in part) for part in layers)
-    skipped = bools and says and not _BY_NAME.search(text)
+    skipped = bools and bool(layers) and says and not _BY_NAME.search(text)
     return MaskKinds(bools, skipped, whole=not any("self.is_causal = True" in part for part in layers))
 
 
-__all__ = ["MaskKinds", "interface_mask", "mask_kinds"]
+__all__ = ["MaskKinds", "interface_mask", "mask_kinds", "none_is_causal"]

@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 import torch
+from every_model_fields import FIELDS, INPUTS
 from transformers import PreTrainedConfig, PreTrainedModel
 
 IDS = torch.randint(3, 31, (2, 13), generator=torch.Generator().manual_seed(0))
@@ -73,6 +74,7 @@ def _rope(value: Any, sections: bool) -> Any:
     if not isinstance(value, dict):
         return value
     new = {k: _rope(v, sections) for k, v in value.items()}
+    sections = sections and not any(isinstance(v, dict) for v in value.values())  # (of one kind of layers)
     return {**new, "mrope_section": [2, 1, 1]} if sections or "mrope_section" in new else new
 
 
@@ -102,7 +104,22 @@ def _walk(fields: dict[str, Any], sections: bool) -> dict[str, Any]:
 def small_config(model: type[PreTrainedModel]) -> PreTrainedConfig:
     kind: Any = model.config_class
     sections = "mrope_section" in inspect.getsource(sys.modules[model.__module__])
-    return kind.from_dict(_walk(kind().to_dict(), sections))
+    return kind.from_dict(_merged(_walk(kind().to_dict(), sections), FIELDS.get(_type(model), {})))
+
+
+def _type(model: type[PreTrainedModel]) -> str:
+    return model.__module__.split(".")[-2]
+
+
+def _merged(fields: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
+    """The fields with others, those of parts only if there is such a part."""
+    new = dict(fields)
+    for name, value in others.items():
+        if isinstance(value, dict) and isinstance(fields.get(name), dict):
+            new[name] = _merged(fields[name], value)
+        elif not name.endswith("_config") or name in fields:
+            new[name] = value
+    return new
 
 
 def models_of(kind: str, category: str) -> list[Any]:
@@ -138,6 +155,10 @@ def inputs_of(model: Any) -> list[dict[str, torch.Tensor]]:
     takes = inspect.signature(model.forward).parameters
     decoder = {"decoder_input_ids": IDS[:, :6]} if "decoder_input_ids" in takes else {}
     name = model.main_input_name
+    given = INPUTS.get(_type(type(model)))
+    if given is not None:
+        drawn = given()
+        return [{n: t for n, t in drawn.items() if n in takes}]
     if name == "input_ids":
         return [{name: IDS, **decoder}]
     if name == "pixel_values":

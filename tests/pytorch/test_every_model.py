@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+from counted_layers import counted_layers
 from every_model import IDS, LEFT, inputs_of, models_of, pair, result
-from every_model_types import ENCODERS, IMAGES, MENDED, SOUNDS, TOKENS
+from every_model_types import ENCODERS, IMAGES, MENDED, OTHERS, SOUNDS, TOKENS
 
-import neptune_lab as nl
 from neptune_lab.pytorch import transformers_attention, transformers_masks
 from neptune_lab.pytorch.transformers_masks import mask_kinds
 
@@ -41,20 +41,9 @@ def defined(
 
 @pytest.fixture(autouse=True)
 def layers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """The layers that called our attention: a model that falls back to another one would agree with itself."""
-    found: list[Any] = []
-    ours = transformers_attention.attention_forward
-
-    def counted(module: Any, *args: Any, **named: Any) -> Any:
-        found.append(module)
-        return ours(module, *args, **named)
-
+    """The layers that called our attention, whose kernel is the definition."""
     monkeypatch.setattr(transformers_attention, "attention", lambda *args, mask_mod: defined(*args, mask_mod=mask_mod))
-    monkeypatch.setattr(transformers_attention, "attention_forward", counted)
-    nl.register_attention()
-    yield found
-    monkeypatch.undo()
-    nl.register_attention()
+    yield from counted_layers(monkeypatch)
 
 
 def check(kind: str, category: str, layers: list[Any]) -> None:
@@ -153,6 +142,12 @@ def test_a_model_of_images(kind: str, layers: list[Any]):
 @pytest.mark.parametrize("kind", SOUNDS)
 def test_a_model_of_sounds(kind: str, layers: list[Any]):
     category = "input_values" if models_of(kind, "input_values") else "input_features"
+    check(kind, category, layers)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("kind", "category"), OTHERS.items())
+def test_a_model_of_other_inputs(kind: str, category: str, layers: list[Any]):
     check(kind, category, layers)
 
 

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import torch
 from attention_reference import DEVICE
+from counted_layers import counted_layers
+from every_model import result
 from tiny_models import OTHERS, TOKENS
-
-import neptune_lab as nl
-from neptune_lab.pytorch import transformers_attention
 
 IDS = torch.randint(3, 64, (2, 13), generator=torch.Generator().manual_seed(0)).to(DEVICE)
 RIGHT = torch.tensor([[1] * 13, [1] * 9 + [0] * 4], device=DEVICE)
@@ -19,19 +18,7 @@ RIGHT = torch.tensor([[1] * 13, [1] * 9 + [0] * 4], device=DEVICE)
 
 @pytest.fixture(autouse=True)
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """The layers that called our attention: a model that falls back to another one would agree with itself."""
-    found: list[Any] = []
-    ours = transformers_attention.attention_forward
-
-    def counted(module: Any, *args: Any, **named: Any) -> Any:
-        found.append(module)
-        return ours(module, *args, **named)
-
-    monkeypatch.setattr(transformers_attention, "attention_forward", counted)
-    nl.register_attention()
-    yield found
-    monkeypatch.undo()
-    nl.register_attention()
+    yield from counted_layers(monkeypatch)
 
 
 def pair(make: Callable[[], Any]) -> tuple[Any, Any]:
@@ -43,10 +30,6 @@ def pair(make: Callable[[], Any]) -> tuple[Any, Any]:
     ours.load_state_dict(eager.state_dict())
     ours.set_attn_implementation("neptune_lab")
     return eager, ours
-
-
-def result(out: Any) -> torch.Tensor:
-    return out.logits if hasattr(out, "logits") else out[0]
 
 
 def check(a: torch.Tensor, b: torch.Tensor) -> None:

@@ -234,6 +234,19 @@ def test_without_a_mask_the_layer_says_whether_it_is_causal():
     ).abs().max() < 1e-5
 
 
+def test_none_is_no_mask_where_a_model_gets_all_of_its_masks():
+    """Layers of BridgeTower say that they are causal, and read images without a mask."""
+    from transformers import BridgeTowerConfig, LlamaConfig
+    from transformers.models.bridgetower import modeling_bridgetower  # noqa: F401 - whose code is looked at
+    from transformers.models.llama import modeling_llama  # noqa: F401
+
+    q, k, v = tensors((1, 2, 5, 8))
+    for config, causal in ((LlamaConfig(), True), (BridgeTowerConfig(), False)):
+        out, _ = attention_forward(layer(is_causal=True, config=config), q, k, v, None)
+        want = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2)
+        assert (out - want).abs().max() < 1e-5
+
+
 @pytest.mark.parametrize(
     ("options", "match"),
     [
