@@ -32,6 +32,11 @@ class Dimensions:
         own = ("block", block.name, name)
         return self.names.get(own, own)
 
+    def of_axis(self, tensor: str, axis: int) -> Dimension:
+        """The dimension of an axis of a tensor."""
+        own = ("tensor", tensor, axis)
+        return self.names.get(own, own)
+
     def all_of(self, block: Block, kind: str | None = None) -> dict[Dimension, str]:
         """The block's iteration variables by dimension; `kind` restricts them to "spatial" or "reduce"."""
         return {self.of(block, it.name): it.name for it in block.iters if kind is None or it.kind == kind}

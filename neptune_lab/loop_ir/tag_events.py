@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -95,7 +95,7 @@ def classify(program: Program, events: list[Write]) -> tuple[Write, ...]:
     ends: dict[tuple[tuple[str, Index], int], int] = {}
     for write in events:
         key, block = element(write.buffer, write.index), known[write.block]
-        if write.init or not _continues(block):
+        if write.init or not _continues(block) or _restarts(write, block, events, known):
             life[key] = life.get(key, -1) + 1
         lived.append((key, life.setdefault(key, 0)))
         ends[lived[-1]] = write.step
@@ -135,6 +135,17 @@ def classify(program: Program, events: list[Write]) -> tuple[Write, ...]:
 def _continues(block: Block) -> bool:
     """Whether the block's store continues from the element's last value."""
     return block.is_reduction or block.role in _CONTINUING or reads(block, block.writes)
+
+
+def _restarts(write: Write, block: Block, events: list[Write], known: Mapping[str, Block]) -> bool:
+    """Whether a scan, perhaps with two values, continues from its start value: a loop around the rolling loop, along
+    which the scan does not run, computes it again."""
+    if block.role is Role.SCAN:
+        return any(r.previous and r.buffer == write.buffer and r.written_at is None for r in write.reads)
+    before = (events[r.written_at] for r in write.reads if r.written_at is not None)
+    return block.role is Role.CURRENT and any(
+        known[e.block].role is Role.INITIAL and origin(known[e.block]) == origin(block) for e in before
+    )
 
 
 def _covered(program: Program) -> set[str]:

@@ -205,17 +205,22 @@ def _uncovered(block: Block, it: Iter, anchor: _Anchor, buffer: str, dim: int) -
 
 
 def _same_dimension(program: Program, block: Block, it: Iter, there: _Target) -> Iterator[tuple[_Anchor, Expr]]:
-    """Anchors in blocks that share no tensor with `block` but run along the dimension of `it`, as blocks that read both
-    show. Any order of its own iterations is right for a block; `fusion.check_reads` checks what it reads."""
+    """Anchors in blocks that share no tensor with `block` but run along the dimension of `it`, or read a tensor along
+    it by tiles, as blocks that read both show. Any order of its own iterations is right for a block;
+    `fusion.check_reads` checks what it reads."""
     dims = dimensions(program)
+    wanted = dims.of(block, it.name)
     for other, loops in there.inside:
-        name = dims.all_of(other).get(dims.of(block, it.name))
+        name = dims.all_of(other).get(wanted)
         if name is None or not variables(other.iter(name).binding):
             continue
         value = other.iter(name).binding
         anchor = _Anchor(other, value, loops, {**there.outer, **{x.var: x.extent for x in loops}})
         if anchor.covers(replace(it, binding=value)):
             yield anchor, value
+    for (buffer, dim), anchors in there.anchors.items():
+        if dims.of_axis(buffer, dim) == wanted:
+            yield from ((x, x.value) for x in anchors if x.covers(replace(it, binding=x.value)))
 
 
 def _shared_bindings(program: Program, block: Block, target: tree.Path) -> dict[str, Expr]:

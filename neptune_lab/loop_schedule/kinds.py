@@ -27,6 +27,14 @@ def _is_names(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(x, str) for x in value)
 
 
+def _is_new_name(value: Any) -> bool:
+    return isinstance(value, str) and value.isidentifier()
+
+
+def _is_new_names(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(map(_is_new_name, value))
+
+
 def _is_sizes(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(k, str) and is_count(v) for k, v in value.items())
 
@@ -145,13 +153,20 @@ LoopNames: TypeAlias = Annotated[
 NewNames: TypeAlias = Annotated[
     list[str],
     Kind(
-        *("text", "Iterable[str]", _is_names, "a list of names"),
+        *("text", "Iterable[str]", _is_new_names, "a list of Python identifiers"),
         "name loops without their block, as in ['j0', 'j1']",
         of_step=_listed,
     ),
 ]
 NewName: TypeAlias = Annotated[
-    str, replace(_TEXT, example="for example 'outer', or leave it out for the default name", offered=("outer", "inner"))
+    str,
+    replace(
+        _TEXT,
+        fits=_is_new_name,
+        expected="a Python identifier",
+        example="for example 'outer', or leave it out for the default name",
+        offered=("outer", "inner"),
+    ),
 ]
 # A buffer that the block reads.
 BufferName: TypeAlias = Annotated[str, replace(_TEXT, control="buffer")]

@@ -104,6 +104,8 @@ def find_points(
         assert own is not None
         points = []
         for guard in solved.reachable_guards(producer, own):
+            if guard.point.free_symbols:  # where a constant of the row is: no number that a guard could compare with
+                raise _refusal(producer, guard.point, consumer, solved)
             point, replacement = float(guard.point), float(guard.replacement)
             if np.isinf(point) and not may_be_infinite(program, Load(producer, ()), 1 if point > 0 else -1):
                 continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from neptune_lab.loop_schedule.primitives import PRIMITIVES
 from neptune_lab.strict.files import MIB
 from neptune_lab.strict.json_text import parse
 from neptune_lab.strict.typed import Name, unpack
+from neptune_lab.strict.values import is_name
 
 # The longest JSON text of steps that is read, in bytes.
 MOST_BYTES = 4 * MIB
@@ -70,11 +71,20 @@ class Step:
                     parts.append(_python(value))
                 case "several" if isinstance(value, tuple):
                     parts += [_python(x) for x in value]
-                case "named" if _is_mapping(value):
-                    parts += [f"{x[0]}={_python(x[1])}" for x in value]
+                case "named" if known is not None and _is_mapping(value):
+                    parts += _named(dict(value), {p.name for p in known.parameters})
                 case _:
                     parts.append(f"{key}={_python(value)}")
         return f"{self.primitive}({', '.join(parts)})"
+
+
+def _named(values: Mapping[str, Any], own: Collection[str]) -> list[str]:
+    """Values by the names of loops as arguments of a call: `i=64`, or `**{'is': 64}` where a loop has a name that
+    Python or the primitive has for something else."""
+    first = next((n for n, k in enumerate(values) if not is_name(k) or k in own), len(values))
+    parts = [f"{k}={_python(v)}" for k, v in values.items()]
+    rest = {k: _thawed(v) for k, v in [*values.items()][first:]}  # all that follow it: the order of loops counts
+    return [*parts[:first], *([f"**{rest!r}"] if rest else [])]
 
 
 def call(primitive: Primitive, arguments: Mapping[str, Any]) -> Step:

@@ -15,6 +15,7 @@ from neptune_lab.loop_ir.tvm_compat import TvmRefusal, apply
 from neptune_lab.loop_schedule.affine import affine_terms
 from neptune_lab.loop_schedule.alignment import accesses
 from neptune_lab.loop_schedule.fusion import loop_ref
+from neptune_lab.loop_schedule.tvm_reasons import in_words
 
 
 def apply_in_tvm(
@@ -69,6 +70,7 @@ def _refused(
         )
     reason, listed, numbers = error.reason.partition(" However, there ")
     reason += f" Not there: {', '.join(absent)}." if listed and absent else listed + numbers
+    reason = in_words(reason, node)
     return ScheduleError(f"{primitive} on {node!r}: TVM refuses: {reason}", node=node.partition(".")[0], help=help)
 
 

@@ -158,11 +158,17 @@ def _nested(body: Any) -> int:
 
 
 def _check_axes(stage: str, axes: Sequence[Any]) -> None:
-    """Every reduction axis has a static start and end, and at least one element."""
+    """Every reduction axis has a static start and end, at least one element, and a name that its loop can have."""
     from tvm import tirx
 
     for axis in axes:
-        name, start, extent = axis.var.name, axis.dom.min, axis.dom.extent
+        name, start, extent = str(axis.var.name), axis.dom.min, axis.dom.extent
+        if not name.isidentifier():
+            raise DefinitionError(
+                f"stage {stage!r} reduces over {name!r}, which is not a Python identifier",
+                node=stage,
+                help='name the axis: te.reduce_axis((0, 8), name="j")',
+            )
         if not all(isinstance(size, int | tirx.IntImm) for size in (start, extent)):
             raise DefinitionError(
                 f"stage {stage!r} reduces over {name!r}, which has {extent} elements from {start}",

@@ -74,6 +74,17 @@ def test_python_text_runs(name: str):
     assert fresh.steps == sch.steps
 
 
+@pytest.mark.parametrize("name", ["is", "block", "tiles"])
+def test_python_text_has_loops_whose_names_are_taken(name: str):
+    op = softmax.figure1(3, 5)
+    sch = Schedule(op)
+    sch.split("s_max.j", (None, 2), names=[name, "j1"])
+    sch.tile("s_max", **{name: 2, "i": 2})
+    again = Schedule(op)
+    exec(sch.to_python(), {"sch": again})
+    assert again.program == sch.program
+
+
 def test_python_text_reads_like_a_schedule():
     assert tiled(Schedule(FIGURE_1)).to_python() == (
         "sch.tile('s_exp', i=2, j=4)\n"

@@ -12,6 +12,7 @@ from loop_texts import figure  # pyright: ignore[reportMissingImports]
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.run import run
+from neptune_lab.loop_ir.tags import record
 from neptune_lab.loop_ir.tree import find_block
 from neptune_lab.loop_schedule import Schedule
 from neptune_lab.operators import softmax
@@ -82,6 +83,17 @@ def test_retire_every_producer_of_a_fused_chain(definition: Callable[[], small.D
     assert sch.check(seed=1)
 
 
+@pytest.mark.parametrize("retired", [False, True])
+def test_a_scan_that_a_loop_runs_again_is_complete_each_time(retired: bool):
+    sch = small.schedule(small.scaled_first())
+    sch.compute_at("r", "o.j")
+    sch.materialize_tags("r")
+    if retired:
+        sch.retire_tags("r")
+    assert sch.check()
+    assert not record(sch.program, sch.operator.random_inputs(0)).early()
+
+
 def test_nothing_is_written_past_the_last_tag(sch: Schedule):
     sch.split("s_max.j", (None, 2))
     sch.rolling_update("s_sum", "s_max.j0")
@@ -124,6 +136,15 @@ REFUSALS: dict[str, tuple[Callable[[Schedule], object], str]] = {
         "'s_max' has no tags to retire",
     ),
 }
+
+
+def test_two_values_are_too_few_for_readers_outside_of_the_loop():
+    sch = small.schedule(small.scaled_first())
+    sch.rolling_update("o", "r.j", maps="keep")
+    sch.fuse_under("r", sch.loops("c")[-1])
+    assert sch.check()
+    with pytest.raises(ScheduleError, match=r"is outside of loop 'r\.[^:]* and reads 'r' at every tag"):
+        sch.retire_tags("r")
 
 
 @pytest.mark.parametrize("name", REFUSALS)

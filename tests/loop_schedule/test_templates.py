@@ -10,6 +10,7 @@ import pytest
 import small_operators as small
 import torch
 from by_turns import in_turn
+from tvm import te
 
 import neptune_lab as nl
 from neptune_lab.htile.interpret import interpret
@@ -19,7 +20,7 @@ from neptune_lab.loop_ir.tvm_compat import TvmRefusal, apply
 from neptune_lab.loop_schedule import Schedule, tvm_steps
 from neptune_lab.loop_schedule.plan import plan
 from neptune_lab.loop_schedule.templates import TEMPLATES, choose_template
-from neptune_lab.operators import attention, custom, gemm_chain, norms, performer, softmax
+from neptune_lab.operators import Operator, attention, custom, gemm_chain, norms, performer, softmax
 
 CHAINS = (
     *("l2_norm", "rms_max", "late_reader", "two_sums", "weighted", "two_producers", "maximum_output"),
@@ -119,6 +120,25 @@ def test_a_mean_and_a_variance_are_one_loop():
     assert len(kernel.triton.kernels) == 1
     assert not remarks(kernel.schedule)
     assert kernel.relative_error() < 1e-6
+
+
+def two_rows() -> Operator:
+    """The statistics of the rows of two inputs, and a sum over both rows that has no repair, as in a divergence."""
+    x, y = small.matrix("x"), small.matrix("y")
+    r, q = (small.fold("max", n, 3, 5, lambda i, j, a=a: a[i, j]) for n, a in (("r", x), ("q", y)))
+    first = small.fold("sum", "first", 3, 5, lambda i, j: te.tanh(x[i, j] - r[i]))
+    s = small.fold("sum", "s", 3, 5, lambda i, j: te.exp(y[i, j] - q[i]))
+    o = small.fold("sum", "o", 3, 5, lambda i, j: first[i] + te.tanh(x[i, j] - r[i]) * te.tanh(y[i, j] - q[i]) / s[i])
+    return custom("two_rows", [x, y], [o])
+
+
+def test_what_others_need_is_in_the_loop_before_what_was_refused():
+    sch = TEMPLATES["rolling_update"](Schedule(two_rows()), block_kv=2)
+    fused = {
+        str(dict(s.arguments)["block"]): str(dict(s.arguments)["loop"]) for s in sch.steps if "update" in s.primitive
+    }
+    assert fused["q"] == fused["s"] == "r.j0"
+    assert sch.check()
 
 
 def test_a_second_walk_over_the_columns_runs_in_tiles():

@@ -304,3 +304,13 @@ def test_what_algebra_cancels_is_not_moved_past_a_nan(reducer: str, update: str)
     sch = small.schedule(([x], [small.fold("sum", "s", 3, 6, term)]))
     with pytest.raises(RepairRefused, match="is NaN, though"):
         small.updated(sch, update, "s")
+
+
+def test_a_singular_point_that_a_constant_of_the_row_sets_is_named():
+    """The sum is complete before the loop of the maximum; the term cannot start from a maximum of minus that sum."""
+    x, y = small.matrix("x"), small.matrix("y")
+    s = small.fold("sum", "s", 3, 5, lambda i, j: y[i, j])
+    r = small.fold("max", "r", 3, 5, lambda i, j: x[i, j])
+    o = small.fold("sum", "o", 3, 5, lambda i, j: te.abs(x[i, j]) * s[i] + te.abs(x[i, j]) * r[i])
+    sch = Schedule(custom("shifted", [x, y], [o]))
+    assert_refused(sch, lambda: sch.rolling_update("o", "r.j"), "'guard' failed: 'r' can be -s before the loop ends")

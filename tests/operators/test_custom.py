@@ -139,9 +139,9 @@ def larger(a: Any, b: Any) -> Any:
     return tirx.max(a, b)
 
 
-def over(start: Any, end: Any) -> Any:
+def over(start: Any, end: Any, name: str = "j") -> Any:
     x = matrix()
-    j = te.reduce_axis((start, end), name="j")
+    j = te.reduce_axis((start, end), name=name)
     return [x], [compute((3,), lambda i: te.sum(x[i, j], axis=j), name="s")]
 
 
@@ -189,6 +189,7 @@ def unknown_call() -> Any:
         (lambda: over(0, 0), r"stage 's' reduces over 'j' from 0 to 0, which has no element"),
         (lambda: over(4, 2), r"stage 's' reduces over 'j' from 4 to 2, which has no element"),
         (lambda: over(0, tirx.Var("n", "int32")), r"stage 's' reduces over 'j', which has n elements from 0"),
+        (lambda: over(0, 5, "my j"), r"stage 's' reduces over 'my j', which is not a Python identifier"),
         (lambda: over(2, 6), r"'s' reads 'x' outside: index j \+ 2 of axis 1 runs from 2 to 5, and the axis has 5"),
         (scan, r"stage 'running' is a te.scan"),
         (outside, r"'s' reads 'x' outside: index i \+ 1 of axis 0 runs from 1 to 3, and the axis has 3(.|\n)*guard"),

@@ -22,7 +22,7 @@ VALUES = {
     "loops": st.lists(NAMES, min_size=1, max_size=4),
     "buffer": NAMES,
     "factors": st.lists(st.none() | SIZES, min_size=2, max_size=3),
-    "tiles": st.dictionaries(NAMES, SIZES, min_size=1, max_size=4),
+    "tiles": st.dictionaries(NAMES | st.sampled_from(["is", "block", "tiles"]), SIZES, min_size=1, max_size=4),
     "names": st.lists(NAMES, min_size=2, max_size=3),
     "value": SIZES | st.text(max_size=5),
 }

@@ -139,7 +139,7 @@ def _step(call: ast.Call, name: str) -> Step:
     for argument in call.args:
         if isinstance(argument, ast.Starred):
             raise _error(argument, "write the arguments out, without *")
-    arguments = _bound(call, primitive, [_literal(a) for a in call.args], _keywords(call))
+    arguments = _bound(call, primitive, [_literal(a) for a in call.args], *_named(call))
     for key, value in arguments.items():
         if key not in known:
             where = next((k for k in call.keywords if k.arg == key), call)
@@ -151,9 +151,26 @@ def _step(call: ast.Call, name: str) -> Step:
     return Step.of(name, **{key: arguments[key] for key in known if key in arguments})
 
 
-def _bound(call: ast.Call, primitive: Primitive, given: list[Any], named: dict[str, Any]) -> dict[str, Any]:
+def _named(call: ast.Call) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arguments by name, and those of `**{'is': 64}`: loops whose names are Python's or the primitive's own."""
+    unpacked: dict[str, Any] = {}
+    for keyword in call.keywords:
+        if keyword.arg is None and isinstance(keyword.value, ast.Dict):
+            unpacked |= _literal(keyword.value)
+    twice = [name for name in unpacked if any(k.arg == name for k in call.keywords)]
+    if twice:
+        raise _error(call, f"{ast.unparse(call.func)[:60]} has {twice[0]!r} twice")
+    rest = [k for k in call.keywords if k.arg is not None or not isinstance(k.value, ast.Dict)]
+    return _keywords(ast.Call(call.func, call.args, rest)), unpacked
+
+
+def _bound(
+    call: ast.Call, primitive: Primitive, given: list[Any], named: dict[str, Any], unpacked: dict[str, Any]
+) -> dict[str, Any]:
     """Positional arguments under their names, as Schedule's method of the same name takes them."""
     name, known = primitive.name, [p.name for p in primitive.parameters]
+    if unpacked and all(p.kind.passed_as != "named" for p in primitive.parameters):
+        raise _error(next(k.value for k in call.keywords if k.arg is None), "write the arguments out, without **")
     several = next((p.name for p in primitive.parameters if p.kind.passed_as == "several"), None)
     sizes = next((p.name for p in primitive.parameters if p.kind.passed_as == "named"), None)
     positions = known
@@ -161,7 +178,7 @@ def _bound(call: ast.Call, primitive: Primitive, given: list[Any], named: dict[s
         positions = known[: known.index(several)]
     elif sizes is not None:
         positions = known[: known.index(sizes)]
-        by_loop = {k: named.pop(k) for k in list(named) if k not in known}
+        by_loop = {k: named.pop(k) for k in list(named) if k not in known} | unpacked
         if by_loop and sizes in named:
             raise _error(call, f"give {sizes}={{…}} or sizes by loop name, not both")
         if by_loop:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from neptune_lab.errors import ScheduleError
@@ -19,6 +20,7 @@ from neptune_lab.loop_ir.nodes import (
     Program,
     Store,
     bound_loops,
+    loads,
     map_store,
     reads,
     transform,
@@ -68,7 +70,9 @@ def retire_tags(program: Program, *, block: BlockName) -> Outcome:
         )
     values = _TwoValues(block, name, fresh(program, f"{name}_1"), fresh(program, f"{name}_0"), start)
     inside = {b.name for b in tree.blocks_under(loops[depth])}
-    readers_after = [b.name for b in tree.blocks(program) if b.name not in inside and reads(b, name)]
+    after = [b for b in tree.blocks(program) if b.name not in inside and reads(b, name)]
+    _check_last(after, scan, f"{block}.{loop}", loops[depth].extent - 1)
+    readers_after = [b.name for b in after]
 
     def reader(b: Block) -> Block:
         if b.name == block:
@@ -91,6 +95,20 @@ def retire_tags(program: Program, *, block: BlockName) -> Outcome:
     if readers_after:
         note += f" After the loop, {', '.join(readers_after)} reads {values.previous}, which is then the last value."
     return plain("retire_tags", program, note, made)
+
+
+def _check_last(readers: Sequence[Block], scan: Block, loop: str, last: int) -> None:
+    """Raises ScheduleError if a reader outside of the rolling loop reads another tag than the last one."""
+    for reader in readers:
+        for read in loads(reader.body.value):
+            if read.buffer == scan.writes and (isinstance(read, Previous) or read.indices[0] != Const(last)):
+                raise ScheduleError(
+                    f"block {reader.name!r} is outside of loop {loop!r} and reads {scan.writes!r} at every tag, of "
+                    "which two would be left",
+                    node=scan.name,
+                    help=f"move {reader.name!r} into {loop!r} first, or undo the step that moved {scan.name!r} out of "
+                    "its loop",
+                )
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,13 @@ def split(program: Program, *, loop: LoopRef, factors: Factors, names: NewNames 
     for n in range(len(wanted), len(factors)):
         wanted = [*wanted, unique(f"{var}{n}", {*taken, *wanted}, "_")]
     depth = len(path) - 1
-    result = apply_in_tvm(program, "split", loop, lambda s: s.split(handle_of(s, program, loop), factors))
+    result = apply_in_tvm(
+        program,
+        "split",
+        loop,
+        lambda s: s.split(handle_of(s, program, loop), factors),
+        help="split a loop before it is bound or annotated",
+    )
     # Temporary names first ("j0@"): TVM's names may be among the final ones, in another order.
     for spelling in ("{}@", "{}"):
         for n, name in enumerate(wanted):

@@ -172,13 +172,9 @@ def schedule_rolling(sch: Schedule, state: TemplateState, n: int) -> None:
     if nest.serial_axes:
         for block in nest.reductions:
             sch.fuse_under(block, loop)  # nothing that they read is incomplete, so there is nothing to repair
-    for done, block in enumerate(nest.reductions if not nest.serial_axes else ()):
-        try:
-            sch.rolling_update(block, loop)
-        except ScheduleError as error:
-            note_refusal(sch, f"{block} starts a loop of its own: {error.reason}", error)
-            state.insert(n, plan(sch.base, nest.reductions[done:], placed=placed(sch, state.start)))
-            break
+    left = () if nest.serial_axes else _roll(sch, nest, loop)
+    if left:
+        state.insert(n, plan(sch.base, left, placed=placed(sch, state.start)))
     fuse_prologue(sch, nest, grid, _rolling(state))
     second_passes = fuse_epilogue(sch, nest, nest.first, grid, blocks_of_later_nests(sch, state, n))
     fuse_prologue(sch, nest, grid, _rolling(state))
@@ -186,6 +182,25 @@ def schedule_rolling(sch: Schedule, state: TemplateState, n: int) -> None:
         second_pass_in_order(sch, name, config.block_kv)
     state.rolling_loops.append(outermost)
     _finish_later(sch, state, nest, config, contraction)
+
+
+def _roll(sch: Schedule, nest: NestPlan, loop: str) -> tuple[str, ...]:
+    """Fuses the nest's reductions into its rolling loop, in order: those that are left for a later loop.
+
+    After the first that is refused, one is fused only if it does not need those that are left, and another reduction of
+    the nest needs it: then that one finds it complete in the later loop.
+    """
+    flow, left = graph(sch.base), list[str]()
+    for block in nest.reductions:
+        if left and (nx.ancestors(flow, block) & {*left} or not nx.descendants(flow, block) & {*nest.reductions}):
+            left.append(block)
+            continue
+        try:
+            sch.rolling_update(block, loop)
+        except ScheduleError as error:
+            note_refusal(sch, f"{block} starts a loop of its own: {error.reason}", error)
+            left.append(block)
+    return tuple(left)
 
 
 def _finish_later(
