@@ -34,7 +34,7 @@ REPAIRED = {"step": 1, "phase": "repaired"}
 @pytest.mark.parametrize("width", [390, 990])
 def test_every_button_can_be_reached_and_no_sentence_is_cut(live, width: int):
     drawn = live(figure1(), REPAIRED, width=width)
-    expect(drawn.root.locator(".chip.whole")).to_contain_text("no kernel")
+    expect(drawn.root.locator(".chip.whole")).to_contain_text("makes no kernel yet")
     outside = drawn.root.locator("header, .story, .strip").evaluate_all(
         "all => all.flatMap(e => [...e.querySelectorAll('button, p')]).filter(b => b.offsetParent)"
         ".filter(b => b.getBoundingClientRect().right > b.closest('.nx').getBoundingClientRect().right"

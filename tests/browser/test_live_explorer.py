@@ -210,10 +210,12 @@ def test_a_refused_card_comes_into_view(live):
 @pytest.mark.nightly
 def test_no_kernel_has_a_chip_of_its_own(live):
     drawn = live(figure1())
-    chip = drawn.root.locator(".chip.bad", has_text="✗ no kernel")
+    chip = drawn.root.locator(".chip.bad", has_text="✗ makes no kernel yet")
     expect(chip).to_be_visible()
     assert chip.evaluate("e => e.scrollWidth <= e.clientWidth")
     expect(drawn.root.locator(".chip.check")).not_to_contain_text("no kernel")
+    chip.press("Enter")
+    expect(drawn.root.get_by_text("This schedule makes no kernel yet")).to_be_in_viewport()
 
 
 def card(drawn, primitive: str):

@@ -6,6 +6,7 @@ import { download, h } from "./dom";
 import { extents, sampled } from "./extents";
 import { KEYS, MORE } from "./keys";
 import { type Key, bringUp, isUp } from "./pane";
+import { pane as CODE } from "./panes/code";
 import { pane as OPERATOR } from "./panes/operator";
 import { LARGE, PANES, PLACES } from "./registry";
 import { status } from "./status";
@@ -21,7 +22,8 @@ export function header(ctx: Context, help: () => void): Bar {
   const name = h("b", { class: "name" });
   const shape = h("button", { type: "button", class: "chip", onclick: () => bringUp(ctx, OPERATOR) });
   const check = h("span", { class: "chip check", role: "status" });
-  const noKernel = h("span", { class: "chip whole bad" }, "✗ no kernel");
+  // Jupyter's kernel is another thing. The reason is in the pane that a press shows, since only a pointer sees a title.
+  const noKernel = h("button", { type: "button", class: "chip whole bad", onclick: () => bringUp(ctx, CODE) }, "✗ makes no kernel yet");
   const device = h("span", { class: "chip" });
   const notice = h("div", { class: "notice", role: "alert", hidden: true });
   /** An error that belongs to no pane: shown until it is closed. */
