@@ -16,34 +16,16 @@ from counted_layers import counted_layers
 from every_model import IDS, LEFT, inputs_of, models_of, pair, result
 from every_model_types import ENCODERS, IMAGES, MENDED, OTHERS, SOUNDS, TOKENS
 
-from neptune_lab.pytorch import transformers_attention, transformers_masks
+from neptune_lab.pytorch import transformers_masks
 from neptune_lab.pytorch.transformers_masks import mask_kinds
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def defined(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, score_mod: Any, block_mask: Any, scale: Any, gqa: bool,
-    lse: bool, mask_mod: Any,
-) -> Any:  # fmt: skip
-    """`attention` by its definition, in the dtype of its arguments."""
-    assert block_mask is None
-    assert gqa == (q.shape[1] != k.shape[1])
-    k, v = (t.repeat_interleave(q.shape[1] // k.shape[1], 1) for t in (k, v))
-    score = q @ k.mT * (q.shape[3] ** -0.5 if scale is None else scale)
-    places = torch.meshgrid(*(torch.arange(n) for n in score.shape), indexing="ij")
-    score = score if score_mod is None else score_mod(score, *places)
-    score = score if mask_mod is None else score.masked_fill(~mask_mod(*places), -torch.inf)
-    sums = score.logsumexp(-1)
-    out = (score - sums[..., None]).exp().nan_to_num() @ v
-    return (out, sums) if lse else out
-
-
 @pytest.fixture(autouse=True)
 def layers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """The layers that called our attention, whose kernel is the definition."""
-    monkeypatch.setattr(transformers_attention, "attention", lambda *args, mask_mod: defined(*args, mask_mod=mask_mod))
-    yield from counted_layers(monkeypatch)
+    yield from counted_layers(monkeypatch, by_definition=True)
 
 
 def check(kind: str, category: str, layers: list[Any]) -> None:
