@@ -2,9 +2,9 @@
 
 Calls that differ in lengths alone (of q, of k and v, and of captured tensors along them) are a family.  Its first
 lengths get a kernel of their own.  Lengths that differ from them get a kernel that takes every length, if the compiler
-can make one; otherwise each length gets its own kernel, as before.  Calls with one query (decoding) are a family of
-their own; if their keys are one more than those of an earlier call, a cache grows, and the first call gets the kernel
-for every length.
+can make one; otherwise each length gets its own kernel, as before.  Calls with one query and several keys (decoding)
+are a family of their own, and one key is a prompt of length 1; if their keys are one more than those of an earlier
+call, a cache grows, and the first call gets the kernel for every length.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def plans_of(problem: Problem, reading: Reading, kind: str = "") -> Iterator[tup
     every = families_of(problem, reading, kind)
     lengths, shapes = (problem.q[2], problem.k[2]), _shapes_of(reading)
     for key, family in reversed(every) if dynamic else every:
-        wanted = (lengths[0] > 1, True) if dynamic else family.varied
+        wanted = (not _decodes(*lengths), True) if dynamic else family.varied
         if not any(wanted):
             continue
         first, always = (family.lengths, family.shapes), bool(dynamic) or family.grows
@@ -181,11 +181,16 @@ def forget() -> None:
 
 
 def _keys(problem: Problem, reading: Reading, kind: str = "") -> list[tuple[Any, Layouts]]:
-    """What a call says beside its lengths: sizes and options, strides, mods, whether it has one query, the kind."""
-    (batch, heads, q_len, width), (_, kv_heads, _, _) = problem.q, problem.k
+    """What a call says beside its lengths: sizes and options, strides, mods, whether it decodes, the kind."""
+    (batch, heads, q_len, width), (_, kv_heads, kv_len, _) = problem.q, problem.k
     sizes = batch, heads, kv_heads, width, problem.v[3], problem.dtype, problem.scale, problem.extras
     mods, every = without_shapes(reading.key), layouts_of((problem.q, problem.k, problem.v), problem.strides)
-    return [(((sizes, layouts), mods, q_len == 1, kind), layouts) for layouts in every]
+    return [(((sizes, layouts), mods, _decodes(q_len, kv_len), kind), layouts) for layouts in every]
+
+
+def _decodes(q_len: int, kv_len: int) -> bool:
+    """Whether a call is a step of decoding, rather than a prompt."""
+    return q_len == 1 < kv_len
 
 
 def without_shapes(key: Any) -> Any:
