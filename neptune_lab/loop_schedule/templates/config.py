@@ -21,7 +21,9 @@ class TileConfig:
     """Tile sizes and launch hints of a template; None: chosen by shape.
 
     A size is one number for all nests, or a tuple with one entry per nest; of an operator in parts, such as a backward
-    pass, those of its first part first.
+    pass, those of its first part first.  A size may be any number: a program of 3 rows holds them in a tile whose other
+    rows are masked (of products, one of 16 rows).  One above the extent is the extent, and products of tiles that no
+    GPU has shared memory for are refused.
 
     Args:
         block_q: rows (queries) per program.
@@ -78,9 +80,9 @@ class SplitKConfig(TileConfig):
     """The config of `split_k_update`: the fields of `TileConfig`, and the number of splits.
 
     Args:
-        splits: parts that the columns are split into, each of whole tiles.  The last may be shorter.  1: the nest
-            rolls.  None: as many as fill whole waves of programs on the multiprocessors; if there are several nests,
-            those that fill the GPU without splits roll instead.
+        splits: parts that the columns are split into, each of whole tiles, so at most as many as there are tiles.  The
+            last may be shorter.  1: the nest rolls.  None: as many as fill whole waves of programs on the
+            multiprocessors; if there are several nests, those that fill the GPU without splits roll instead.
     """
 
     splits: PerNest = None
