@@ -29,7 +29,7 @@ from neptune_lab.repair.functions import kinks
 from neptune_lab.repair.numeric import compute_all
 from neptune_lab.repair.points import Generator, sample
 from neptune_lab.repair.render import text
-from neptune_lab.repair.simplify import as_polynomial, is_zero
+from neptune_lab.repair.simplify import as_polynomial, is_zero, powsimp
 
 LARGEST = 6
 """The most components of a family; each is one more sum in the loop."""
@@ -170,7 +170,7 @@ def _refuse(g: Expr, why: str) -> NoReturn:
 def _coordinates(expr: Expr, moving: Sequence[Symbol]) -> dict[Expr, Expr]:
     """`expr` as a sum of products of the moving symbols: product -> constant coefficient."""
     exponential = cast(Expr, expr.rewrite((sp.sinh, sp.cosh, sp.tanh), sp.exp))
-    terms = Add.make_args(sp.expand(sp.powsimp(sp.expand(exponential, trig=True)), trig=True))
+    terms = Add.make_args(sp.expand(powsimp(cast(Expr, sp.expand(exponential, trig=True))), trig=True))
     if len(terms) > _MOST_TERMS:
         _refuse(expr, f"it has more than {_MOST_TERMS} terms when multiplied out")
     coefficients: dict[Expr, Expr] = {}
@@ -263,7 +263,7 @@ def _forms(expr: Expr) -> Iterator[Expr]:
         for factored in (form, as_polynomial(sp.factor, form), sp.factor_terms(form)):
             yield cast(Expr, factored)
             # One exponential where factoring has left a product of several.
-            yield cast(Expr, sp.powsimp(factored))
+            yield powsimp(cast(Expr, factored))
 
 
 def _real_form(entry: Expr) -> Expr:

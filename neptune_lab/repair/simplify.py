@@ -17,6 +17,7 @@ from neptune_lab.repair.numeric import compute_all
 from neptune_lab.repair.points import Generator, sample
 
 LARGE = 120  # operations, beyond which sp.simplify takes seconds
+LARGEST_EXPONENT = 2**12  # of a number that SymPy may raise to it
 LARGEST_POWER = 16  # a polynomial in exp(x/q) with exp(p*x/q) has degree p, and SymPy stores every coefficient
 
 
@@ -39,9 +40,39 @@ def as_polynomial(rewrite: Callable[[Expr], Any], expr: Expr) -> Expr:
     >>> as_polynomial(sp.factor, v * sp.exp(k * c - r) / s + v * sp.exp(2 * k * c - r))
     v*(s*exp(50000000000000*c/282842712474619) + 1)*exp(50000000000000*c/282842712474619)*exp(-r)/s
     """
+    return _with_symbols(rewrite, expr, expr.atoms(sp.exp) | _powers_of_numbers(expr))
+
+
+def powsimp(expr: Expr, **options: Any) -> Expr:
+    """`sympy.powsimp`, which sees symbols for the numbers of `_powers_of_numbers`.
+
+    >>> x = Symbol("x", real=True)
+    >>> powsimp(2 ** (432808512266689 / (x + 1)) * 2**x)
+    2**(x + 432808512266689/(x + 1))
+    """
+    return _with_symbols(lambda e: sp.powsimp(e, **options), expr, _powers_of_numbers(expr))
+
+
+def _powers_of_numbers(expr: Expr) -> set[Expr]:
+    """Powers that SymPy would write out: 2**(n/(x + 1)) for a number n of 15 digits as (2**n)**(1/(x + 1)), and so
+    n*log(2)/(x + 1).  Nothing interrupts that, and no memory holds it."""
+    powers = {p for p in expr.atoms(sp.Pow) if p.base.is_Rational and _is_large(p.exp)}
+    products = expr.atoms(sp.Mul)
+    logarithms = {
+        m for m in products if _is_large(m) and any(f.func == sp.log and f.args[0].is_Rational for f in m.args)
+    }
+    return {*powers, *logarithms}
+
+
+def _is_large(product: Expr) -> bool:
+    return bool(abs(product.as_coeff_Mul(rational=True)[0]) > LARGEST_EXPONENT)
+
+
+def _with_symbols(rewrite: Callable[[Expr], Any], expr: Expr, parts: set[Any]) -> Expr:
+    """`rewrite(expr)`, which sees symbols for the numbers in some parts of `expr` that are not simple."""
     symbols: dict[Expr, Symbol] = {}
     numbers: dict[Expr, Expr] = {}
-    exponentials = sorted(expr.atoms(sp.exp), key=sp.default_sort_key)
+    exponentials = sorted(parts, key=sp.default_sort_key)
     for number in (n for e in exponentials for n in sorted(e.atoms(sp.Rational), key=sp.default_sort_key)):
         if _is_simple(number) or number in numbers:
             continue
@@ -60,8 +91,8 @@ def _is_simple(number: sp.Rational) -> bool:
 
 _REWRITES: tuple[Callable[[Expr], Expr], ...] = (
     lambda e: cast(Expr, sp.expand(e)),
-    lambda e: cast(Expr, sp.powsimp(sp.expand(e))),
-    lambda e: cast(Expr, sp.powsimp(sp.expand_log(sp.expand_power_base(e)), combine="exp")),
+    lambda e: powsimp(cast(Expr, sp.expand(e))),
+    lambda e: powsimp(cast(Expr, sp.expand_log(sp.expand_power_base(e))), combine="exp"),
     lambda e: cast(Expr, sp.expand(sp.powdenest(sp.expand_log(e)))),
     lambda e: as_polynomial(lambda inner: cast(Expr, sp.cancel(sp.together(sp.powsimp(inner)))), e),
     lambda e: as_polynomial(lambda inner: cast(Expr, sp.simplify(inner)), e),

@@ -40,7 +40,7 @@ from neptune_lab.repair.limit import limited
 from neptune_lab.repair.prove import Proof, check_real
 from neptune_lab.repair.read import RepairProblem, SymbolNames, assumed, declared_finite, name_symbols, read
 from neptune_lab.repair.render import Line, equation, text
-from neptune_lab.repair.simplify import is_zero, nicest
+from neptune_lab.repair.simplify import is_zero, nicest, powsimp
 from neptune_lab.repair.vector_check import VectorModel, check_vector, find_vector_guards
 from neptune_lab.repair.vector_term import VectorRepair
 
@@ -194,7 +194,7 @@ def _closed_in(g: Expr, reference: Expr, domain: Domain, inputs: tuple[Symbol, .
     check_real(reference, (r,))
     u = Dummy("u", real=True)
     if isinstance(reference, sp.log):
-        over = sp.powsimp(sp.expand(domain.narrow(g).xreplace({r: sp.exp(u)})))
+        over = powsimp(cast(Expr, sp.expand(domain.narrow(g).xreplace({r: sp.exp(u)}))))
     else:
         factor, core = reference.as_independent(r, as_Add=False)
         over = domain.narrow(g).xreplace({core: u / factor})
