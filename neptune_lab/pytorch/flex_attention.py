@@ -36,7 +36,7 @@ from neptune_lab.pytorch.quantized import NONE, has_quantized, quantized
 from neptune_lab.pytorch.recording import recording_for, records_gradients
 from neptune_lab.pytorch.refusals import refuse_forward_gradients, refuse_symbols, refuse_transforms
 from neptune_lab.pytorch.traced import settled, traced
-from neptune_lab.runtime.subclasses import refuse_jit_trace
+from neptune_lab.runtime.subclasses import EXPORTED, refuse_jit_trace
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import AuxRequest, BlockMask
@@ -228,7 +228,7 @@ def attention(
     if torch.compiler.is_dynamo_compiling():
         enable_gqa, return_lse = settled(enable_gqa), settled(return_lse)
     else:
-        refuse_jit_trace("attention")
+        refuse_jit_trace("attention", EXPORTED)
     if others:
         q, k, v = named(q, k, v, others)
     if q is None or k is None or v is None:

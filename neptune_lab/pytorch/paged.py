@@ -27,7 +27,7 @@ from neptune_lab.pytorch.refusals import (
     refuse_transforms,
 )
 from neptune_lab.pytorch.traced_paged import traced_paged
-from neptune_lab.runtime.subclasses import refuse_jit_trace
+from neptune_lab.runtime.subclasses import EXPORTED, refuse_jit_trace
 from neptune_lab.strict.console import class_of
 
 # Kernels by everything that they depend on; the oldest are dropped first.
@@ -111,7 +111,7 @@ def paged(
     scales: tuple[Any, Any, Any],
 ) -> Any:
     """`paged_attention` outside of graphs."""
-    refuse_jit_trace("attention")
+    refuse_jit_trace("attention", EXPORTED)
     scale = checked_scale(True, scale)
     device = check_paged(q, k_cache, v_cache, page_table, lengths, scale)
     refuse_transforms(q, k_cache, v_cache)

@@ -15,7 +15,7 @@ from neptune_lab.pytorch.flex_attention import attention
 from neptune_lab.pytorch.masks import CausalBias, broadcasts, causal_from, element, offset_of, scored, unexpanded
 from neptune_lab.pytorch.refusals import refuse_layout
 from neptune_lab.pytorch.traced import settled
-from neptune_lab.runtime.subclasses import refuse_jit_trace
+from neptune_lab.runtime.subclasses import EXPORTED, refuse_jit_trace
 from neptune_lab.strict.console import class_of, shown
 from neptune_lab.strict.values import check_switch
 
@@ -69,7 +69,7 @@ def scaled_dot_product_attention(
     if torch.compiler.is_dynamo_compiling():
         is_causal, enable_gqa = settled(is_causal), settled(enable_gqa)
     else:
-        refuse_jit_trace("attention")
+        refuse_jit_trace("attention", EXPORTED)
     bias = attn_mask if isinstance(attn_mask, CausalBias) else None
     if bias is not None:
         _refuse_two_masks(is_causal)

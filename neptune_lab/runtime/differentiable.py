@@ -296,7 +296,7 @@ def is_transformed(*tensors: Any) -> bool:
 def refuse_transforms(*tensors: torch.Tensor) -> None:
     """Raise LaunchError inside torch.vmap, a transform of torch.func, or torch.jit.trace."""
     if not torch.compiler.is_compiling():
-        refuse_jit_trace("a kernel with gradients")
+        refuse_jit_trace("a kernel with gradients", "trace kernel.as_torch_op(), which is an operator of torch")
     if not torch.compiler.is_compiling() and is_transformed(*tensors):
         raise LaunchError(
             "a kernel with gradients inside torch.vmap or a transform of torch.func: it takes whole tensors",

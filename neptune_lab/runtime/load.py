@@ -325,7 +325,7 @@ def refuse_transforms(tensors: tuple[Any, ...]) -> None:
     inside torch.jit.trace."""
     import torch
 
-    refuse_jit_trace("a kernel")
+    refuse_jit_trace("a kernel", "trace kernel.as_torch_op(), which is an operator of torch")
     wrapped: Any = torch._C._functorch.is_functorch_wrapped_tensor  # pyright: ignore[reportAttributeAccessIssue]
     if any(isinstance(tensor, torch.Tensor) and wrapped(tensor) for tensor in tensors):
         raise LaunchError(

@@ -6,6 +6,8 @@ from typing import Any
 
 from neptune_lab.errors import LaunchError
 
+EXPORTED = "trace torch.export.export(module, inputs).module(), where attention is an operator of torch"
+
 
 def refuse_subclass(name: str, tensor: Any) -> None:
     """Raise LaunchError for a tensor of a class that holds other tensors: masked, distributed, quantised.
@@ -32,19 +34,20 @@ def refuse_subclass(name: str, tensor: Any) -> None:
         )
 
 
-def refuse_jit_trace(what: str) -> None:
+def refuse_jit_trace(what: str, help: str) -> None:
     """Raise LaunchError inside torch.jit.trace, whose record would hold the memory of the output without the launch.
 
     Args:
         what: "a kernel", say.
+        help: what can be traced in its place.
     """
     import torch
 
     if torch._C._is_tracing():  # pyright: ignore[reportAttributeAccessIssue]
         raise LaunchError(
             f"{what} inside torch.jit.trace, which records operators of torch and no kernel",
-            help="torch.export.export of nl.attention, or torch.compile",
+            help=help,
         )
 
 
-__all__ = ["refuse_jit_trace", "refuse_subclass"]
+__all__ = ["EXPORTED", "refuse_jit_trace", "refuse_subclass"]
