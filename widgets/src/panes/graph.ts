@@ -77,6 +77,7 @@ function graphPane(ctx: Context): Pane {
     const free = () => (fitted ? whole() : auto(least));
     scale = chosen && !fitted ? Math.min(Math.max(chosen, 0.05), 4) : scroll.clientWidth ? free() : 1;
     drawing.classList.toggle("small", scale < SMALL);
+    drawing.style.setProperty("--zoom", String(Math.max(scale, LEAST)));
     drawing.setAttribute("width", String(Math.round(scene.width * scale)));
     drawing.setAttribute("height", String(Math.round(height * scale)));
     if (was !== scale) content = null;
