@@ -306,6 +306,13 @@ def as_numpy(value: Any) -> np.ndarray:
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):
         return np.asarray(value)
+    # (torch.export traces what it sees, and would make a tensor without values of one that has them)
+    with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
+        return _read(value, torch)
+
+
+def _read(value: Any, torch: Any) -> np.ndarray:
+    """A tensor as an array."""
     # (a copy: memory that NumPy shares cannot be freed by torch, which FSDP does with parameters)
     tensor = value.detach().to("cpu", copy=True)
     if tensor.dtype == torch.bfloat16:  # torch gives NumPy no bfloat16, but the bits are the same

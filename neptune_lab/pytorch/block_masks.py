@@ -96,7 +96,8 @@ def mask_of(block_mask: Any, q: torch.Tensor, k: torch.Tensor) -> Callable[..., 
         )
     sizes = _Sizes(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
     _check(block_mask, sizes, q.device)
-    if torch.compiler.is_dynamo_compiling():  # whether the lists say what mask_mod does may change with each call
+    # (in a graph, whether the lists say what mask_mod does may change with each call)
+    if torch.compiler.is_dynamo_compiling() or torch._C._len_torch_dispatch_stack():
         return _from_lists(block_mask, sizes)
     reading = read(block_mask.mask_mod)
     lists = block_mask.kv_num_blocks, block_mask.kv_indices, block_mask.full_kv_num_blocks, block_mask.full_kv_indices

@@ -6,7 +6,7 @@ What a kernel is depends on the shapes and dtypes of captured tensors, not on th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch._subclasses.fake_tensor import is_fake
@@ -15,21 +15,21 @@ from torch.utils._python_dispatch import _disable_current_modes
 from neptune_lab.operators.reach import Rebuild
 from neptune_lab.pytorch.mods import Reading, read
 
+_Mods = TypeVar("_Mods", bound=tuple[Any, ...])
 
-def over_examples(
-    score_mod: Any, mask_mod: Any, reading: Reading
-) -> tuple[tuple[Any, Any], Reading, Sequence[torch.Tensor]]:
+
+def over_examples(mods: _Mods, reading: Reading) -> tuple[_Mods, Reading, Sequence[torch.Tensor]]:
     """The mods over zeros in place of tensors without values.
 
     Args:
-        score_mod, mask_mod: of a call.
+        mods: of a call, None for one that is not there.
         reading: of them.
 
     Returns:
         The mods, their reading, and for each of its tensors the one that a kernel reads: the caller's.
     """
     if not any(isinstance(t, torch.Tensor) and is_fake(t) for t in reading.tensors):
-        return (score_mod, mask_mod), reading, reading.tensors
+        return mods, reading, reading.tensors
     made: dict[int, Any] = {}
     given: dict[int, Any] = {}
 
@@ -43,9 +43,9 @@ def over_examples(
         return made[id(tensor)]
 
     rebuild = Rebuild(example)
-    mods = tuple(None if mod is None else rebuild.value("", mod) for mod in (score_mod, mask_mod))
-    own = read(*mods)
-    return (mods[0], mods[1]), own, tuple(given.get(id(t), t) for t in own.tensors)
+    over: Any = tuple(None if mod is None else rebuild.value("", mod) for mod in mods)
+    own = read(*over)
+    return over, own, tuple(given.get(id(t), t) for t in own.tensors)
 
 
 __all__ = ["over_examples"]

@@ -299,7 +299,7 @@ def _attend(
     if forward_ad._current_level >= 0:
         refuse_forward_gradients({}, captured)
     if type(q) is not torch.Tensor and captured:
-        mods, reading, captured = over_examples(*mods, reading)
+        mods, reading, captured = over_examples(mods, reading)
     if torch.is_grad_enabled() and records_gradients((q, k, v, *captured)):
         found = recording_for(problem_of(*problem), *mods, reading, device)
         if reading.exact and q is given[0] and k is given[1] and v is given[2]:

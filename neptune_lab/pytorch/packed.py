@@ -17,7 +17,7 @@ import torch
 from neptune_lab.errors import LaunchError
 from neptune_lab.operators.relative import Relative
 from neptune_lab.pytorch.arguments import check_axes, device_of
-from neptune_lab.pytorch.refusals import refuse_layout
+from neptune_lab.pytorch.refusals import refuse_layout, refuse_transforms
 from neptune_lab.strict.console import class_of
 
 
@@ -53,6 +53,8 @@ def places_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, of_q: Any, of_k
     if of_q is None:
         raise LaunchError("attention got cu_seqlens_k without cu_seqlens_q", help="give both, or cu_seqlens_q alone")
     device = device_of(q, k, v)
+    if not torch.compiler.is_dynamo_compiling():
+        refuse_transforms(of_q, of_k)
     for name, tensor in (("q", q), ("k", k)):
         check_axes(name, tensor.shape)
         if tensor.shape[0] != 1:

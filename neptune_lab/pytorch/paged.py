@@ -16,6 +16,7 @@ from neptune_lab.pytorch.arguments import captured_inputs, check_axes, check_sha
 from neptune_lab.pytorch.autocast import under_autocast
 from neptune_lab.pytorch.compiled import Compiled, compiled_for
 from neptune_lab.pytorch.empty import outputs_of_empty
+from neptune_lab.pytorch.examples import over_examples
 from neptune_lab.pytorch.extras import Extras, extras_of
 from neptune_lab.pytorch.mods import read
 from neptune_lab.pytorch.quantized import NONE, has_quantized, quantized
@@ -113,8 +114,8 @@ def paged(
     """`paged_attention` outside of graphs."""
     refuse_jit_trace("attention", EXPORTED)
     scale = checked_scale(True, scale)
+    refuse_transforms(q, k_cache, v_cache, page_table, lengths, *scales)
     device = check_paged(q, k_cache, v_cache, page_table, lengths, scale)
-    refuse_transforms(q, k_cache, v_cache)
     refuse_forward_gradients({"q": q, "k_cache": k_cache, "v_cache": v_cache}, scales)
     extras = extras_of(return_lse, None, kernel_options)
     of_eight = NONE
@@ -135,7 +136,9 @@ def paged(
             raise
         compiled, captured = _compiled(q, k_cache, v_cache, page_table, *more)
     inputs = captured_inputs(compiled.captured, captured, device)
-    return compiled.kernel.launch(q.contiguous(), k_cache, v_cache, *of_eight.scales, *inputs)
+    # (the operator is for fake tensors, and for modes that only see operators, such as those of torch.export)
+    run = compiled.op if type(q) is not torch.Tensor or torch._C._len_torch_dispatch_stack() else compiled.kernel.launch
+    return run(q.contiguous(), k_cache, v_cache, *of_eight.scales, *inputs)
 
 
 def _compiled(
@@ -156,9 +159,9 @@ def _compiled(
     sizes = q.shape, (*keys, k_cache.shape[3]), (*keys, v_cache.shape[3])
     one = problem_of(*sizes, q.dtype, k_cache.dtype, v_cache.dtype, device, True, scale, extras)
     problem = replace(one, pages=(pages, page_size))
-    mods = paged_mods(score_mod, mask_mod, page_table, lengths, page_size, q.shape[2])
-    reading = read(*mods)
-    _refuse_captured(score_mod, reading.tensors)
+    mods: tuple[Any, ...] = paged_mods(score_mod, mask_mod, page_table, lengths, page_size, q.shape[2])
+    mods, reading, captured = over_examples(mods, read(*mods))
+    _refuse_captured(score_mod, captured)
     key = problem, device, reading.key
     compiled = _kernels.get(key) if reading.exact else None
     if compiled is None:
@@ -167,7 +170,7 @@ def _compiled(
             _kernels[key] = compiled
             if len(_kernels) > _MOST:
                 _kernels.popitem(last=False)
-    return compiled, reading.tensors
+    return compiled, captured
 
 
 def _refuse_captured(score_mod: Any, captured: Sequence[Any]) -> None:
@@ -254,6 +257,8 @@ def _check_tables(q: Any, k_cache: Any, page_table: Any, lengths: Any, device: t
                 help=f"move it with .to({str(device)!r})",
             )
     if device.type != "cpu" or type(page_table) is not torch.Tensor or type(lengths) is not torch.Tensor:
+        return
+    if torch._C._len_torch_dispatch_stack():  # a tracer would follow the values
         return
     if not lengths.numel():
         return

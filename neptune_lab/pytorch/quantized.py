@@ -9,6 +9,7 @@ import torch
 
 from neptune_lab.errors import LaunchError
 from neptune_lab.pytorch.arguments import check_axes, device_of
+from neptune_lab.pytorch.refusals import refuse_transforms
 from neptune_lab.strict.values import check_number
 
 _QUANTIZED = frozenset({torch.float8_e4m3fn, torch.float8_e5m2, torch.int8})
@@ -56,6 +57,8 @@ def quantized(
         LaunchError: a dtype, or the shape, dtype or device of a scale, is not supported.
     """
     device_of(q, k, v)
+    if not torch.compiler.is_dynamo_compiling():
+        refuse_transforms(q_scale, k_scale, v_scale)
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         check_axes(name, tensor.shape)
         _check_dtype(name, tensor.dtype)

@@ -104,9 +104,10 @@ def captured_by_name(tensors: Sequence[Any]) -> dict[str, torch.Tensor]:
     return {f"captured tensor {n} of shape {tuple(t.shape)}": t for n, t in enumerate(every)}
 
 
-def refuse_transforms(*tensors: torch.Tensor) -> None:
-    """Raise LaunchError inside torch.vmap, torch.func.grad and the like, which cannot transform a kernel."""
-    if is_transformed(*tensors):
+def refuse_transforms(*given: Any) -> None:
+    """Raise LaunchError if an argument is a tensor of torch.vmap, torch.func.grad and the like, which cannot transform
+    a kernel."""
+    if is_transformed(*given):
         raise LaunchError(
             "attention inside torch.vmap or a transform of torch.func: a kernel takes whole tensors",
             help="move the mapped axis into the batch: attention(q.flatten(0, 1), ...).unflatten(0, q.shape[:2])",

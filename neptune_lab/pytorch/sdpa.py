@@ -76,7 +76,8 @@ def scaled_dot_product_attention(
         attn_mask = None
     query, key, value, attn_mask = under_autocast(query, key, value, attn_mask)
     _check(query, key, value, attn_mask, dropout_p, is_causal)
-    scale = checked_scale(enable_gqa, scale)
+    if not torch.compiler.is_dynamo_compiling():  # (there, a number that the function takes has no value yet)
+        scale = checked_scale(enable_gqa, scale)
     batch = _broadcast([t.shape[:-3] for t in (query, key, value)])
     heads, shared = _heads(query, key, value, enable_gqa)
     if enable_gqa and key.ndim > 2 and value.ndim > 2 and key.shape[-3] != value.shape[-3]:
