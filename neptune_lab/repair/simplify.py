@@ -40,7 +40,8 @@ def as_polynomial(rewrite: Callable[[Expr], Any], expr: Expr) -> Expr:
     >>> as_polynomial(sp.factor, v * sp.exp(k * c - r) / s + v * sp.exp(2 * k * c - r))
     v*(s*exp(50000000000000*c/282842712474619) + 1)*exp(50000000000000*c/282842712474619)*exp(-r)/s
     """
-    return _with_symbols(rewrite, expr, expr.atoms(sp.exp) | _powers_of_numbers(expr))
+    exponentials = {p for p in expr.atoms(sp.Pow) if p.base.is_Rational and not p.exp.is_number}
+    return _with_symbols(rewrite, expr, {*expr.atoms(sp.exp), *exponentials, *_powers_of_numbers(expr)})
 
 
 def powsimp(expr: Expr, **options: Any) -> Expr:
