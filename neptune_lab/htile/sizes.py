@@ -227,6 +227,8 @@ class _Generalizer:
             case ir.Literal(dtype=dtype):
                 return self.literal(tuple(node.value for node in nodes), dtype, where)
             case ir.Tensor(name=name):
+                if any(len(node.shape) != len(first.shape) for node in nodes):  # (axes of some strides are one axis)
+                    self.refuse(nodes, where)
                 shapes = tuple(zip(*(node.shape for node in nodes), strict=True))
                 sizes = tuple(self.extent(values, f"tensor {name}") for values in shapes)
                 plain = {replace(node, shape=first.shape, strides=None) for node in nodes}

@@ -420,3 +420,14 @@ def test_positions_whose_cubes_need_64_bits_at_long_lengths_only():
         q, k, v = drawn(1, n)
         out = nl.attention(q, k, v, mask_mod=cubes, enable_gqa=True, dynamic=True)
         assert error(out, q, k, v, mask_of(cubes, 1, n)) < 2e-3, n
+
+
+def test_a_layout_whose_axes_are_one_at_some_lengths_has_a_kernel_of_its_length():
+    q, k, _ = (t[:1] for t in drawn(5, 70))
+    v = (
+        torch.randn(400, generator=torch.Generator().manual_seed(0))
+        .half()
+        .as_strided((1, KV_HEADS, 70, 40), (40, 0, 2, 1))
+    )
+    out = nl.attention(q, k, v, mask_mod=lambda b, h, q, kv: q + 65 >= kv, enable_gqa=True, dynamic=True)
+    assert error(out, q, k, v, torch.ones(5, 70, dtype=torch.bool).tril(65)) < 2e-3
