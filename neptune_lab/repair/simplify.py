@@ -96,7 +96,8 @@ _REWRITES: tuple[Callable[[Expr], Expr], ...] = (
     lambda e: powsimp(cast(Expr, sp.expand_log(sp.expand_power_base(e))), combine="exp"),
     lambda e: cast(Expr, sp.expand(sp.powdenest(sp.expand_log(e)))),
     lambda e: as_polynomial(lambda inner: cast(Expr, sp.cancel(sp.together(sp.powsimp(inner)))), e),
-    lambda e: as_polynomial(lambda inner: cast(Expr, sp.simplify(inner)), e),
+    # (every number: sp.simplify multiplies them, and raises what is in a logarithm to their products)
+    lambda e: _with_symbols(lambda inner: cast(Expr, sp.simplify(inner)), e, {e}),
 )
 
 
