@@ -307,7 +307,7 @@ def test_the_first_primitive_is_declared_as_it_is_written():
     declared = made["rename_loop"].primitive
     assert str(as_method.signature(declared)) == "(self, loop: 'str', name: 'str') -> 'str'"
     assert "Returns:\n    The loop, by its new name." in as_method.docstring(declared)
-    with pytest.raises(nl.errors.ScheduleError, match="rename_loop: name=3, expected a string"):
+    with pytest.raises(nl.errors.ScheduleError, match="rename_loop: name=3, expected a Python identifier"):
         declared.check({"loop": "s_max.j0", "name": 3})
 
 
