@@ -71,7 +71,7 @@ class _Graphs:
         if records_gradients(examples):
 
             def of_training(traced: torch.fx.GraphModule, inputs: Sequence[Any], weights: list[torch.fx.Node]) -> Any:
-                self.partitions.append(partition(traced.graph, weights))
+                self.partitions.append(partition(traced.graph, weights, records_gradients=True))
                 return _as_it_is(traced, inputs)
 
             with config.patch(force_non_lazy_backward_lowering=True):

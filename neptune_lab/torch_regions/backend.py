@@ -71,7 +71,10 @@ def backend(
             graph_module: torch.fx.GraphModule, inputs: Sequence[Any], weights: list[torch.fx.Node]
         ) -> Callable[..., Any]:
             return _compiled(
-                graph_module, inputs, _partition(graph_module.graph, lambda g: partition(g, weights)), rest
+                graph_module,
+                inputs,
+                _partition(graph_module.graph, lambda g: partition(g, weights, records_gradients=True)),
+                rest,
             )
 
         return with_gradients(module, example_inputs, of_training)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 
 import torch
 
+from neptune_lab.torch_regions.extrema import compared
 from neptune_lab.torch_regions.families import (
     ATTENTION,
     LOG_SOFTMAX,
@@ -35,25 +36,28 @@ _SCALINGS = ("mul", "div", "neg", "_to_copy", "clone")
 _UNBATCHED = ("mm", "addmm", "linear", "mv", "dot", "outer")
 
 
-def carved(graph: torch.fx.Graph, weights: Collection[Node] = ()) -> list[list[Node]]:
+def carved(
+    graph: torch.fx.Graph, weights: Collection[Node] = (), *, records_gradients: bool = False
+) -> list[list[Node]]:
     """The groups of a graph's nodes that are worth compiling.
 
     Args:
         graph: of ATen operations without side effects; its nodes have fake values.
         weights: its inputs that are parameters.
+        records_gradients: it is a forward graph with a backward graph, or that one.
 
     Returns:
         The groups, each in the graph's order.  Their quotient graph has no cycle.
     """
-    return _Carver(graph, frozenset(weights)).groups()
+    return _Carver(graph, frozenset(weights), compared(graph) if records_gradients else set()).groups()
 
 
 class _Carver:
-    def __init__(self, graph: torch.fx.Graph, weights: frozenset[Node]) -> None:
+    def __init__(self, graph: torch.fx.Graph, weights: frozenset[Node], torchs: set[Node]) -> None:
         self.nodes = [n for n in graph.nodes if n.op != "output"]
         self.found = Groups(graph.nodes)
         self.weights = weights
-        kept = {n for n in self.nodes if keeps_more(owner_of(n))}
+        kept = {n for n in self.nodes if keeps_more(owner_of(n))} | torchs
         known = (n for n in self.nodes if family_of(n) not in (Family.INPUT, Family.OTHER) and n not in kept)
         self.taken = {n for n in known if _readable(n)}
 

@@ -40,13 +40,14 @@ _REASONS = {
 }
 
 
-def partition(graph: torch.fx.Graph, weights: Collection[Node] = ()) -> Partition:
+def partition(graph: torch.fx.Graph, weights: Collection[Node] = (), *, records_gradients: bool = False) -> Partition:
     """Carves a graph into regions that are compiled here, and the rest.
 
     Args:
         graph: of ATen operations without side effects, as AOTAutograd, make_fx or torch.export gives it; its nodes have
             fake values.
         weights: its inputs that are parameters: products with them stay apart.
+        records_gradients: it is a forward graph with a backward graph, or that one.
 
     Returns:
         The regions with their kernels, and what stays apart with the reason.
@@ -59,7 +60,7 @@ def partition(graph: torch.fx.Graph, weights: Collection[Node] = ()) -> Partitio
         carvable = symbols.at(symbols.hints)
         names = {node.name for node in weights}
         weights = [node for node in carvable.nodes if node.name in names]
-    groups = carved(carvable, weights)
+    groups = carved(carvable, weights, records_gradients=records_gradients)
     hidden = hidden_by(groups)
     for group in groups:
         found = _region(group, f"region_{len(regions)}", hidden, symbols)
