@@ -66,7 +66,7 @@ def test_the_shapes_of_a_traced_function_are_edited(live):
         return torch.softmax(x + y, -1)
 
     drawn = live(nl.from_torch(soft, torch.randn(4, 16), torch.randn(16)))
-    drawn.root.locator("header button.chip").click()
+    drawn.root.locator("header button.chip:not(.whole)").click()
     pane = drawn.root.locator(".operator")
     pane.get_by_label("x of the operator").fill("float16[8, 32]")
     pane.get_by_label("y of the operator").fill("float16[32")
