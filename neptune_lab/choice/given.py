@@ -95,6 +95,8 @@ class Given:
     def over(self, choice: Choice) -> Choice:
         """The choice with what is given in place of its own; options of code that exclude what is given are left
         out."""
+        if not self:
+            return choice
         template, given = self.template or choice.template, dict(self.options)
         kind = CONFIGS.get(template or "", type(choice.sizes))
         own = {f.name: getattr(choice.sizes, f.name) for f in fields(choice.sizes)}

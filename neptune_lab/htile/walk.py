@@ -177,6 +177,20 @@ def names_of_access(access: ir.Access) -> frozenset[str]:
     return frozenset().union(*(names_of_index(index) for index in access.index))
 
 
+def names_of_tile(expr: ir.TileExpr) -> frozenset[str]:
+    """Grid and loop variables that an expression uses, also in the indices of what it reads."""
+    names: set[str] = set()
+    for part in subexpressions(expr):
+        match part:
+            case ir.Access() | ir.Iota():
+                names |= names_of_access(ir.Access("", part.index))
+            case ir.Scalar(value=value):
+                names |= names_of_index(value)
+            case _:
+                pass
+    return frozenset(names)
+
+
 def region(access: ir.Access) -> tuple[ir.IndexExpr | ir.Slice, ...]:
     """The index of `access` without its `NewAxis` entries: one entry for each dimension of the tensor."""
     return tuple(index for index in access.index if not isinstance(index, ir.NewAxis))

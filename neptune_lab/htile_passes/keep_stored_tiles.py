@@ -19,7 +19,7 @@ from neptune_lab.htile.walk import (
     accesses,
     conjuncts,
     names_of_access,
-    names_of_index,
+    names_of_tile,
     reads,
     region,
     rewrite_store,
@@ -132,7 +132,7 @@ def _split_masks(
     if stmt.mask is None or stmt.target.tensor not in names:
         return stmt
     others = set(loops) - set(names_of_access(stmt.target))
-    varying = [condition for condition in conjuncts(stmt.mask) if _names(condition) & others]
+    varying = [condition for condition in conjuncts(stmt.mask) if names_of_tile(condition) & others]
     if not varying:
         return stmt
     rest = [condition for condition in conjuncts(stmt.mask) if condition not in varying]
@@ -225,20 +225,6 @@ def _keep(
         for tensor in [t for t in late if t not in rest]:
             body.append(late.pop(tensor))
     return replace(kernel, body=tuple(body))
-
-
-def _names(expr: ir.TileExpr) -> set[str]:
-    """Every loop variable that an expression uses."""
-    names: set[str] = set()
-    for part in subexpressions(expr):
-        match part:
-            case ir.Access() | ir.Iota():
-                names |= names_of_access(ir.Access("", part.index))
-            case ir.Scalar(value=value):
-                names |= names_of_index(value)
-            case _:
-                pass
-    return names
 
 
 def _read_first(kernel: ir.Kernel, names: Iterable[str]) -> list[str]:

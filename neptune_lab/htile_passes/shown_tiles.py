@@ -11,7 +11,7 @@ from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.bounds import Env
 from neptune_lab.htile.interpret import interpret
 from neptune_lab.htile.shapes import shape_of
-from neptune_lab.htile.walk import evaluate, names_of_index, subexpressions
+from neptune_lab.htile.walk import evaluate, names_of_tile
 from neptune_lab.htile_passes.input_comparisons import literal, trips
 from neptune_lab.htile_passes.partition_masked_loops.formula import Formula, Junction, Unknown, formula_of
 from neptune_lab.htile_passes.partition_masked_loops.ranges import Span, somewhere
@@ -60,7 +60,7 @@ def shown_tiles(kernel: ir.Kernel, loop: ir.For, env: Env, condition: ir.TileExp
     Returns:
         None if it reads tensors, or its tiles are one run by its form: no `or`, and nothing that has no bounds.
     """
-    formula, names = formula_of(condition), _names(condition)
+    formula, names = formula_of(condition), names_of_tile(condition)
     if reads_inputs(condition) or loop.var not in names or not _may_have_gaps(formula):
         return None
     axes = [axis for axis in kernel.grid if axis.var in names]
@@ -94,20 +94,6 @@ def _shown(condition: ir.TileExpr, var: str, count: int, at: dict[str, int]) -> 
         body = (ir.For(name, name, ir.Int(value), ir.Int(value + 1), body, ""),)
     kernel = ir.Kernel("shown", "shown", (ir.GridAxis(var, count),), body)
     return interpret(ir.Program("shown", (tensor,), (), ("shown",), (kernel,)), {})["shown"]
-
-
-def _names(condition: ir.TileExpr) -> frozenset[str]:
-    """The variables of the grid and of loops that a condition of positions depends on."""
-    names: set[str] = set()
-    for part in subexpressions(condition):
-        match part:
-            case ir.Iota(index=index):
-                names |= frozenset().union(*map(names_of_index, index))
-            case ir.Scalar(value=value):
-                names |= names_of_index(value)
-            case _:
-                pass
-    return frozenset(names)
 
 
 def _may_have_gaps(formula: Formula) -> bool:

@@ -11,7 +11,7 @@ from neptune_lab.htile.bounds import Env, grid_env
 from neptune_lab.htile.shapes import dtype_of, shape_of
 from neptune_lab.htile.walk import (
     names_of_access,
-    names_of_index,
+    names_of_tile,
     rewrite,
     simplify,
     stores,
@@ -346,21 +346,8 @@ class _Lister:
 
 def _names(condition: ir.TileExpr, before: tuple[ir.Store, ...]) -> frozenset[str]:
     """The variables of the grid and of loops that a condition, and what it reads, depend on."""
-    names: set[str] = set()
-    for store in before:
-        names |= names_of_access(store.target)
-    for root in (condition, *(store.value for store in before)):
-        for part in subexpressions(root):
-            match part:
-                case ir.Access():
-                    names |= names_of_access(part)
-                case ir.Iota(index=index):
-                    names |= frozenset().union(*map(names_of_index, index))
-                case ir.Scalar(value=value):
-                    names |= names_of_index(value)
-                case _:
-                    pass
-    return frozenset(names)
+    needed = (names_of_access(store.target) | names_of_tile(store.value) for store in before)
+    return names_of_tile(condition).union(*needed)
 
 
 def _explained(

@@ -59,11 +59,10 @@ def _of_one_size(op: Operator, gpu: Target, given: Given) -> Choice | None:
     if kernel.code.code == "gluon":
         # (Where tiles do not divide the keys, no weight is float16.)
         code = _suited(replace(kernel.code, rounded_weights="split"))
-        return given.over(replace(choice, code=code)) if given else replace(choice, code=code)
+        return given.over(replace(choice, code=code))
     loops = (stmt for one in kernel.htile.kernels for stmt in one.body if isinstance(stmt, For))
     if choice.template == "rolling_update" and any(is_bounded_by_data(loop, kernel.htile) for loop in loops):
-        skipping = Choice(choice.template, SKIPPING, _suited(CodeOptions(code="gluon")))
-        return given.over(skipping) if given else skipping
+        return given.over(Choice(choice.template, SKIPPING, _suited(CodeOptions(code="gluon"))))
     return None
 
 
