@@ -29,6 +29,7 @@ import torch
 import torch.nn.functional as F
 from speed_checks import causal
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import AuxRequest, create_block_mask
 
 import neptune_lab as nl
 from neptune_lab.runtime import direct
@@ -154,6 +155,27 @@ def options() -> Row:
     )
 
 
+def blocks(document: int = 0) -> Row:
+    """A block mask: causal, or of documents of so many tokens, whose mask_mod reads a tensor."""
+    q, k, v = drawn(*[(1, 4, 256, 64)] * 3)
+    of = torch.arange(256, device="cuda") // (document or 1)
+
+    def documents(b: Any, h: Any, i: Any, j: Any) -> Any:
+        return of[i] == of[j]
+
+    block_mask = create_block_mask(documents if document else causal, None, None, 256, 256, device="cuda")
+    mask = of[:, None] == of if document else ordered(q, k)
+    return Row(lambda _: nl.attention(q, k, v, block_mask=block_mask), lambda: sdpa(q, k, v, mask))
+
+
+def aux() -> Row:
+    return short(lambda q, k, v: nl.attention(q, k, v, return_aux=AuxRequest(lse=True))[0])
+
+
+def theirs() -> Row:
+    return short(lambda q, k, v: nl.attention(q, k, v, mask_mod=causal, kernel_options={"BLOCK_M": 64}), ordered)
+
+
 def compiled() -> Row:
     kernel = nl.compile(nl.operators.attention.causal(heads=4, seq=64, head_dim=64))
     return short(kernel, ordered)
@@ -203,6 +225,10 @@ ROWS: dict[str, Callable[[], Row]] = {
     "long prompt, all lengths": lambda: one_prompt(1200, 128),  # (in Gluon)
     "long prompt, new each": lambda: prompts(of_all_lengths, 1100, 128),
     "options": options,
+    "options of FlexAttention": theirs,
+    "block mask": blocks,
+    "block mask of documents": lambda: blocks(40),
+    "return_aux": aux,
     "kernel(q, k, v)": compiled,
     "training, forward": lambda: training(own, False),
     "training, backward": lambda: training(own, True),

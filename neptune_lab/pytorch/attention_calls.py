@@ -57,7 +57,7 @@ class AttentionCall:
     @cached_property
     def _few(self) -> bool:
         """Whether the call has no other options than those of `known_calls`."""
-        return self.extras.is_few and not self.scales and not self.packed
+        return not (self.extras.formats or self.scales or self.packed)
 
     def _options(self, captured: Sequence[Any]) -> tuple[Any, ...]:
         """The mods and the other arguments of the call."""
@@ -71,7 +71,7 @@ class AttentionCall:
         (q, k, v), scales, captured, places = self._parts(tensors)
         options, found = self._options(captured), None
         if self._few:
-            known: tuple[Any, ...] = (q, k, v, *options[:4], self.extras.lse, self.extras.dynamic, self.extras.options)
+            known: tuple[Any, ...] = (q, k, v, *options[:4], *self.extras.known)
             found = launched(*known)
         if found is None:
             every: tuple[Any, ...] = (q, k, v, *options, places, tuple(scales))

@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from neptune_lab.errors import LaunchError
+from neptune_lab.pytorch.mod_state import state_of
 from neptune_lab.pytorch.mods import read
 from neptune_lab.strict.console import class_of
 
@@ -47,19 +48,46 @@ class _Compared:
     Args:
         sizes: of the call.
         key: what mask_mod is, from `read`.
+        block: the size of a block.
         tensors: the lists of blocks, and the tensors that mask_mod reads.
         versions: their version counters; None for what has none.
         mask_mod: the mask of these; None: every query sees every key.
+        seen: of what `known_mask_of` finds.
     """
 
     sizes: _Sizes
     key: Any
+    block: tuple[int, ...]
     tensors: tuple[Any, ...]
     versions: tuple[int | None, ...]
     mask_mod: Callable[..., Any] | None
+    seen: _Seen | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What tells a block mask by looks alone, beside what was compared.
+
+    Args:
+        state: of its mask_mod.
+        lists: its lists of blocks; None for one that it has not.
+        tensors: that the mask_mod reads.
+        versions: the version counters of `lists` and of `tensors`.
+        lengths: `seq_lengths` of the mask.
+        device: of q.
+    """
+
+    state: Any
+    lists: tuple[torch.Tensor | None, ...]
+    tensors: list[torch.Tensor]
+    versions: tuple[int, ...]
+    lengths: tuple[int, ...]
+    device: torch.device
 
 
 _compared: WeakKeyDictionary[Any, _Compared] = WeakKeyDictionary()
+# What `known_mask_of` says of a mask that it does not know.
+UNKNOWN: Any = object()
 
 
 def refuse_beside_block_mask(mask_mod: Callable[..., Any] | None, *, packed: bool) -> None:
@@ -100,7 +128,7 @@ def mask_of(block_mask: Any, q: torch.Tensor, k: torch.Tensor) -> Callable[..., 
     if torch.compiler.is_dynamo_compiling() or torch._C._len_torch_dispatch_stack():
         return _from_lists(block_mask, sizes)
     reading = read(block_mask.mask_mod)
-    lists = block_mask.kv_num_blocks, block_mask.kv_indices, block_mask.full_kv_num_blocks, block_mask.full_kv_indices
+    lists, block = _lists(block_mask), tuple(block_mask.BLOCK_SIZE)
     tensors = (*(t for t in lists if t is not None), *reading.tensors)
     versions = tuple(map(_version, tensors))
     known = _compared.get(block_mask)
@@ -108,13 +136,62 @@ def mask_of(block_mask: Any, q: torch.Tensor, k: torch.Tensor) -> Callable[..., 
         known is not None
         and reading.exact
         and None not in versions
-        and (known.sizes, known.key, known.versions) == (sizes, reading.key, versions)
+        and (known.sizes, known.key, known.block, known.versions) == (sizes, reading.key, block, versions)
         and all(one is other for one, other in zip(known.tensors, tensors, strict=True))
     ):
         return known.mask_mod
     mask_mod = _mask(block_mask, sizes)
-    _compared[block_mask] = _Compared(sizes, reading.key, tensors, versions, mask_mod)
+    seen = _seen(block_mask, q.device) if reading.exact else None
+    _compared[block_mask] = _Compared(sizes, reading.key, block, tensors, versions, mask_mod, seen)
     return mask_mod
+
+
+def known_mask_of(block_mask: Any, q: Any, k: Any) -> Any:
+    """What `mask_of` gave for a mask, and gives again, by a few looks; `UNKNOWN` if it has to look closer.
+
+    Args:
+        block_mask, q, k: of a call, which may be anything.
+    """
+    known = _compared.get(block_mask) if _is_mask(block_mask) and type(q) is type(k) is torch.Tensor else None
+    if known is None or known.seen is None or not q.ndim == k.ndim == 4:
+        return UNKNOWN
+    (batch, heads, q_len, _), seen, tensors = q.shape, known.seen, []
+    if (
+        known.sizes != (batch, heads, q_len, k.shape[2])
+        or seen.device != q.device
+        or seen.lengths != tuple(block_mask.seq_lengths)
+        or known.block != tuple(block_mask.BLOCK_SIZE)
+        or seen.state != state_of(block_mask.mask_mod, tensors)
+    ):
+        return UNKNOWN
+    versions = iter(seen.versions)
+    for found, compared in ((_lists(block_mask), seen.lists), (tensors, seen.tensors)):
+        for tensor, before in zip(found, compared, strict=True):
+            if tensor is not before or (tensor is not None and tensor._version != next(versions)):
+                return UNKNOWN
+    return known.mask_mod
+
+
+def _seen(block_mask: Any, device: torch.device) -> _Seen | None:
+    """The looks of a mask; None if they do not tell all of it."""
+    tensors: list[torch.Tensor] = []
+    state, lists = state_of(block_mask.mask_mod, tensors), _lists(block_mask)
+    versions = tuple(_version(tensor) for tensor in (*lists, *tensors) if tensor is not None)
+    if not _is_mask(block_mask) or state is None or None in versions:
+        return None
+    return _Seen(state, lists, tensors, versions, tuple(block_mask.seq_lengths), device)  # type: ignore[arg-type]
+
+
+def _is_mask(block_mask: Any) -> bool:
+    """Whether it is a BlockMask, and of no other class."""
+    from torch.nn.attention.flex_attention import BlockMask
+
+    return type(block_mask) is BlockMask
+
+
+def _lists(block_mask: Any) -> tuple[torch.Tensor | None, ...]:
+    """The lists of blocks that say which keys are visible."""
+    return block_mask.kv_num_blocks, block_mask.kv_indices, block_mask.full_kv_num_blocks, block_mask.full_kv_indices
 
 
 def _version(tensor: Any) -> int | None:

@@ -41,12 +41,18 @@ class Extras(NamedTuple):
         return {name: value for name, value in self.options if name != "deterministic"}
 
     @property
-    def is_few(self) -> bool:
-        """Whether there is nothing but what calls may have that `known_calls` finds."""
-        return self == Extras(self.lse, options=self.options, dynamic=self.dynamic) and not self.forward_options
+    def known(self) -> tuple[bool, bool | None, tuple[tuple[str, Any], ...], bool]:
+        """The last arguments of `known_calls.launched`, which finds calls without formats."""
+        return self.lse, self.dynamic, self.options, self.max_scores
 
 
 PLAIN = Extras()
+
+# Values of options that are equal only if they are the same, beside others of their type.
+_PLAIN_VALUES = frozenset({bool, int, str, type(None)})
+_MOST = 256
+# By the items of `kernel_options` and the types of the values: our own options, as in `Extras.options`.
+_known_options: dict[Any, tuple[tuple[str, Any], ...]] = {}
 
 
 # Arguments of SDPA that `attention` does not take, and what to do instead.
@@ -106,10 +112,34 @@ def extras_of(return_lse: Any, return_aux: Any, kernel_options: Any, dynamic: An
     check_switch("return_aux.max_scores", largest, LaunchError)
     if dynamic is not None:
         check_switch("dynamic", dynamic, LaunchError)
-    options = _own_options(kernel_options)
+    return Extras(lse, largest, as_ordered(_own_options(kernel_options)), dynamic)
+
+
+def as_ordered(options: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
+    """The options, of which torch.use_deterministic_algorithms(True) leaves out gradients that are added in any
+    order."""
     if ("deterministic", False) in options and torch.are_deterministic_algorithms_enabled():
-        options = tuple(option for option in options if option[0] != "deterministic")
-    return Extras(lse, largest, options, dynamic)
+        return tuple([option for option in options if option[0] != "deterministic"])
+    return options
+
+
+def known_own_options(kernel_options: Any) -> tuple[tuple[str, Any], ...] | None:
+    """Our options of a dict that was seen before; None of others."""
+    key = _key_of(kernel_options)
+    return None if key is None else _known_options.get(key)
+
+
+def forget() -> None:
+    """Forgets all options that were seen."""
+    _known_options.clear()
+
+
+def _key_of(kernel_options: Any) -> Any:
+    """The items of a dict, and the types of the values; None of anything else, or if it cannot be a key."""
+    if type(kernel_options) is not dict:
+        return None
+    types = tuple(map(type, kernel_options.values()))
+    return (tuple(kernel_options.items()), types) if _PLAIN_VALUES.issuperset(types) else None
 
 
 def _own_options(kernel_options: Any) -> tuple[tuple[str, Any], ...]:
@@ -134,7 +164,12 @@ def _own_options(kernel_options: Any) -> tuple[tuple[str, Any], ...]:
             f"attention ignores {', '.join(theirs)} in kernel_options, which are options of FlexAttention's kernels; "
             "its own are the fields of nl.TileConfig, nl.SplitKConfig and nl.CodeOptions",
         )
-    return tuple(sorted(own))
+    found, key = tuple(sorted(own)), _key_of(kernel_options)
+    if key is not None:
+        if len(_known_options) >= _MOST:
+            _known_options.clear()
+        _known_options[key] = found
+    return found
 
 
 def _comparable_value(name: Any, value: Any) -> Any:

@@ -11,6 +11,7 @@ from torch.autograd import forward_ad
 
 from neptune_lab.errors import LaunchError
 from neptune_lab.pytorch import compiled as known
+from neptune_lab.pytorch import extras as options_of_calls
 from neptune_lab.pytorch import known_calls, recording
 from neptune_lab.pytorch.arguments import (
     captured_inputs,
@@ -29,6 +30,7 @@ from neptune_lab.pytorch.empty import check_empty, is_empty, outputs_of_empty, w
 from neptune_lab.pytorch.examples import over_examples
 from neptune_lab.pytorch.extras import PLAIN, Extras, extras_of, named
 from neptune_lab.pytorch.known_calls import keep, keep_recorded, launched
+from neptune_lab.pytorch.known_options import launched_with, with_aux
 from neptune_lab.pytorch.lengths import known_family
 from neptune_lab.pytorch.mods import Reading, read
 from neptune_lab.pytorch.packed import Places, packed_mods, places_of
@@ -44,9 +46,6 @@ if TYPE_CHECKING:
 # Kernels by everything that they depend on; the oldest are dropped first.
 _kernels: OrderedDict[Any, Compiled] = OrderedDict()
 _MOST = 1024
-# The option of calls whose gradients may be added in any order.
-_IN_ANY_ORDER = {"deterministic": False}
-_ANY_ORDER = tuple(_IN_ANY_ORDER.items())
 _MISSING: Any = None  # a tensor that was left out, or passed under another name
 
 
@@ -204,33 +203,23 @@ def attention(
         DefinitionError: a mod cannot be compiled; `scale` is not a finite number.
         ScheduleError, TileError, EmitError: a stage of the compiler refused.
     """
+    if others:
+        q, k, v = named(q, k, v, others)
     if torch._C._is_any_autocast_enabled():
-        if others:
-            (q, k, v), others = named(q, k, v, others), {}
         q, k, v = under_autocast(q, k, v)
-    few = (
-        block_mask
-        is return_aux
-        is cu_seqlens_q
-        is cu_seqlens_k
-        is q_scale
-        is k_scale
-        is v_scale
-        is weights_dtype
-        is None
-    )
-    in_order = not kernel_options
-    if few and not (others or torch.compiler.is_dynamo_compiling()) and (in_order or kernel_options == _IN_ANY_ORDER):
-        more = () if in_order or torch.are_deterministic_algorithms_enabled() else _ANY_ORDER
-        found = launched(q, k, v, score_mod, mask_mod, enable_gqa, scale, return_lse, dynamic, more)
+    plain = cu_seqlens_q is cu_seqlens_k is q_scale is k_scale is v_scale is weights_dtype is None
+    if plain and not torch.compiler.is_dynamo_compiling():
+        given = q, k, v, score_mod, mask_mod, enable_gqa, scale, return_lse, dynamic
+        if block_mask is return_aux is None and not kernel_options:
+            found = launched(*given)
+        else:
+            found = launched_with(*given, block_mask, return_aux, kernel_options)
         if found is not None:
             return found
     if torch.compiler.is_dynamo_compiling():
         enable_gqa, return_lse = settled(enable_gqa), settled(return_lse)
     else:
         refuse_jit_trace("attention", EXPORTED)
-    if others:
-        q, k, v = named(q, k, v, others)
     if q is None or k is None or v is None:
         raise LaunchError("attention takes three tensors, and one is missing or None", help="attention(q, k, v)")
     packed = cu_seqlens_q is not None or cu_seqlens_k is not None
@@ -285,9 +274,8 @@ def _attend(
     if places is not None:
         score_mod, mask_mod = packed_mods(score_mod, mask_mod, places)
         places = None
-        if extras.is_few:
-            given = q, k, v, score_mod, mask_mod, enable_gqa, scale, extras.lse, extras.dynamic, extras.options
-            found = launched(*given)
+        if not extras.formats:
+            found = launched(q, k, v, score_mod, mask_mod, enable_gqa, scale, *extras.known)
             if found is not None:
                 return found
     given = q, k, v
@@ -372,19 +360,14 @@ def _attend_with_options(
             check_axes(name, tensor.shape)
         mask_mod = None if is_empty(q, k, v) else mask_of(block_mask, q, k)
     found = _attend(q, k, v, score_mod, mask_mod, enable_gqa, scale, extras, places, of_eight.scales)
-    if return_aux is None:
-        return found
-    from torch.nn.attention.flex_attention import AuxOutput
-
-    out, *rest = found if isinstance(found, tuple | list) else (found,)
-    made = iter(rest)
-    return out, AuxOutput(next(made) if extras.lse else None, next(made) if extras.max_scores else None)
+    return found if return_aux is None else with_aux(found, extras.lse, extras.max_scores)
 
 
 def forget() -> None:
     """Forgets the kernels in memory and the lengths that were seen, as in a new process; the disk keeps its own."""
     _kernels.clear()
     known_calls.forget()
+    options_of_calls.forget()
     known.forget()
     recording.forget()
 

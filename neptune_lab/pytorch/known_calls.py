@@ -40,8 +40,8 @@ _groups: dict[Any, Group] = {}
 # By options and the states of mods that read no tensors: calls like the last one.
 _streams: dict[Any, Stream] = {}
 # The options of most calls, as `_options` gives them.
-_USUAL = False, None, False, None, ()
-_FOR_LENGTHS = False, None, False, True, ()
+_USUAL = False, None, False, None, (), False
+_FOR_LENGTHS = False, None, False, True, (), False
 _DENSE: Layouts = (None, None, None)
 
 
@@ -62,8 +62,14 @@ def launched(
     lse: Any,
     dynamic: Any,
     more: tuple[tuple[str, Any], ...] = (),
+    largest: bool = False,
 ) -> Any:
-    """The output of a call whose kernel is known; None if it is not; `more`: as `Extras.options`."""
+    """The output of a call whose kernel is known; None if it is not.
+
+    Args:
+        more: as `Extras.options`.
+        largest: as `Extras.max_scores`.
+    """
     if not type(q) is type(k) is type(v) is _Tensor or _modes() or _transform() is not None or _tracing():
         return None
     if forward_ad._current_level >= 0:
@@ -71,10 +77,10 @@ def launched(
     tensors: list[torch.Tensor] = []
     of_score = "" if score_mod is None else state_of(score_mod, tensors)
     of_mask = "" if mask_mod is None else state_of(mask_mod, tensors)
-    if enable_gqa is lse is False and scale is None and not more and (dynamic is None or dynamic is True):
+    if enable_gqa is lse is largest is False and scale is None and not more and (dynamic is None or dynamic is True):
         options = _USUAL if dynamic is None else _FOR_LENGTHS
     else:
-        options = _options(enable_gqa, scale, lse, dynamic, more)
+        options = _options(enable_gqa, scale, lse, dynamic, more, largest)
     if options is None or of_score is None or of_mask is None:
         return None
     stream = None if tensors else _streams.get((options, of_score, of_mask))
@@ -202,11 +208,13 @@ def _devices(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
     return q.device, k.device, v.device
 
 
-def _options(enable_gqa: Any, scale: Any, lse: Any, dynamic: Any, more: tuple[tuple[str, Any], ...]) -> Any:
+def _options(
+    enable_gqa: Any, scale: Any, lse: Any, dynamic: Any, more: tuple[tuple[str, Any], ...], largest: bool
+) -> Any:
     """The options, if each is of its type; else None."""
     if not (type(enable_gqa) is type(lse) is bool and (scale is None or type(scale) in (int, float))):
         return None
-    return (enable_gqa, scale, lse, dynamic, more) if dynamic is None or type(dynamic) is bool else None
+    return (enable_gqa, scale, lse, dynamic, more, largest) if dynamic is None or type(dynamic) is bool else None
 
 
 def _family(q: Any, k: Any, v: Any, layouts: Layouts) -> Any:
@@ -251,8 +259,8 @@ def _noted(
     """A call that was checked; None if `launched` could not find it."""
     tensors: list[torch.Tensor] = []
     mods = state_of(score_mod, tensors), state_of(mask_mod, tensors)
-    options = _options(enable_gqa, scale, extras.lse, extras.dynamic, extras.options)
-    if options is None or None in mods or not extras.is_few:
+    options = _options(enable_gqa, scale, *extras.known)
+    if options is None or None in mods or extras.formats:
         return None
     place = {id(tensor): index for index, tensor in enumerate(tensors)}
     if any(id(read[index]) not in place for index, _ in captured):

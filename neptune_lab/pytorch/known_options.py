@@ -1,0 +1,72 @@
+"""Known calls with the arguments that FlexAttention has besides mods: block_mask, return_aux and kernel_options.
+
+Each is brought to what `known_calls` finds calls by, a mask_mod, two switches and our own options, and by looks that
+see every change of it: a block mask's lists and the tensors that its mask_mod reads may be written in place.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from neptune_lab.pytorch.block_masks import UNKNOWN, known_mask_of
+from neptune_lab.pytorch.extras import as_ordered, known_own_options
+from neptune_lab.pytorch.known_calls import launched
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import AuxOutput
+
+
+def launched_with(
+    q: Any,
+    k: Any,
+    v: Any,
+    score_mod: Any,
+    mask_mod: Any,
+    enable_gqa: Any,
+    scale: Any,
+    return_lse: Any,
+    dynamic: Any,
+    block_mask: Any,
+    return_aux: Any,
+    kernel_options: Any,
+) -> Any:
+    """The output of a call whose kernel is known; None if it is not."""
+    options: tuple[tuple[str, Any], ...] | None = ()
+    largest = False
+    if kernel_options:
+        options = known_own_options(kernel_options)
+        if options is None:
+            return None
+        if options:
+            options = as_ordered(options)
+    if return_aux is not None:
+        if return_lse is not False or not _is_request(return_aux):
+            return None
+        return_lse, largest = return_aux
+    if block_mask is not None:
+        if mask_mod is not None:
+            return None
+        mask_mod = known_mask_of(block_mask, q, k)
+        if mask_mod is UNKNOWN:
+            return None
+    found = launched(q, k, v, score_mod, mask_mod, enable_gqa, scale, return_lse, dynamic, options, largest)
+    return found if found is None or return_aux is None else with_aux(found, return_lse, largest)
+
+
+def with_aux(found: Any, lse: bool, largest: bool) -> tuple[Any, AuxOutput]:
+    """The outputs of a kernel as a call with return_aux gives them."""
+    from torch.nn.attention.flex_attention import AuxOutput
+
+    if not isinstance(found, tuple | list):
+        return found, AuxOutput(None, None)
+    return found[0], AuxOutput(found[1] if lse else None, found[-1] if largest else None)
+
+
+def _is_request(value: Any) -> bool:
+    """Whether it is an AuxRequest of switches."""
+    from torch.nn.attention.flex_attention import AuxRequest
+
+    return type(value) is AuxRequest and type(value[0]) is type(value[1]) is bool
+
+
+__all__ = ["launched_with", "with_aux"]
