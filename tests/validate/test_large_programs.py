@@ -14,7 +14,8 @@ from neptune_lab.choice import CodeOptions
 from neptune_lab.errors import ScheduleError, ValidationError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Op, Var, const
-from neptune_lab.operators import attention, gemm_chain, norms, performer, rows
+from neptune_lab.loop_schedule import Schedule
+from neptune_lab.operators import Operator, attention, gemm_chain, norms, performer, rows
 from neptune_lab.pipeline import schedule
 from neptune_lab.pipeline import validate as package
 from neptune_lab.pipeline.lower import lower
@@ -26,7 +27,20 @@ from neptune_lab.pipeline.validate import (
     sizes,
 )
 
+DOCUMENTS = np.arange(1000, dtype="int32") // 300
+
+
+def documents(q_len: int, kv_len: int = 1000, **sizes: int) -> Operator:
+    """The last queries of `kv_len`, each of which sees its own document."""
+
+    def mask_mod(b, h, q, kv):
+        return DOCUMENTS[q + kv_len - q_len] == DOCUMENTS[kv]
+
+    return attention.general(2, 4, q_len, kv_len, 64, mask_mod=mask_mod, **sizes)
+
+
 LARGE = {
+    "documents": lambda: schedule(documents(40), "rolling_update", block_q=16, block_kv=16),
     "wide tiles": lambda: schedule(attention.causal(2, 8, 2048), "rolling_update", block_q=128, block_kv=16),
     "remainders": lambda: schedule(attention.alibi(1, 8, 1000, head_dim=100), "rolling_update", block_q=64),
     "window": lambda: schedule(attention.window(1, 4, 2048, window=256), "rolling_update"),
@@ -105,6 +119,34 @@ def test_numbers_of_folded_elements_are_not_resized():
     with pytest.raises(ScheduleError, match="how many elements were folded"):
         resize.resized_schedule(sch, sizes.plan(sch))
     assert nl.compile(sch).validated.stages == ("Triton",)  # its steps are applied at small sizes
+
+
+def shapes_of(sch: Schedule) -> dict[str, tuple[int, ...]]:
+    small = sizes.plan(sch).definition
+    return {name: small.buffer(name).shape for name in small.inputs}
+
+
+def test_an_axis_whose_end_is_read_is_made_small():
+    """Decoding reads the document of its query at the last key, whose place is a constant of the mask."""
+    assert shapes_of(schedule(documents(1), "split_k_update"))["DOCUMENTS"] == (14,)
+    both = schedule(documents(40), "rolling_update", block_q=16, block_kv=16)
+    assert {shapes_of(both)["DOCUMENTS"], shapes_of(both)["k"][2:3]} == {(14,)}
+    assert nl.compile(both).validated.stages == ("Triton",)
+
+
+@pytest.mark.parametrize("kv_len", [900, 30])
+def test_an_axis_that_is_read_elsewhere_keeps_its_size(kv_len: int):
+    """The last documents are not those of the last keys; and an axis that would be shorter than what is read of it."""
+    sch = schedule(documents(10, kv_len), "rolling_update", block_q=16, block_kv=16)
+    assert shapes_of(sch)["DOCUMENTS"] == (1000,)
+
+
+def test_heads_whose_tiles_are_groups_are_made_fewer():
+    """A tile of decoding has the heads that share keys: two such groups are left."""
+    op = attention.gqa(1, 32, kv_heads=4, q_len=1, kv_len=512, causal=False)
+    sch = schedule(op, "split_k_update", config=nl.SplitKConfig(splits=4))
+    assert (shapes_of(sch)["q"][1], shapes_of(sch)["k"][1]) == (8, 2)
+    assert nl.compile(sch).validated.stages == ("Triton",)
 
 
 def test_masks_keep_their_boundaries_at_small_sizes():

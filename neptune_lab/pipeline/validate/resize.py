@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
@@ -145,7 +146,7 @@ class _Resizer:
         for read in loads(block.body.value):
             if read.buffer in self.large and len(read.indices) == len(self.large[read.buffer].shape):
                 for axis, index in enumerate(read.indices):
-                    if isinstance(index, Op) and index.name == "add":
+                    if isinstance(index, Op) and index.name == "add" and not isinstance(index.args[1], Const):
                         c = self.sizes.of(("axis", read.buffer, axis))
                         self.bind(block, substitute(index, bindings), self.sizes.extents[c], self.sizes.new[c])
 
@@ -316,15 +317,22 @@ class _Resizer:
                 if digit == "floordiv":
                     small = self.elements(block, block.iter(name), by)
                     return Op(digit, (Var(name), Const(small, dtype)))
+            case Op("add", (Var(name), Const(int(by), dtype))) if buffer in self.large:
+                of = self.known(block, name, f"to which {by} is added")
+                return Op("add", (Var(name), Const(self.sizes.offset(of, by), dtype)))
         if any(self.iters[block.name, name] != block.iter(name).extent for name in variables(index)):
             return self.position(block, index)
         return rebuild(index, tuple(self.value(block, c) for c in children(index)))
 
     def divisor(self, block: Block, name: str, by: int) -> int:
+        return self.sizes.divisor(self.known(block, name, f"which is divided by {by}"), by)
+
+    def known(self, block: Block, name: str, what: str) -> Any:
+        """The class of an iteration."""
         key = "iter", block.origin or block.name, name
         if key not in self.sizes.classes.parents:
-            unclear(block, f"iteration {name!r}, which is divided by {by}, is no dimension of the definition")
-        return self.sizes.divisor(self.sizes.of(key), by)
+            unclear(block, f"iteration {name!r}, {what}, is no dimension of the definition")
+        return self.sizes.of(key)
 
     def position(self, block: Block, e: Expr) -> Expr:
         """A sum of iterations, of a tile and in it, with the factors that they have at small sizes."""

@@ -7,7 +7,7 @@ steps of the schedule, their factors changed likewise, are applied to it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,11 +96,13 @@ def _shapes_of_steps(scheduled: Schedule, sizes: Sizes) -> Iterator[str]:
 
 def _connected(*programs: Program) -> Sizes:
     """The dimensions of all programs: axes and iterations of one dimension are in one class, found through reads and
-    writes at plain variables.  A class is fixed if an index computes with it, or its axes have different extents."""
+    writes at plain variables.  A class is fixed if an index computes with it, or its axes have different extents; not
+    if the index has its digits, or moves it to the end of an axis."""
     classes, extents = UnionFind(), {}
     fixed: set[Any] = set()
     divided: list[tuple[Any, Any, int]] = []
     remainders: list[tuple[Any, Any, int]] = []
+    moved: list[tuple[Any, Any, int]] = []
     for buffer in (b for program in programs for b in program.buffers):
         for axis, size in enumerate(buffer.shape):
             extents[("axis", buffer.name, axis)] = size
@@ -122,6 +124,8 @@ def _connected(*programs: Program) -> Sizes:
                     case Op("add", (Op("mul", (Var(high), Const(int(by)))), Var(low))) if block.iter(low).extent == by:
                         divided.append((("iter", block.name, high), here, by))
                         remainders.append((("iter", block.name, low), here, by))
+                    case Op("add", (Var(name), Const(int(by)))) if by == extents[here] - block.iter(name).extent:
+                        moved.append((here, ("iter", block.name, name), by))
                     case _:
                         fixed.add(here)
                         fixed |= {("iter", block.name, name) for name in variables(index)}
@@ -142,8 +146,27 @@ def _connected(*programs: Program) -> Sizes:
                 fixed_classes.update({classes[axis], classes[it], first[0]})
         return found
 
+    high, low = by_axis(divided), by_axis(remainders)
+    ends = _ends(
+        [(classes[it], by, classes[axis]) for axis, it, by in moved], {*high.items(), *low.items()}, fixed_classes
+    )
     extents = {c: max(members) for c, members in by_class.items()}
-    return Sizes(classes, extents, fixed_classes, by_axis(divided), by_axis(remainders))
+    return Sizes(classes, extents, fixed_classes, high, low, ends)
+
+
+def _ends(
+    moved: list[tuple[Any, int, Any]], digits: Collection[tuple[Any, tuple[Any, int]]], fixed: set[Any]
+) -> dict[tuple[Any, int], Any]:
+    """`Sizes.moved`, of reads by their iteration, number and axis; what cannot be resized together is added to
+    `fixed`."""
+    divided = {c for axis, (it, _) in digits for c in (axis, it)}
+    ends: dict[tuple[Any, int], Any] = {}
+    for it, by, axis in moved:
+        if it == axis or {it, axis} & divided or ends.setdefault((it, by), axis) != axis:
+            fixed |= {it, axis}
+    while any((it in fixed) != (axis in fixed) for it, _, axis in moved):
+        fixed |= {c for it, _, axis in moved if {it, axis} & fixed for c in (it, axis)}
+    return {(it, by): axis for (it, by), axis in ends.items() if axis not in fixed}
 
 
 def _reads(value: Expr) -> list[tuple[str, tuple[Expr, ...]]]:
@@ -182,11 +205,13 @@ def _choose(sizes: Sizes, scheduled: Schedule) -> None:
             sizes.new[c] = extent
         else:
             sizes.new[c] = whole if extent & (extent - 1) == 0 else whole + 1
+    while short := [(it, axis) for (it, _), axis in sizes.moved.items() if sizes.new[axis] <= sizes.new[it]]:
+        sizes.new |= {c: sizes.extents[c] for both in short for c in both}
     for it in dict.fromkeys(it for it, _ in (*sizes.divided.values(), *sizes.remainders.values())):
         _choose_digits(sizes, it, tiled)
 
 
-def _choose_digits(sizes: Sizes, it: Any, tiled: Collection[Any]) -> None:
+def _choose_digits(sizes: Sizes, it: Any, tiled: Mapping[Any, set[int]]) -> None:
     """New extents of a class and of those that are its digits (`divided`, `remainders`)."""
     high = {axis: by for axis, (of, by) in sizes.divided.items() if of == it}
     low = {axis: by for axis, (of, by) in sizes.remainders.items() if of == it}
@@ -198,10 +223,15 @@ def _choose_digits(sizes: Sizes, it: Any, tiled: Collection[Any]) -> None:
     digits = digits and all(sizes.extents[axis] == by for axis in low)
     above = min((2, *(sizes.extents[axis] for axis in high)))
     below = min((sizes.new[axis] for axis in low), default=min(2, by))
-    if low and it in tiled:  # its tiles say how many elements it has
+    grouped = not low and tiled.get(it) == {by}  # each of its tiles is a group
+    if grouped:
+        below = sizes.groups[it] = sizes.tiles[by]
+    elif low and it in tiled:  # its tiles say how many elements it has
         below, rest = divmod(sizes.new[it], above)
         digits = digits and not rest
-    if len(divisors) > 1 or not (high and digits) or own & sizes.fixed or set(tiled) & {*low, *(() if low else (it,))}:
+    apart = set(tiled) & {*low, *(() if low or grouped else (it,))}
+    if len(divisors) > 1 or not (high and digits) or own & sizes.fixed or apart:
+        sizes.groups.pop(it, None)
         for c in own:
             sizes.new[c] = sizes.extents[c]
         return

@@ -35,8 +35,10 @@ class Sizes:
         divided: classes of axes that are read at `iteration // number`, with both; where an axis is read at
             `iteration * number + other`, of the iteration, with the axis and the number.
         remainders: likewise of axes that are read at `iteration % number`, and of the other iteration.
+        moved: classes of axes whose last elements are read at `iteration + number`, by the iteration's and the number.
         new: the small extents, by class.
         tiles: the small size of each tile size.
+        groups: the small form of a divisor that is the size of an iteration's tiles, by the iteration's class.
     """
 
     classes: UnionFind
@@ -44,15 +46,24 @@ class Sizes:
     fixed: set[Any]
     divided: dict[Any, tuple[Any, int]]
     remainders: dict[Any, tuple[Any, int]]
+    moved: dict[tuple[Any, int], Any]
     new: dict[Any, int] = field(default_factory=dict)
     tiles: dict[int, int] = field(default_factory=dict)
+    groups: dict[Any, int] = field(default_factory=dict)
 
     def of(self, key: Any) -> Any:
         return self.classes[key]
 
     def divisor(self, it: Any, by: int) -> int:
         """The small form of `by` in `iteration // by` and `iteration % by`, of an iteration of this class."""
+        if it in self.groups:
+            return self.groups[it]
         return min((self.new[c] for c, of in self.remainders.items() if of == (it, by)), default=min(2, by))
+
+    def offset(self, it: Any, by: int) -> int:
+        """The small form of `by` in an index `iteration + by`, of an iteration of this class."""
+        axis = self.moved.get((it, by))
+        return by if axis is None else self.new[axis] - self.new[it]
 
 
 def at_small_sizes(program: Program, sizes: Sizes) -> Program:
@@ -85,7 +96,8 @@ def at_small_sizes(program: Program, sizes: Sizes) -> Program:
 
 
 def new_index(index: Expr, block: Block, sizes: Sizes) -> Expr:
-    """An index of the small program: the divisor of a digit of an iteration follows from the new extents."""
+    """An index of the small program: the divisor of a digit of an iteration, and how far one is moved, follow from the
+    new extents."""
     match index:
         case Op("floordiv" | "floormod" as digit, (Var(name), Const(int(by)))):
             it = sizes.of(("iter", block.name, name))
@@ -94,6 +106,8 @@ def new_index(index: Expr, block: Block, sizes: Sizes) -> Expr:
         case Op("add", (Op("mul", (Var(high), Const(int(by)))), Var(low))) if block.iter(low).extent == by:
             it = sizes.of(("iter", block.name, low))
             return Op("add", (Op("mul", (Var(high), Const(sizes.new[it]))), Var(low)))
+        case Op("add", (Var(name), Const(int(by), dtype))):
+            return Op("add", (Var(name), Const(sizes.offset(sizes.of(("iter", block.name, name)), by), dtype)))
     return index
 
 
