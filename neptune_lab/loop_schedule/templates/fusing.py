@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.dimensions import Dimensions, dimensions
-from neptune_lab.loop_ir.nodes import Block, Const, Loop, Program, loads, reads
+from neptune_lab.loop_ir.dimensions import Dimension, Dimensions, dimensions
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Loop, Program, Var, loads, reads
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.plan import NestPlan
@@ -24,6 +24,32 @@ def fuse_into_loop(sch: Schedule, nest: NestPlan, loop: str) -> None:
         sch.fuse_under(block, loop)
     for block in nest.maps:
         _first_that_works(*_ways_in(sch, nest, block, loop))(block, loop)
+
+
+def fuse_maps_beside(sch: Schedule, nest: NestPlan, loop: str) -> None:
+    """Fuses outputs that are maps of what the nest's first block reads into `loop`, which loads their tiles anyway: the
+    sum of a row and a residual, of which the nest computes the norm.
+
+    They have the dimensions of the first block, so each program makes the elements of its own tiles, once; in the order
+    of an input that it reads, so that they are stored as they are loaded.
+    """
+    dims = dimensions(sch.base)
+    first = tree.find_block(sch.base, nest.first)[1]
+    own = [load for load in loads(first.body.value) if load.buffer in sch.base.inputs]
+    read, orders = {load.buffer for load in own}, {_order(dims, first, load.indices) for load in own}
+    for name in sch.blocks:
+        block = tree.find_block(sch.program, name)[1]
+        needed = {load.buffer for load in loads(block.body.value)}
+        if block.writes not in sch.base.outputs or reducer_of(block) is not None or not needed or not needed <= read:
+            continue
+        order = _order(dims, block, block.body.indices)
+        if order in orders and {*order} == {*dims.all_of(block)} == {*dims.all_of(first)}:
+            _first_that_works(sch.fuse_under)(name, loop)
+
+
+def _order(dims: Dimensions, block: Block, indices: tuple[Expr, ...]) -> tuple[Dimension | None, ...]:
+    """The dimensions of a tensor's axes, in order; None of one that is indexed otherwise than by a variable."""
+    return tuple(dims.of(block, index.name) if isinstance(index, Var) else None for index in indices)
 
 
 def _ways_in(sch: Schedule, nest: NestPlan, name: str, loop: str) -> list[Callable[[str, str], None]]:
@@ -205,6 +231,7 @@ def _folded_axes(definition: Program, dims: Dimensions) -> dict[str, tuple[str, 
 __all__ = [
     "fuse_epilogue",
     "fuse_into_loop",
+    "fuse_maps_beside",
     "fuse_prologue",
     "own_loops",
     "second_pass_in_order",

@@ -41,6 +41,7 @@ from neptune_lab.loop_schedule.templates.config import TileConfig
 from neptune_lab.loop_schedule.templates.fusing import (
     fuse_epilogue,
     fuse_into_loop,
+    fuse_maps_beside,
     fuse_prologue,
     second_pass_in_order,
 )
@@ -175,6 +176,8 @@ def schedule_rolling(sch: Schedule, state: TemplateState, n: int) -> None:
     left = () if nest.serial_axes else _roll(sch, nest, loop)
     if left:
         state.insert(n, plan(sch.base, left, placed=placed(sch, state.start)))
+    if grid is not None and not nest.serial_axes:
+        fuse_maps_beside(sch, nest, loop)
     fuse_prologue(sch, nest, grid, _rolling(state))
     second_passes = fuse_epilogue(sch, nest, nest.first, grid, blocks_of_later_nests(sch, state, n))
     fuse_prologue(sch, nest, grid, _rolling(state))
@@ -251,6 +254,7 @@ def schedule_in_one_tile(sch: Schedule, state: TemplateState, n: int) -> None:
     assert grid is not None
     contraction = tile_contraction(sch, nest, config, loop_ref(grid)[1])
     fuse_into_loop(sch, nest, grid)
+    fuse_maps_beside(sch, nest, grid)
     second_passes = fuse_epilogue(sch, nest, nest.first, grid, blocks_of_later_nests(sch, state, n), nest.reductions)
     fuse_prologue(sch, nest, grid, one_tile=True)
     for name in second_passes:
