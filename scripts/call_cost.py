@@ -157,13 +157,13 @@ def options() -> Row:
 
 def blocks(document: int = 0) -> Row:
     """A block mask: causal, or of documents of so many tokens, whose mask_mod reads a tensor."""
-    q, k, v = drawn(*[(1, 4, 256, 64)] * 3)
-    of = torch.arange(256, device="cuda") // (document or 1)
+    q, k, v = drawn(*[(1, 4, 64, 64)] * 3)
+    of = torch.arange(64, device="cuda") // (document or 1)
 
     def documents(b: Any, h: Any, i: Any, j: Any) -> Any:
         return of[i] == of[j]
 
-    block_mask = create_block_mask(documents if document else causal, None, None, 256, 256, device="cuda")
+    block_mask = create_block_mask(documents if document else causal, None, None, 64, 64, device="cuda")
     mask = of[:, None] == of if document else ordered(q, k)
     return Row(lambda _: nl.attention(q, k, v, block_mask=block_mask), lambda: sdpa(q, k, v, mask))
 
@@ -227,7 +227,7 @@ ROWS: dict[str, Callable[[], Row]] = {
     "options": options,
     "options of FlexAttention": theirs,
     "block mask": blocks,
-    "block mask of documents": lambda: blocks(40),
+    "block mask of documents": lambda: blocks(20),
     "return_aux": aux,
     "kernel(q, k, v)": compiled,
     "training, forward": lambda: training(own, False),

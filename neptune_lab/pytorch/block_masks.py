@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -25,6 +26,9 @@ from neptune_lab.errors import LaunchError
 from neptune_lab.pytorch.mod_state import state_of
 from neptune_lab.pytorch.mods import read
 from neptune_lab.strict.console import class_of
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 # Positions at which a mask_mod is evaluated at once: 2**24, with int64 intermediate results 128 MiB each.
 _POSITIONS = 1 << 24
@@ -70,17 +74,15 @@ class _Seen:
 
     Args:
         state: of its mask_mod.
-        lists: its lists of blocks; None for one that it has not.
-        tensors: that the mask_mod reads.
-        versions: the version counters of `lists` and of `tensors`.
+        tensors: its lists of blocks, None for one that it has not, and what the mask_mod reads.
+        versions: the version counter of each of `tensors`.
         lengths: `seq_lengths` of the mask.
         device: of q.
     """
 
     state: Any
-    lists: tuple[torch.Tensor | None, ...]
-    tensors: list[torch.Tensor]
-    versions: tuple[int, ...]
+    tensors: tuple[torch.Tensor | None, ...]
+    versions: tuple[int | None, ...]
     lengths: tuple[int, ...]
     device: torch.device
 
@@ -152,7 +154,8 @@ def known_mask_of(block_mask: Any, q: Any, k: Any) -> Any:
     Args:
         block_mask, q, k: of a call, which may be anything.
     """
-    known = _compared.get(block_mask) if _is_mask(block_mask) and type(q) is type(k) is torch.Tensor else None
+    plain = type(block_mask) is _class() and type(q) is type(k) is torch.Tensor
+    known = _compared.get(block_mask) if plain else None
     if known is None or known.seen is None or not q.ndim == k.ndim == 4:
         return UNKNOWN
     (batch, heads, q_len, _), seen, tensors = q.shape, known.seen, []
@@ -164,29 +167,30 @@ def known_mask_of(block_mask: Any, q: Any, k: Any) -> Any:
         or seen.state != state_of(block_mask.mask_mod, tensors)
     ):
         return UNKNOWN
-    versions = iter(seen.versions)
-    for found, compared in ((_lists(block_mask), seen.lists), (tensors, seen.tensors)):
-        for tensor, before in zip(found, compared, strict=True):
-            if tensor is not before or (tensor is not None and tensor._version != next(versions)):
-                return UNKNOWN
+    for tensor, before, version in zip((*_lists(block_mask), *tensors), seen.tensors, seen.versions, strict=True):
+        if tensor is not before or (tensor is not None and tensor._version != version):
+            return UNKNOWN
     return known.mask_mod
 
 
 def _seen(block_mask: Any, device: torch.device) -> _Seen | None:
     """The looks of a mask; None if they do not tell all of it."""
-    tensors: list[torch.Tensor] = []
-    state, lists = state_of(block_mask.mask_mod, tensors), _lists(block_mask)
-    versions = tuple(_version(tensor) for tensor in (*lists, *tensors) if tensor is not None)
-    if not _is_mask(block_mask) or state is None or None in versions:
+    read_by_mask: list[torch.Tensor] = []
+    state = state_of(block_mask.mask_mod, read_by_mask)
+    tensors = *_lists(block_mask), *read_by_mask
+    versions = tuple(map(_version, tensors))
+    untold = any(version is None for tensor, version in zip(tensors, versions, strict=True) if tensor is not None)
+    if type(block_mask) is not _class() or state is None or untold:
         return None
-    return _Seen(state, lists, tensors, versions, tuple(block_mask.seq_lengths), device)  # type: ignore[arg-type]
+    return _Seen(state, tensors, versions, tuple(block_mask.seq_lengths), device)
 
 
-def _is_mask(block_mask: Any) -> bool:
-    """Whether it is a BlockMask, and of no other class."""
+@cache
+def _class() -> type[BlockMask]:
+    """torch's class of block masks; what it is in takes long to import."""
     from torch.nn.attention.flex_attention import BlockMask
 
-    return type(block_mask) is BlockMask
+    return BlockMask
 
 
 def _lists(block_mask: Any) -> tuple[torch.Tensor | None, ...]:

@@ -360,7 +360,11 @@ def _attend_with_options(
             check_axes(name, tensor.shape)
         mask_mod = None if is_empty(q, k, v) else mask_of(block_mask, q, k)
     found = _attend(q, k, v, score_mod, mask_mod, enable_gqa, scale, extras, places, of_eight.scales)
-    return found if return_aux is None else with_aux(found, extras.lse, extras.max_scores)
+    if return_aux is None:
+        return found
+    from torch.nn.attention.flex_attention import AuxOutput
+
+    return with_aux(found, extras.lse, extras.max_scores, AuxOutput)
 
 
 def forget() -> None:

@@ -6,6 +6,7 @@ see every change of it: a block mask's lists and the tensors that its mask_mod r
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab.pytorch.block_masks import UNKNOWN, known_mask_of
@@ -13,7 +14,7 @@ from neptune_lab.pytorch.extras import as_ordered, known_own_options
 from neptune_lab.pytorch.known_calls import launched
 
 if TYPE_CHECKING:
-    from torch.nn.attention.flex_attention import AuxOutput
+    from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
 
 def launched_with(
@@ -50,23 +51,27 @@ def launched_with(
         if mask_mod is UNKNOWN:
             return None
     found = launched(q, k, v, score_mod, mask_mod, enable_gqa, scale, return_lse, dynamic, options, largest)
-    return found if found is None or return_aux is None else with_aux(found, return_lse, largest)
+    return found if found is None or return_aux is None else with_aux(found, return_lse, largest, _classes()[1])
 
 
-def with_aux(found: Any, lse: bool, largest: bool) -> tuple[Any, AuxOutput]:
-    """The outputs of a kernel as a call with return_aux gives them."""
-    from torch.nn.attention.flex_attention import AuxOutput
-
+def with_aux(found: Any, lse: bool, largest: bool, output: type[AuxOutput]) -> tuple[Any, AuxOutput]:
+    """The outputs of a kernel as a call with return_aux gives them; `output`: torch's AuxOutput."""
     if not isinstance(found, tuple | list):
-        return found, AuxOutput(None, None)
-    return found[0], AuxOutput(found[1] if lse else None, found[-1] if largest else None)
+        return found, output(None, None)
+    return found[0], output(found[1] if lse else None, found[-1] if largest else None)
+
+
+@cache
+def _classes() -> tuple[type[AuxRequest], type[AuxOutput]]:
+    """torch's classes, which are in a module that takes long to import."""
+    from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
+
+    return AuxRequest, AuxOutput
 
 
 def _is_request(value: Any) -> bool:
     """Whether it is an AuxRequest of switches."""
-    from torch.nn.attention.flex_attention import AuxRequest
-
-    return type(value) is AuxRequest and type(value[0]) is type(value[1]) is bool
+    return type(value) is _classes()[0] and type(value[0]) is type(value[1]) is bool
 
 
 __all__ = ["launched_with", "with_aux"]

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
+# The dimension of q's length in a tensor of one element for each query and key; that of the keys is the next one.
+_LENGTHS_FROM = 2
 # The widest window: such a kernel is run at every number of tiles up to twice its width and more.
 _FARTHEST = 512
 
@@ -58,6 +60,7 @@ def plan_of(
     *,
     together: bool,
     always: bool,
+    elements: bool = False,
 ) -> Plan | None:
     """The sizes of a call, or None if a dimension varies that has no length.
 
@@ -66,7 +69,11 @@ def plan_of(
         wanted: which of the lengths vary.
         together: whether they were equal at each call.
         always: whether dimensions that could be a length are sizes although they have not varied.
+        elements: whether the mods only read tensors (batch, heads, q_len, kv_len), of which a dimension may be 1.  The
+            kernel is then the same whether both lengths are one or two, so they are two: one kernel serves both.
     """
+    if elements:
+        return _of_elements(first, now, ("m" if wanted[0] else "", "n" if wanted[1] else ""))
     if wanted == (True, True) and together:
         q = kv = "n"
     else:
@@ -86,6 +93,25 @@ def plan_of(
         if dims:
             captured.append((index, tuple(dims)))
     return Plan(q, kv, tuple(captured), max(now[0]) >= LONG)
+
+
+def _of_elements(
+    first: tuple[tuple[int, int], Shapes], now: tuple[tuple[int, int], Shapes], names: tuple[str, str]
+) -> Plan | None:
+    """The sizes of a call whose mods read tensors of four dimensions, each a length or 1 from `_LENGTHS_FROM` on."""
+    captured: list[tuple[int, tuple[tuple[int, str], ...]]] = []
+    for index, (before, after) in enumerate(zip(first[1], now[1], strict=True)):
+        own = (*[""] * _LENGTHS_FROM, *names)
+        every = zip(before, after, (0,) * _LENGTHS_FROM + first[0], (0,) * _LENGTHS_FROM + now[0], own, strict=True)
+        dims: list[tuple[int, str]] = []
+        for dim, (a, b, x, y, name) in enumerate(every):
+            if name and (a, b) == (x, y) != (1, 1):
+                dims.append((dim, name))
+            elif a != b:
+                return None
+        if dims:
+            captured.append((index, tuple(dims)))
+    return Plan(names[0], names[1], tuple(captured), max(now[0]) >= LONG)
 
 
 def compiled(

@@ -4,7 +4,9 @@ Calls that differ in lengths alone (of q, of k and v, and of captured tensors al
 lengths get a kernel of their own.  Lengths that differ from them get a kernel that takes every length, if the compiler
 can make one; otherwise each length gets its own kernel, as before.  Calls with one query and several keys (decoding)
 are a family of their own, and one key is a prompt of length 1; if their keys are one more than those of an earlier
-call, a cache grows, and the first call gets the kernel for every length.
+call, a cache grows, and the first call gets the kernel for every length.  So does the first call of several queries
+beside another number of keys (tokens that assisted generation proposes, parts of a prompt), where calls of its sizes
+have had several lengths.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from neptune_lab.pytorch import stored
 from neptune_lab.pytorch.arguments import Problem
 from neptune_lab.pytorch.length_layouts import Layouts, layouts_of
 from neptune_lab.pytorch.length_plans import Plan, Shapes, compiled, laid_out, operator_at, plan_of
+from neptune_lab.pytorch.masks import reads_elements
 from neptune_lab.pytorch.mods import Reading
 from neptune_lab.runtime.sized import sizes_in
 
@@ -73,7 +76,8 @@ _families: OrderedDict[Any, Family] = OrderedDict()
 
 def for_lengths(problem: Problem, score_mod: Any, mask_mod: Any, reading: Reading) -> stored.StoredKernel | None:
     """The kernel for all lengths that serves a call; None if the call gets a kernel of its own lengths."""
-    for key, family, plan in plans_of(problem, reading):
+    elements = bool(reading.tensors) and reads_elements(score_mod) and reads_elements(mask_mod)
+    for key, family, plan in plans_of(problem, reading, elements=elements):
         if plan not in family.entries:
             family.entries[plan] = _made(problem, score_mod, mask_mod, reading, plan, (key, plan), family)
         entry = family.entries[plan]
@@ -82,11 +86,14 @@ def for_lengths(problem: Problem, score_mod: Any, mask_mod: Any, reading: Readin
     return None
 
 
-def plans_of(problem: Problem, reading: Reading, kind: str = "") -> Iterator[tuple[Any, Family, Plan]]:
+def plans_of(
+    problem: Problem, reading: Reading, kind: str = "", *, elements: bool = False
+) -> Iterator[tuple[Any, Family, Plan]]:
     """The families of a call whose lengths vary, the most likely one first, each with its key and its plan.
 
     Args:
         kind: of kernels: those of each kind have families of their own.
+        elements: as in `plan_of`.
     """
     dynamic = problem.extras.dynamic
     if dynamic is False or not reading.exact or not _is_known(problem):
@@ -98,7 +105,8 @@ def plans_of(problem: Problem, reading: Reading, kind: str = "") -> Iterator[tup
         if not any(wanted):
             continue
         first, always = (family.lengths, family.shapes), bool(dynamic) or family.grows
-        plan = plan_of(first, (lengths, shapes), wanted, together=family.together, always=always)
+        now, together = (lengths, shapes), family.together
+        plan = plan_of(first, now, wanted, together=together, always=always, elements=elements)
         if plan is not None:
             yield key, family, plan
 
@@ -141,7 +149,8 @@ def _noted(key: Any, layouts: Layouts, problem: Problem, reading: Reading) -> Fa
     if family is None:
         grows = _grows(key[0][0], lengths)
         shapes, together = _shapes_of(reading), lengths[0] == lengths[1]
-        family = Family(layouts, lengths, lengths[1], shapes, together, grows, (False, grows))
+        both = not together and lengths[0] > 1 and _vary(key[0][0])
+        family = Family(layouts, lengths, lengths[1], shapes, together, grows, (both, both or grows))
         _families[key] = family
         if len(_families) > _MOST:
             _families.popitem(last=False)
@@ -164,6 +173,12 @@ def _grows(problem: Any, lengths: tuple[int, int]) -> bool:
     cache will grow on."""
     earlier = (family.keys for ((other, _), *_), family in _families.items() if other == problem)
     return lengths[0] == 1 and lengths[1] - 1 in earlier
+
+
+def _vary(problem: Any) -> bool:
+    """Whether lengths of calls of these sizes have varied, under any mods and strides.  Some queries beside a cache, or
+    beside other keys, then have other numbers too: the first such call gets the kernel for all lengths."""
+    return any(any(family.varied) for ((other, _), *_), family in _families.items() if other == problem)
 
 
 def _shapes_of(reading: Reading) -> Shapes:

@@ -63,6 +63,25 @@ def scored(softcap: float | None, biases: tuple[Callable[..., Any], ...]) -> Cal
     return score_mod
 
 
+# The code of the functions that `element` and `scored` give.
+_ELEMENT = element(torch.zeros(1, 1, 1, 1)).__code__  # type: ignore[attr-defined]
+_SCORED = scored(None, ()).__code__  # type: ignore[attr-defined]
+
+
+def reads_elements(mod: Any) -> bool:
+    """Whether a mod only reads tensors at its query and key, as `element` and `scored` do: it compares no positions.
+
+    >>> mask = element(torch.ones(1, 1, 8, 8, dtype=torch.bool))
+    >>> reads_elements(mask), reads_elements(scored(2.0, (mask,))), reads_elements(causal)
+    (True, True, False)
+    """
+    code: Any = getattr(mod, "__code__", None)
+    if code is _SCORED:
+        cells = dict(zip(code.co_freevars, mod.__closure__, strict=True))
+        return all(map(reads_elements, cells["biases"].cell_contents))
+    return mod is None or code is _ELEMENT
+
+
 def unexpanded(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor with 1 in place of every dimension that was expanded, along which all elements are one.
 
@@ -82,4 +101,14 @@ def broadcasts(tensor: torch.Tensor, whole: tuple[int, ...]) -> bool:
     return missing >= 0 and all(n in (1, size) for n, size in zip(tensor.shape, whole[missing:], strict=True))
 
 
-__all__ = ["CausalBias", "broadcasts", "causal", "causal_from", "element", "offset_of", "scored", "unexpanded"]
+__all__ = [
+    "CausalBias",
+    "broadcasts",
+    "causal",
+    "causal_from",
+    "element",
+    "offset_of",
+    "reads_elements",
+    "scored",
+    "unexpanded",
+]
