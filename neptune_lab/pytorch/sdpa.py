@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from math import lcm, prod
 from typing import Any
 
@@ -18,6 +19,8 @@ from neptune_lab.pytorch.traced import settled
 from neptune_lab.runtime.subclasses import EXPORTED, refuse_jit_trace
 from neptune_lab.strict.console import class_of, shown
 from neptune_lab.strict.values import check_switch
+
+_NAMES = {"q": "query", "k": "key", "v": "value"}
 
 
 def scaled_dot_product_attention(
@@ -101,8 +104,18 @@ def scaled_dot_product_attention(
     elif attn_mask is not None:
         mod = element(mask)
         mods = {"mask_mod": mod} if mask.dtype == torch.bool else {"score_mod": scored(None, (mod,))}
-    out = attention(q, k, v, scale=scale, enable_gqa=shared, **mods)
+    attend: Any = attention if torch.compiler.is_dynamo_compiling() else _in_torchs_names
+    out = attend(q, k, v, scale=scale, enable_gqa=shared, **mods)
     return out.reshape((*whole, q_len, value.shape[-1]))
+
+
+def _in_torchs_names(*tensors: Any, **options: Any) -> Any:
+    """`attention`, whose errors say query, key and value in place of q, k and v."""
+    try:
+        return attention(*tensors, **options)
+    except LaunchError as error:
+        texts = [text and re.sub(r"\b[qkv]\b", lambda m: _NAMES[m[0]], text) for text in (error.reason, error.help)]
+        raise LaunchError(texts[0] or "", node=error.node, help=texts[1]) from None
 
 
 def _check(query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, is_causal: Any) -> None:

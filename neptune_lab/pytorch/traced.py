@@ -13,6 +13,7 @@ takes or makes, or reads objects that only Dynamo can guard; if a size is a symb
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -33,8 +34,8 @@ from neptune_lab.pytorch.captured_mods import (
     traced_mod,
 )
 from neptune_lab.pytorch.compiled import compiled_for
-from neptune_lab.pytorch.dynamo import UNTRACEABLE, Tracing
-from neptune_lab.pytorch.empty import check_empty, is_empty, outputs_of_empty
+from neptune_lab.pytorch.dynamo import UNTRACEABLE, Tracing, value_of
+from neptune_lab.pytorch.empty import check_empty, is_empty, nothing_of, outputs_of_empty
 from neptune_lab.pytorch.extras import PLAIN, Extras
 from neptune_lab.pytorch.graph_calls import add_call
 from neptune_lab.pytorch.mods import Path, follow, read
@@ -87,7 +88,7 @@ def traced(
     tensors = q, k, v, [*scales], last
     found, results, outside, nothing, scale = _node(*tensors, score_mod, mask_mod, enable_gqa, scale, asked, packed)
     if nothing:
-        return outputs_of_empty(q, k, v, extras)
+        return outputs_of_empty(q, k, v, extras, () if found is None else (found,))
     if outside:
         return _outside_graphs(q, k, v, score_mod, mask_mod, enable_gqa, scale, extras, places, scales)
     if found is not None:
@@ -169,6 +170,7 @@ def _choose(context: Any) -> None:
             q, k, v = tensors
             check_empty(q, k, v, q.device, tracing.number("enable_gqa"), tracing.number("scale"), extras)
             tracing.assign("nothing", True)
+            _touch(tracing, q.device)
             return
     except LaunchError as error:
         leave(tracing, error)
@@ -195,6 +197,16 @@ def _choose(context: Any) -> None:
     own = [*map(tracing.proxy, "qkv"), *scales]
     further = captured.tensors(tracing, tensors[0].device)
     add_call(tracing, "found", [*own, *further, *tracing.proxies("last")], call)
+
+
+def _touch(tracing: Tracing, device: torch.device) -> None:
+    """Sets `found` to a 0 that gives zeros as gradients to what the score_mod captures; leaves it where nothing there
+    records gradients."""
+    with suppress(*UNTRACEABLE):
+        captured = Captured.of(traced_mod(tracing, "score_mod", SCORE, device))
+        recording = [p for p in captured.proxies if records_gradients((value_of(p),))]
+        if recording:
+            tracing.assign_call("found", nothing_of, *recording)
 
 
 def _call_of(tracing: Tracing, extras: Extras, scales: int) -> tuple[AttentionCall, Captured]:

@@ -193,7 +193,7 @@ def test_shared_keys_are_not_copied():
         (None, {"attn_mask": seen(3, 20, 24)}, r"attn_mask has shape \(3, 20, 24\); expected"),
         (None, {"attn_mask": seen(1, 2, 4, 20, 24)}, r"attn_mask has shape \(1, 2, 4, 20, 24\); expected"),
         (lambda q, k, v: (q, k.half(), v), {}, r"key has dtype torch.float16; expected torch.float32, which query has"),
-        (lambda q, k, v: (q.double(), k.double(), v.double()), {}, r"argument q has dtype torch.float64"),
+        (lambda q, k, v: (q.double(), k.double(), v.double()), {}, r"argument query has dtype torch.float64"),
         (lambda q, k, v: (q, k[:, :2], v[:, :2]), {}, r"key has 2 heads and value 2; expected 4(.|\n)*enable_gqa=True"),
         (
             lambda q, k, v: (q, k[:, :3], v[:, :3]),
@@ -207,8 +207,12 @@ def test_shared_keys_are_not_copied():
         ),
         (lambda q, k, v: (q.repeat(2, 1, 1, 1), k, v), {}, r"batch dimensions \(4,\), \(2,\), \(2,\)"),
         (lambda q, k, v: (q[0, 0, 0], k, v), {}, r"argument query has shape \(16,\); expected"),
-        (lambda q, k, v: (q, k[..., :8], v), {}, r"k has head_dim 8; expected 16"),
-        (lambda q, k, v: (q, k, v[:, :, :8]), {}, r"v has 4 heads and length 8; expected 4 and 24"),
+        (
+            lambda q, k, v: (q, k[..., :8], v),
+            {},
+            r"argument key has head_dim 8; expected 16, which query has\n.*give query and key the",
+        ),
+        (lambda q, k, v: (q, k, v[:, :, :8]), {}, r"argument value has 4 heads and length 8; expected 4 and 24"),
         (lambda q, k, v: (q, None, v), {}, r"argument key is None"),
     ],
 )
