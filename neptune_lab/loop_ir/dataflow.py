@@ -93,8 +93,12 @@ _edge = lru_cache(maxsize=16384)(Edge)
 
 def writer_of(program: Program, buffer: str) -> Block | None:
     """The block that computes `buffer`, after a block that writes its start value, if any; None if none does."""
-    writers = [b for b in blocks(program) if b.writes == buffer]
-    return writers[-1] if writers else None
+    return _last_writers(program).get(buffer)
+
+
+@lru_cache(maxsize=128)
+def _last_writers(program: Program) -> dict[str, Block]:
+    return {b.writes: b for b in blocks(program)}
 
 
 def early_read(program: Program) -> tuple[str, str, str] | None:

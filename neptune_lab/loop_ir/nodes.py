@@ -49,6 +49,9 @@ class Load(Hashed):
     buffer: str
     indices: tuple[Expr, ...]
 
+    def __eq__(self, other: object) -> bool:
+        return _same(self, other)
+
 
 @hash_once
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,9 @@ class Previous(Hashed):
     indices: tuple[Expr, ...]
     initial: Const
 
+    def __eq__(self, other: object) -> bool:
+        return _same(self, other)
+
 
 @hash_once
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,9 @@ class Op(Hashed):
 
     name: str
     args: tuple[Expr, ...]
+
+    def __eq__(self, other: object) -> bool:
+        return _same(self, other)
 
 
 @hash_once
@@ -80,8 +89,51 @@ class Cast(Hashed):
     dtype: str
     arg: Expr
 
+    def __eq__(self, other: object) -> bool:
+        return _same(self, other)
+
 
 Expr: TypeAlias = Const | Var | Load | Previous | Op | Cast
+
+
+def _same(one: Load | Previous | Op | Cast, other: object) -> bool:
+    """Equality of nodes, in time that grows with the nodes that differ: operands that several nodes share are compared
+    once (`walk_once`)."""
+    if one is other:
+        return True
+    if type(other) is not type(one):
+        return NotImplemented
+    if hash(one) != hash(other):
+        return False
+    compared: set[tuple[int, int]] = set()
+    waiting: list[tuple[Expr, Expr]] = [(one, other)]  # type: ignore[list-item]
+    while waiting:
+        a, b = waiting.pop()
+        if _label(a) != _label(b):
+            return False
+        x, y = children(a), children(b)
+        if len(x) != len(y):
+            return False
+        for own, its in zip(x, y, strict=True):
+            if own is its or (id(own), id(its)) in compared:
+                continue
+            if type(own) is not type(its) or hash(own) != hash(its):
+                return False
+            compared.add((id(own), id(its)))
+            waiting.append((own, its))
+    return True
+
+
+def _label(expr: Expr) -> object:
+    """What a node holds beside its operands."""
+    if type(expr) is Op or type(expr) is Var:
+        return expr.name
+    if type(expr) is Load:
+        return expr.buffer
+    if type(expr) is Previous:
+        return (expr.buffer, expr.initial)
+    return expr.dtype if type(expr) is Cast else expr
+
 
 # -- statements ---------------------------------------------------------------------------------------------
 
@@ -315,18 +367,57 @@ def _collect(expr: Expr, nodes: list[Expr]) -> None:
     nodes.append(expr)
 
 
+def walk_once(expr: Expr) -> Iterator[Expr]:
+    """As `walk`, but a node that is the operand of several others comes once.
+
+    Where each of n stages reads the one before twice, the inlined expression is a tree of 2^n nodes, of which n differ.
+    """
+    nodes: dict[int, Expr] = {}
+    _collect_once(expr, nodes)
+    return iter(nodes.values())
+
+
+def _collect_once(expr: Expr, nodes: dict[int, Expr]) -> None:
+    if id(expr) in nodes:
+        return
+    for child in children(expr):
+        _collect_once(child, nodes)
+    nodes[id(expr)] = expr
+
+
 def substitute(expr: Expr, values: Mapping[str, Expr]) -> Expr:
     """Variables replaced by expressions, all at once."""
+    return _substituted(expr, values, {})
+
+
+def _substituted(expr: Expr, values: Mapping[str, Expr], done: dict[int, Expr]) -> Expr:
     if type(expr) is Var:
         return values.get(expr.name, expr)
     operands = children(expr)
-    return rebuild(expr, tuple([substitute(child, values) for child in operands])) if operands else expr
+    if not operands:
+        return expr
+    found = done.get(id(expr))
+    if found is None:
+        found = done[id(expr)] = rebuild(expr, tuple([_substituted(child, values, done) for child in operands]))
+    return found
 
 
 def transform(expr: Expr, rule: Callable[[Expr], Expr]) -> Expr:
-    """Bottom-up rewrite: `rule(node)` returns the node's replacement, or the node itself for no change."""
+    """Bottom-up rewrite: `rule(node)` returns the node's replacement, or the node itself for no change.
+
+    A node that is the operand of several others is rewritten once, and the result is shared by them too.
+    """
+    return _transformed(expr, rule, {})
+
+
+def _transformed(expr: Expr, rule: Callable[[Expr], Expr], done: dict[int, Expr]) -> Expr:
     operands = children(expr)
-    return rule(rebuild(expr, tuple([transform(child, rule) for child in operands])) if operands else expr)
+    if not operands:
+        return rule(expr)
+    found = done.get(id(expr))
+    if found is None:
+        found = done[id(expr)] = rule(rebuild(expr, tuple([_transformed(child, rule, done) for child in operands])))
+    return found
 
 
 def variables(expr: Expr) -> set[str]:
@@ -339,6 +430,11 @@ def loads(expr: Expr) -> list[Load | Previous]:
     return list(_loads(expr))
 
 
+def distinct_reads(expr: Expr) -> tuple[Load | Previous, ...]:
+    """Every read once, in evaluation order; as `walk_once`, in time that grows with the nodes that differ."""
+    return tuple(dict.fromkeys(node for node in walk_once(expr) if isinstance(node, Load | Previous)))
+
+
 def is_plain(read: Load | Previous) -> bool:
     """Whether each index of a read is a variable or a constant."""
     return all(isinstance(index, Var | Const) for index in read.indices)
@@ -346,12 +442,18 @@ def is_plain(read: Load | Previous) -> bool:
 
 @lru_cache(maxsize=16384)
 def _variables(expr: Expr) -> frozenset[str]:
-    return frozenset(node.name for node in walk(expr) if isinstance(node, Var))
+    return frozenset(node.name for node in walk_once(expr) if isinstance(node, Var))
 
 
 @lru_cache(maxsize=16384)
 def _loads(expr: Expr) -> tuple[Load | Previous, ...]:
     return tuple(node for node in walk(expr) if isinstance(node, Load | Previous))
+
+
+@lru_cache(maxsize=16384)
+def buffers_read(expr: Expr) -> frozenset[str]:
+    """Names of the buffers that an expression reads."""
+    return frozenset(read.buffer for read in distinct_reads(expr))
 
 
 def reads(block: Block, buffer: str) -> bool:
@@ -361,7 +463,7 @@ def reads(block: Block, buffer: str) -> bool:
 
 def reads_buffer(expr: Expr, buffer: str) -> bool:
     """Whether an expression reads `buffer`, at the current or the previous tag."""
-    return any(read.buffer == buffer for read in loads(expr))
+    return buffer in buffers_read(expr)
 
 
 def bound_loops(iters: Iterable[Iter]) -> set[str]:

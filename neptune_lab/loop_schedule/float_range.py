@@ -26,7 +26,7 @@ from neptune_lab.loop_ir.nodes import (
     Expr,
     Load,
     Previous,
-    walk,
+    walk_once,
 )
 from neptune_lab.loop_ir.reduction import IDENTITIES
 from neptune_lab.loop_ir.render import expression
@@ -79,7 +79,7 @@ class _Run:
     def values(self, expr: Expr, r: Mapping[str, Array], dtype: str, first: int = 0, last: int = TAGS - 1) -> Array:
         """`expr` at every element of tags `first` to `last`, with the reductions at `r`, which broadcast."""
         at = {leaf: value[:, first : last + 1] for leaf, value in self.at(dtype).items()}
-        for node in walk(expr):
+        for node in walk_once(expr):
             if isinstance(node, Load | Previous) and node.buffer in r:
                 at[node] = r[node.buffer].astype(dtype)
         found = compute(expr, at, dtype)
@@ -113,7 +113,7 @@ class _Run:
             return [UFUNCS[self.loop.reducer].reduce(terms, axis=1, dtype=dtype) for terms in values]
 
     def moved(self, t: Sequence[Array], before: Mapping[str, Array], now: Mapping[str, Array]) -> list[Array]:
-        held = {leaf for h in self.loop.moved for leaf in walk(h)}
+        held = {leaf for h in self.loop.moved for leaf in walk_once(h)}
         at = {leaf: value[:, 0, 0] for leaf, value in self.at("float32").items() if leaf in held}
         at |= dict(zip(self.loop.carried, t, strict=True))
         for buffer, (b, n) in self.loop.places.items():

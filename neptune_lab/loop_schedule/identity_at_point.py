@@ -27,7 +27,7 @@ from neptune_lab.loop_ir.nodes import (
     substitute,
     transform,
     variables,
-    walk,
+    walk_once,
 )
 from neptune_lab.loop_ir.reduction import IDENTITIES, OPERATORS, REDUCERS, reducer_of
 from neptune_lab.loop_ir.roles import Role
@@ -75,7 +75,7 @@ def identity_at_point(
     if not _only_if_all(program, own_reducer, element, point):
         return None
     term = without_maps(program, term)
-    placed = {node: in_loops(program, consumer, node) for node in walk(term) if not isinstance(node, Const)}
+    placed = {node: in_loops(program, consumer, node) for node in walk_once(term) if not isinstance(node, Const)}
     element = in_loops(program, block, without_maps(program, element))
 
     def cases(facts: _Cause) -> list[ConstantTerm | None]:
@@ -116,7 +116,7 @@ def _at_the_ends(program: Program, consumer: Block, exprs: Iterable[Expr]) -> li
     inner = {it.name: it for b in own for it in b.iters if it.kind == "reduce"}
     loops = bound_loops(inner.values())
     extents = {loop.var: loop.extent for b in own for loop in tree.find_block(program, b.name)[2]}
-    conditions = {e for expr in exprs for e in walk(expr) if isinstance(e, Op) and e.name in COMPARED}
+    conditions = {e for expr in exprs for e in walk_once(expr) if isinstance(e, Op) and e.name in COMPARED}
     at_ends = []
     for last in (False, True):
         at = {var: Const(extents[var] - 1 if last else 0) for var in loops}
@@ -158,7 +158,7 @@ def makes_nan(
         return False
     block, _, element = folded
     term = without_maps(program, term)
-    placed = {node: in_loops(program, consumer, node) for node in walk(term) if not isinstance(node, Const)}
+    placed = {node: in_loops(program, consumer, node) for node in walk_once(term) if not isinstance(node, Const)}
     element = in_loops(program, block, without_maps(program, element))
     at_point = dict.fromkeys(reads, point)
     return all(
@@ -168,14 +168,22 @@ def makes_nan(
 
 
 def without_maps(program: Program, expr: Expr) -> Expr:
-    """The expression with every elementwise stage that it reads inlined."""
+    """The expression with every elementwise stage that it reads inlined; equal reads share one expression."""
+
+    done: dict[Expr, Expr] = {}
 
     def rule(e: Expr) -> Expr:
-        source = writer_of(program, e.buffer) if isinstance(e, Load) else None
+        if not isinstance(e, Load):
+            return e
+        if e not in done:
+            done[e] = inlined(e)
+        return done[e]
+
+    def inlined(e: Load) -> Expr:
+        source = writer_of(program, e.buffer)
         if source is None or source.role is Role.SCAN or source.is_reduction or reducer_of(source) is not None:
             return e
         names = [i.name for i in source.body.indices if isinstance(i, Var)]
-        assert isinstance(e, Load)
         tags = {it.name: it.binding for it in source.iters if it.name not in names}
         if len(names) != len(e.indices) or (tags and source.role is not Role.ROLLED):
             return e

@@ -72,6 +72,7 @@ def find_producers(program: Program, name: str, target_ref: str) -> Producers:
     loop = loop_ref(target_ref)[1]
     producers: dict[str, None] = {}
     maps: dict[str, None] = {}
+    known: dict[str, bool] = {}  # many paths may lead to a map
 
     def visit(block: Block) -> bool:
         """Whether a rolling reduction is at or above one of the block's reads."""
@@ -93,7 +94,10 @@ def find_producers(program: Program, name: str, target_ref: str) -> Producers:
                 if not _finished(program, source, target) and rolls(program, source, target, loop):
                     producers[source.name] = None
                     reaches = True
-            elif visit(source):
+                continue
+            if source.name not in known:
+                known[source.name] = visit(source)
+            if known[source.name]:
                 maps[source.name] = None
                 reaches = True
         return reaches

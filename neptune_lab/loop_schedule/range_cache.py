@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
-from neptune_lab.loop_ir.nodes import Cast, Expr, Load, Op, Previous, Var
+from neptune_lab.loop_ir.nodes import Cast, Expr, Load, Op, Previous
 from neptune_lab.loop_schedule.range_samples import kind_of, leaves_of
 from neptune_lab.loop_schedule.scalar_loop import ScalarLoop
 
@@ -40,32 +41,48 @@ def cache_key(loop: ScalarLoop) -> str:
     Formal statement: loops with the same text draw the same values for their leaves, in the same order, and compute
     the same results from them.
     """
-    leaves = {leaf: Var(f"leaf {n}") for n, leaf in enumerate(leaves_of(loop))}
-    moved = [_with_numbered_leaves(h, leaves) for h in loop.moved]
-    folds = {
-        buffer: (reducer, _with_numbered_leaves(element, leaves)) for buffer, (reducer, element) in loop.folds.items()
-    }
+    leaves = leaves_of(loop)
+    numbered = _Numbered({leaf: f"leaf {n}" for n, leaf in enumerate(leaves)})
+    moved = [numbered.of(h) for h in loop.moved]
+    folds = {buffer: (reducer, numbered.of(element)) for buffer, (reducer, element) in loop.folds.items()}
+    terms = [numbered.of(term) for term in loop.terms]
     return repr(
         (
             [kind_of(loop, leaf) for leaf in leaves],
-            (loop.reducer, [_with_numbered_leaves(term, leaves) for term in loop.terms], loop.carried, moved),
+            (loop.reducer, terms, loop.carried, moved),
             (dict(loop.places), dict(loop.points), sorted(loop.estimates), folds, loop.told),
+            list(numbered.numbers),
         )
     )
 
 
-def _with_numbered_leaves(expr: Expr, leaves: Mapping[Expr, Expr]) -> Expr:
-    """The expression with numbered leaves, and producers without indices."""
-    if expr in leaves:
-        return leaves[expr]
-    match expr:
-        case Load(buffer, _) | Previous(buffer, _, _):
-            return Load(buffer, ())
-        case Op(name, args):
-            return Op(name, tuple(_with_numbered_leaves(arg, leaves) for arg in args))
-        case Cast(dtype, arg):
-            return Cast(dtype, _with_numbered_leaves(arg, leaves))
-    return expr
+@dataclass(slots=True)
+class _Numbered:
+    """Expressions as numbers of their nodes, each with the numbers of its operands: leaves are numbered, and producers
+    have no indices. Written out, a term that several stages share would be as many times in the text as it is read."""
+
+    leaves: Mapping[Expr, str]
+    numbers: dict[str, int] = field(default_factory=dict)
+    _known: dict[int, int] = field(default_factory=dict)
+
+    def of(self, expr: Expr) -> int:
+        """The number of an expression: equal ones have the same."""
+        found = self._known.get(id(expr))
+        if found is None:
+            found = self._known[id(expr)] = self.numbers.setdefault(self._text(expr), len(self.numbers))
+        return found
+
+    def _text(self, expr: Expr) -> str:
+        if expr in self.leaves:
+            return self.leaves[expr]
+        match expr:
+            case Load(buffer, _) | Previous(buffer, _, _):
+                return f"load {buffer!r}"
+            case Op(name, args):
+                return f"{name} {[self.of(arg) for arg in args]}"
+            case Cast(dtype, arg):
+                return f"cast {dtype} {self.of(arg)}"
+        return repr(expr)
 
 
 __all__ = ["cache_key", "cached", "clear_ranges"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from neptune_lab.loop_ir.nodes import Expr, Load, Op, Previous, Var, loads, variables, walk
+from neptune_lab.loop_ir.nodes import Expr, Load, Op, Previous, Var, buffers_read, variables, walk_once
 from neptune_lab.loop_ir.sign import may_be_infinite, range_of
 from neptune_lab.loop_schedule.identity_at_point import COMPARED
 from neptune_lab.loop_schedule.scalar_loop import ScalarLoop
@@ -29,15 +29,19 @@ _EXTREMES = (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max), -
 def leaves_of(loop: ScalarLoop) -> list[Expr]:
     """Reads of complete values, loop variables, and conditions on these alone, outermost only."""
     found: dict[Expr, None] = {}
+    seen: set[int] = set()
 
     def visit(expr: Expr) -> None:
+        if id(expr) in seen:
+            return
+        seen.add(id(expr))
         match expr:
             case Load(buffer, _) | Previous(buffer, _, _):
                 if buffer not in loop.folds:
                     found[expr] = None
             case Var():
                 found[expr] = None
-            case Op(name, args) if name in COMPARED and not loads(expr):
+            case Op(name, args) if name in COMPARED and not buffers_read(expr):
                 found[expr] = None
             case Op(_, args):
                 for arg in args:
@@ -108,7 +112,7 @@ def _with_extremes(loop: ScalarLoop, leaf: Expr, values: Array, varies: bool, rn
     """
     assert isinstance(leaf, Load | Previous)
     extremes = [x for x in (-math.inf, math.inf) if may_be_infinite(loop.program, leaf, 1 if x > 0 else -1)]
-    if any(leaf == e for _, element in loop.folds.values() for e in walk(element)):
+    if any(leaf == e for _, element in loop.folds.values() for e in walk_once(element)):
         extremes += _EXTREMES
     if not extremes:
         return values

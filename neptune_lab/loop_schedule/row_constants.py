@@ -19,7 +19,6 @@ from neptune_lab.loop_ir.nodes import (
     Expr,
     Load,
     Op,
-    Previous,
     Program,
     Var,
     loads,
@@ -125,7 +124,8 @@ def _constant_of(program: Program, block: Block) -> Expr | None:
         if reader.writes in written:
             continue
         combined = _combined(reader.body.value, op, written)
-        if len(combined) != sum(read.buffer in written for read in _reads(reader)):
+        every = [read for e in (*reader.body.indices, reader.body.value) for read in loads(e)]
+        if len(combined) != sum(read.buffer in written for read in every):
             return None  # some read is not combined with a constant
         for read, constant in combined:
             source = written[read.buffer]
@@ -155,19 +155,6 @@ def _below(block: Block, written: dict[str, Block]) -> set[str]:
                 names.add(source.name)
                 waiting.append(source)
     return names
-
-
-def _reads(block: Block) -> list[Load | Previous]:
-    """Every read in the block, also one that occurs again."""
-    found: list[Load | Previous] = []
-
-    def rule(e: Expr) -> Expr:
-        if isinstance(e, Load | Previous):
-            found.append(e)
-        return e
-
-    map_store(block.body, lambda e: transform(e, rule))
-    return found
 
 
 def _combined(value: Expr, op: str, written: dict[str, Block]) -> list[tuple[Load, Expr]]:

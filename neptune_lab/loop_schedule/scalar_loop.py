@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from neptune_lab.errors import RepairError
 from neptune_lab.loop_ir.dataflow import writer_of
-from neptune_lab.loop_ir.nodes import Block, Expr, Load, Program, folded_loops, walk
+from neptune_lab.loop_ir.nodes import Block, Expr, Load, Program, folded_loops, walk_once
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_schedule.identity_at_point import folded_element, in_loops, without_maps
 from neptune_lab.loop_schedule.singular_points import Point, tells_infinity
@@ -102,7 +102,7 @@ def _add_fold(program: Program, buffer: str, folds: dict[str, tuple[str, Expr]],
     whole = writer_of(program, buffer)
     repair = block.repair or (whole or block).repair
     repaired_by = () if repair is None else repair.by
-    for read in walk(element):
+    for read in walk_once(element):
         source = writer_of(program, read.buffer) if isinstance(read, Load) else None
         if source is None or not isinstance(read, Load) or read.buffer == buffer:
             continue

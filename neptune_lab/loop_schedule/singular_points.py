@@ -27,6 +27,7 @@ from neptune_lab.loop_ir.nodes import (
     Previous,
     Program,
     Var,
+    distinct_reads,
     loads,
     substitute,
     transform,
@@ -271,7 +272,7 @@ class _Dependents:
             return False
         identities: dict[Expr, float] = {}
         spoilt: dict[Expr, float] = {}
-        for read in loads(value):
+        for read in distinct_reads(value):
             source = self.blocks.get(read.buffer)
             if source is None or not self.depends(read.buffer):
                 continue
@@ -309,7 +310,7 @@ class _Dependents:
         if folded is None or term is None:
             return False
         known: dict[Expr, float] = {}
-        for read in loads(term):
+        for read in distinct_reads(term):
             source = self.blocks.get(read.buffer)
             if source is None or not self.depends(read.buffer):
                 continue
@@ -337,11 +338,17 @@ class _Dependents:
     def inlined(self, value: Expr) -> Expr | None:
         """The value with every map that depends on the stage inlined; None if the index of a map is no variable."""
         plain = True
+        done: dict[Expr, Expr] = {}
 
         def rule(e: Expr) -> Expr:
-            nonlocal plain
             if not isinstance(e, Load) or not self.depends(e.buffer):
                 return e
+            if e not in done:
+                done[e] = computed(e)
+            return done[e]
+
+        def computed(e: Load) -> Expr:
+            nonlocal plain
             source = self.blocks[e.buffer]
             if reducer_of(source) is not None or source.role is Role.SCAN:
                 return e

@@ -43,40 +43,57 @@ def compute(expr: Expr, at: Mapping[Expr, Array], dtype: str = "float64") -> Arr
     [0.5, inf]
     """
     with np.errstate(all="ignore"):
-        return _compute(expr, at, dtype)
+        return _compute(expr, at, dtype, {})
 
 
-def _compute(expr: Expr, at: Mapping[Expr, Array], precision: str) -> Array:
+def _compute(expr: Expr, at: Mapping[Expr, Array], precision: str, done: dict[int, Array]) -> Array:
+    """As `compute`; `done` has the values of the operands that several nodes share."""
     if expr in at:
         return at[expr]
+    if (found := done.get(id(expr))) is not None:
+        return found
     match expr:
         case Const(value, dtype):
             return np.asarray(value, precision if "float" in dtype else None)
         case Cast(dtype, arg):
-            return _compute(arg, at, precision).astype(precision if "float" in dtype else dtype)
+            value = _compute(arg, at, precision, done).astype(precision if "float" in dtype else dtype)
         case Op(name, args):
-            value = NUMPY[name](*(_compute(arg, at, precision) for arg in args))
-            return value.astype(precision, copy=False) if value.dtype.kind == "f" else value
-    raise AssertionError(f"no value for {expr}")
+            value = NUMPY[name](*(_compute(arg, at, precision, done) for arg in args))
+            value = value.astype(precision, copy=False) if value.dtype.kind == "f" else value
+        case _:
+            raise AssertionError(f"no value for {expr}")
+    done[id(expr)] = value
+    return value
 
 
 def draw_leaves(program: Program, expr: Expr, known: Collection[Expr], rng: np.random.Generator) -> dict[Expr, Array]:
     """Random values of all reads and variables of an expression that are not inside a node of `known`."""
-    return {leaf: draw(program, leaf, rng) for leaf in _leaves(expr, set(known))}
+    return {leaf: draw(program, leaf, rng) for leaf in leaves(expr, set(known))}
 
 
-def _leaves(expr: Expr, known: set[Expr]) -> list[Expr]:
-    """Reads and variables, outermost only: the index of a read is not a value."""
-    if expr in known:
-        return []
-    match expr:
-        case Load() | Previous() | Var():
-            return [expr]
-        case Op(_, args):
-            return list(dict.fromkeys(leaf for arg in args for leaf in _leaves(arg, known)))
-        case Cast(_, arg):
-            return _leaves(arg, known)
-    return []
+def leaves(expr: Expr, known: Collection[Expr] = ()) -> list[Expr]:
+    """The reads and variables of an expression, in order, that are not inside a node of `known`.
+
+    Outermost only: the index of a read is not a value.
+    """
+    found: dict[Expr, None] = {}
+    seen: set[int] = set()
+
+    def visit(node: Expr) -> None:
+        if id(node) in seen or node in known:
+            return
+        seen.add(id(node))
+        match node:
+            case Load() | Previous() | Var():
+                found[node] = None
+            case Op(_, args):
+                for arg in args:
+                    visit(arg)
+            case Cast(_, arg):
+                visit(arg)
+
+    visit(expr)
+    return list(found)
 
 
 def draw(program: Program, leaf: Expr, rng: np.random.Generator) -> Array:
