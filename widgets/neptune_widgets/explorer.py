@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from types import FunctionType
@@ -274,7 +275,7 @@ def explore(
     """An explorer of a compilation, for display in a notebook.
 
     Args:
-        what: an operator (scheduled by its template), a schedule as it is, a kernel, a record, the path of a saved
+        what: an operator (scheduled as `nl.compile` does), a schedule as it is, a kernel, a record, the path of a saved
             record, or a function that makes an operator, whose sizes can then be edited in the page. Both passes from
             `operators.training`, or a function from `kernel.with_gradients()`, are shown side by side.
         sample: the same operator at small sizes, made by the same function, for tag tables and the numeric check; only
@@ -323,14 +324,19 @@ def explore(
         )
     if isinstance(what, Operator) and what.family is not None:
         what = compile(what)
-    if isinstance(what, Operator):
-        what = schedule(what)  # opens even if it cannot be compiled to a kernel, and says why
-    if isinstance(what, Kernel | Schedule):
+    if isinstance(what, Operator | Kernel | Schedule):
         if sample is not None:
-            sample = fitting(what.operator, sample)
+            sample = fitting(what if isinstance(what, Operator) else what.operator, sample)
         if isinstance(what, Kernel):
             return Explorer(Session(what.schedule, what, sample))
-        return Explorer(Session(what, sample=sample))
+        session = Session(schedule(what) if isinstance(what, Operator) else what, sample=sample)
+        if isinstance(what, Operator) and session.kernel is None:
+            # The template makes no kernel of it. The compiler then takes another schedule, or several kernels. If it
+            # has none either, the explorer opens with the first schedule, and says why.
+            with suppress(NeptuneError):
+                kernel = compile(what)
+                session = Session(kernel.schedule, kernel, sample)
+        return Explorer(session)
     raise ScheduleError(
         f"explore takes an operator, a schedule, a kernel, a trace, a path, or a function that makes an operator, this "
         f"is {type(what).__name__}",

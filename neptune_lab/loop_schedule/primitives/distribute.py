@@ -9,7 +9,7 @@ from neptune_lab.loop_ir.nodes import Block, Buffer, Cast, Expr, Load, Op, Progr
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.definition.float_bounds import FINITE_IN_FLOAT32, ROUNDS_TO_INFINITY, Bounds
-from neptune_lab.loop_schedule.definition.refusal import FloatsDiffer
+from neptune_lab.loop_schedule.definition.refusal import FloatsDiffer, equation
 from neptune_lab.loop_schedule.definition.stages import (
     Contraction,
     computed,
@@ -38,6 +38,11 @@ class _Sum:
     right: Expr
     rounded: str = ""
     stage: str = ""
+
+    @property
+    def value(self) -> Expr:
+        """The sum or difference."""
+        return Op(self.op, (self.left, self.right))
 
 
 @primitive(ours=True, makes="several", made="The two products.", normalises=True)
@@ -69,10 +74,10 @@ def distribute(program: Program, *, block: BlockName) -> Outcome:
         why = _unsafe(program, bounds, found, terms, found.factors[1 - n])
         if why is None:
             return _distributed(program, found, n, terms)
-        refused.append(f"{expression(without_casts(factor))} = {_text(terms)}: {why}")
+        refused.append(f"{equation(factor, terms.value)}: {why}")
     if refused:
         raise FloatsDiffer(
-            f"the product {block!r} is not distributed over a sum in its factor: {'; '.join(refused)}",
+            f"the product {block!r} is not distributed over a sum in its factor: {'; '.join(dict.fromkeys(refused))}",
             node=block,
             help="keep the definition as it is, or write two products",
         )
@@ -81,10 +86,6 @@ def distribute(program: Program, *, block: BlockName) -> Outcome:
         node=block,
         help="name a product with a factor such as a[i, j] - b[i, j]",
     )
-
-
-def _text(terms: _Sum) -> str:
-    return f"{expression(terms.left)} {'+' if terms.op == 'add' else '-'} {expression(terms.right)}"
 
 
 def _sum_of(program: Program, factor: Expr) -> _Sum | None:
@@ -171,5 +172,5 @@ def _distributed(program: Program, found: Contraction, n: int, terms: _Sum) -> O
     # Elementwise stages first: those of the second product are computed before the first one, as a user writes them.
     made.sort(key=lambda b: b.name in names or b.name == block.name)
     result = replaced(program, block.name, made, buffers)
-    note = f"A factor of {block.name} is {_text(terms)}: the product with each is a stage of its own."
+    note = f"A factor of {block.name} is {expression(terms.value)}: the product with each is a stage of its own."
     return Outcome(result, (Phase("distribute", "two products", note, result),), tuple(names), tuple(sources))

@@ -16,7 +16,7 @@ from neptune_lab.loop_schedule.definition.float_bounds import (
     is_coarse,
     is_half,
 )
-from neptune_lab.loop_schedule.definition.refusal import FloatsDiffer
+from neptune_lab.loop_schedule.definition.refusal import FloatsDiffer, equation
 from neptune_lab.loop_schedule.definition.stages import (
     Contraction,
     computed_float,
@@ -78,11 +78,11 @@ def move_scale(program: Program, *, block: BlockName) -> Outcome:
         why = _unsafe(program, bounds, found, scaled, found.factors[1 - n])
         if why is None:
             return _with_scale_after_sum(program, found, n, scaled)
-        refused.append(f"{expression(factor)} = {_text(scaled)}: {why}")
+        refused.append(f"{equation(factor, _value(scaled, without_casts(scaled.core)))}: {why}")
     if refused:
         raise FloatsDiffer(
             f"the scale in a factor of {block!r} stays before the sum, since behind it other results may be finite: "
-            f"{'; '.join(refused)}",
+            f"{'; '.join(dict.fromkeys(refused))}",
             node=block,
             help="keep the definition as it is; inputs in float16, a softmax or a norm bound the factors",
         )
@@ -93,12 +93,11 @@ def move_scale(program: Program, *, block: BlockName) -> Outcome:
     )
 
 
-def _text(scaled: _Scaled) -> str:
-    text = expression(without_casts(scaled.core))
+def _value(scaled: _Scaled, core: Expr) -> Expr:
+    """The scale applied to `core`."""
     for name, operand in scaled.steps:
-        inner = f"({expression(operand)})" if isinstance(operand, Op) else expression(operand)
-        text = f"{text} {'*' if name == 'mul' else '/'} {inner}"
-    return text
+        core = Op(name, (core, operand))
+    return core
 
 
 def _scaled(program: Program, factor: Expr, folded: frozenset[str]) -> _Scaled:
@@ -203,15 +202,14 @@ def _with_scale_after_sum(program: Program, found: Contraction, n: int, scaled: 
     whole = renamed(block, name)
     own = Load(name, whole.body.indices)
     made.append(replace(whole, body=replace(whole.body, value=Op("add", (own, Op("mul", factors))))))
-    value: Expr = own
-    for op, operand in scaled.steps:
-        value = Op(op, (value, operand))
+    value = _value(scaled, own)
     spatial = [it for it in block.iters if it.kind == "spatial"]
     last = elementwise(block.name, spatial, value)
     made.append(replace(last, body=Store(block.writes, block.body.indices, value)))
     along = ", ".join(sorted(found.folded))
-    core = expression(without_casts(scaled.core))
-    note = f"Only {core} of {_text(scaled)} varies along {along}: the rest is applied to the sum."
+    core = without_casts(scaled.core)
+    factor_text = expression(_value(scaled, core))
+    note = f"Only {expression(core)} of {factor_text} varies along {along}: the rest is applied to the sum."
     result = replaced(program, block.name, made, buffers)
     return Outcome(result, (Phase("move_scale", "scale behind the sum", note, result),), (name,), tuple(sources))
 
