@@ -60,7 +60,7 @@ _BESIDE_ONE: Term = ("sqrt", ("mul", ("sub", "x", 1.0), ("add", "x", 1.0)))
 _SMALL_SINH: Term = ("mul", 0.5, ("add", expm1("x"), ("div", expm1("x"), ("add", 1.0, expm1("x")))))
 
 # Functions of a maximum or minimum with a derivative of 0 at its limit.
-FLAT_AT_LIMITS = frozenset({"relu", "relu6", "hardsigmoid", "hardswish"})
+FLAT_AT_LIMITS = frozenset({"relu", "relu6", "hardsigmoid"})
 # Functions of one float x by the operations of the IR; numbers have the dtype of x.
 FORMULAS: dict[str, Term] = {
     "square": ("mul", "x", "x"),
@@ -72,8 +72,19 @@ FORMULAS: dict[str, Term] = {
     "tan": ("div", ("sin", "x"), ("cos", "x")),
     "erfc": ("sub", 1.0, ("erf", "x")),
     "sign": ("sub", ("number", ("gt", "x", 0.0)), ("number", ("lt", "x", 0.0))),
-    "hardsigmoid": ("div", ("min", ("max", ("add", "x", 3.0), 0.0), 6.0), 6.0),
-    "hardswish": ("div", ("mul", "x", ("min", ("max", ("add", "x", 3.0), 0.0), 6.0)), 6.0),
+    # At NaN, the first has the derivative 0, and the second 1.
+    "hardsigmoid": (
+        "select",
+        ("ne", "x", "x"),
+        math.nan,
+        ("div", ("min", ("max", ("add", "x", 3.0), 0.0), 6.0), 6.0),
+    ),
+    "hardswish": (
+        "select",
+        ("le", "x", -3.0),
+        ("mul", "x", 0.0),
+        ("select", ("lt", "x", 3.0), ("div", ("mul", "x", ("add", "x", 3.0)), 6.0), "x"),
+    ),
     "trunc": ("select", ("lt", "x", 0.0), ("ceil", "x"), ("floor", "x")),
     "frac": ("sub", "x", ("select", ("lt", "x", 0.0), ("ceil", "x"), ("floor", "x"))),
     "softplus": softplus("x"),

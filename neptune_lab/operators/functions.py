@@ -117,21 +117,21 @@ def _leaky_relu(x: Any, negative_slope: float = 0.01) -> Scalar:
 
 
 def _elu(x: Any, alpha: float = 1.0) -> Scalar:
-    return _select(_apply("gt", x, 0), x, _apply("mul", _expm1(x), float(alpha)))
+    return _select(_apply("le", x, 0), _apply("mul", _expm1(x), float(alpha)), x)
 
 
 def _celu(x: Any, alpha: float = 1.0) -> Scalar:
-    return _select(_apply("gt", x, 0), x, _apply("mul", _expm1(_apply("div", x, float(alpha))), float(alpha)))
+    return _select(_apply("le", x, 0), _apply("mul", _expm1(_apply("div", x, float(alpha))), float(alpha)), x)
 
 
 def _selu(x: Any) -> Scalar:
     low = _apply("mul", _expm1(x), 1.6732632423543772)
-    return _apply("mul", _select(_apply("gt", x, 0), x, low), 1.0507009873554805)
+    return _apply("mul", _select(_apply("le", x, 0), low, x), 1.0507009873554805)
 
 
 def _softshrink(x: Any, lambd: float = 0.5) -> Scalar:
-    inner = _select(_apply("lt", x, -lambd), _apply("add", x, lambd), _apply("mul", x, 0.0))
-    return _select(_apply("gt", x, lambd), _apply("sub", x, lambd), inner)
+    outer = _select(_apply("gt", x, 0), _apply("sub", x, lambd), _apply("add", x, lambd))
+    return _select(_apply("le", _apply("abs", x), lambd), 0.0, outer)
 
 
 def _hardshrink(x: Any, lambd: float = 0.5) -> Scalar:

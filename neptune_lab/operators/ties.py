@@ -4,7 +4,8 @@ maxima and minima of rows where several terms are equal to them.
 PyTorch's answer depends on the function: at a tie, `torch.maximum` halves the cotangent, `relu` gives x nothing, and
 `clamp` gives x all of it; at 0, `sqrt` has an infinite derivative, and `norm` 0.  The loop-scalar IR has one maximum
 and one root, so `from_torch` notes the answer beside the program.  Of a row, `amax` shares the cotangent among equal
-elements, and `max(dim)`, which returns a position too, gives it to the element at that position.
+elements, and `max(dim)`, which returns a position too, gives it to the element at that position; where NaN is among
+them, and where terms are filled up, functions differ further.
 """
 
 from __future__ import annotations
@@ -23,8 +24,20 @@ HALVES_TIES = 0.5
 """What an expression has that is not listed."""
 
 FIRST_OF_EQUALS: Expr = Load("", ())
-"""The key of a stage that folds a maximum or minimum whose first equal term gets all of the cotangent; without it,
-equal terms share the cotangent."""
+"""The key of a stage that folds a maximum or minimum whose first equal term gets all of the cotangent; NaN counts as
+equal.  Without it, equal terms share the cotangent, and with NaN among the terms each gets NaN."""
+
+LAST_NAN: Expr = Load("last NaN", ())
+"""The further key of one whose last NaN gets the cotangent."""
+
+NAN_AMONG_EQUALS: Expr = Load("NaN", ())
+"""The key of a stage whose equal terms share the cotangent, and with NaN among the terms those that are NaN."""
+
+WITHOUT_FILLING: Expr = Load("filling", ())
+"""The key of a stage whose terms are filled up with the identity, where a choice says so: what fills up has no part in
+the cotangent where the extremum is infinite."""
+
+OF_EXTREMA: frozenset[Expr] = frozenset({FIRST_OF_EQUALS, LAST_NAN, NAN_AMONG_EQUALS, WITHOUT_FILLING})
 
 
 def without_indices(expr: Expr) -> Expr:
@@ -52,4 +65,14 @@ def merged(given: Iterable[Ties]) -> dict[Expr, float]:
     return found
 
 
-__all__ = ["FIRST_OF_EQUALS", "HALVES_TIES", "Ties", "merged", "without_indices"]
+__all__ = [
+    "FIRST_OF_EQUALS",
+    "HALVES_TIES",
+    "LAST_NAN",
+    "NAN_AMONG_EQUALS",
+    "OF_EXTREMA",
+    "WITHOUT_FILLING",
+    "Ties",
+    "merged",
+    "without_indices",
+]

@@ -12,11 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._decomp import decomposition_table
 
 from neptune_lab.torch_to_stages.pooling import POOLING
-
-_BORDER, _BILINEAR, _BICUBIC = 1, 0, 2  # numbers of torch's modes of grid_sample
+from neptune_lab.torch_to_stages.resampling import RESAMPLING
 
 
 def _negative(x: Tensor) -> Tensor:
@@ -30,11 +28,16 @@ def _as_float(x: Tensor, other: Tensor) -> Tensor:
     return x.to(dtype) if dtype.is_floating_point else x * 1.0
 
 
+def _size(x: Tensor) -> Tensor:
+    """|x|, whose derivative at NaN is NaN; that of `abs` is 0 there."""
+    return torch.where(x == x, x.abs(), x * x)
+
+
 def _copysign(x: Tensor, y: Tensor | float) -> Tensor:
     if not isinstance(y, Tensor):
-        size = (x * 1.0).abs()
+        size = _size(x * 1.0)
         return -size if math.copysign(1.0, y) < 0 else size
-    size = _as_float(x, y).abs()
+    size = _size(_as_float(x, y))
     return torch.where(_negative(y), -size, size)
 
 
@@ -144,7 +147,7 @@ def _angle(x: Tensor) -> Tensor:
     if x.is_complex():
         return torch.atan2(x.imag, x.real)
     x = x * 1.0
-    return torch.where(x != x, x, torch.where(x < 0, math.pi, x.new_zeros(())))
+    return torch.where(x != x, math.nan, torch.where(x < 0, math.pi, x.new_zeros(())))
 
 
 def _ldexp(x: Tensor, exponent: Tensor) -> Tensor:
@@ -200,7 +203,24 @@ def _matrix_power(x: Tensor, n: int) -> Tensor:
 
 def _pdist(x: Tensor, p: float = 2.0) -> Tensor:
     first, second = torch.triu_indices(x.shape[0], x.shape[0], 1, device=x.device)
-    return torch.linalg.vector_norm(x[first] - x[second], p, -1)
+    return _size(x[first] - x[second]).sum(-1) if p == 1 else torch.linalg.vector_norm(x[first] - x[second], p, -1)
+
+
+def _huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> Tensor:
+    z = x - target
+    # (a comparison that NaN fails leads to the square, whose derivative is NaN too)
+    far = delta * (z.abs() - 0.5 * delta)
+    return _reduced(torch.where(z.abs() >= delta, far, 0.5 * z * z), reduction)
+
+
+def _smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = 1, beta: float = 1.0) -> Tensor:
+    z = x - target
+    return _reduced(torch.where(z.abs() >= beta, z.abs() - 0.5 * beta, 0.5 * z * z / beta), reduction)
+
+
+def _reduced(losses: Tensor, reduction: int) -> Tensor:
+    """The losses, their mean or their sum, by torch's number of a reduction."""
+    return losses if reduction == 0 else losses.mean() if reduction == 1 else losses.sum()
 
 
 def _bucketize(x: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
@@ -238,17 +258,6 @@ def _searchsorted(
     return torch.where(found, first, count).to(kind)
 
 
-def _grid_sampler_2d(x: Tensor, grid: Tensor, interpolation: int, padding: int, align_corners: bool) -> Tensor:
-    """torch's definition, in which a place of NaN is outside: in torch's kernels it is the first pixel at borders, and
-    what is mixed of four pixels is NaN."""
-    if padding == _BORDER and interpolation != _BICUBIC:
-        grid = torch.where(grid.isnan(), -2.0, grid)
-    out = decomposition_table[torch.ops.aten.grid_sampler_2d.default](x, grid, interpolation, padding, align_corners)
-    if padding != _BORDER and interpolation == _BILINEAR:
-        out = torch.where(grid.isnan().any(-1).unsqueeze(1), math.nan, out)
-    return out
-
-
 def refused_arguments(node: torch.fx.Node) -> str:
     """Why a definition below is not for a node of a graph, as `refused_operation` says it; "" if it is."""
     name = str(getattr(node.target, "_opname", "")) if node.op == "call_function" else ""
@@ -270,6 +279,7 @@ def refused_arguments(node: torch.fx.Node) -> str:
 DEFINITIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
         **POOLING,
+        **RESAMPLING,
         "addmv.default": _addmv,
         "addbmm.default": _addbmm,
         "linalg_multi_dot.default": _multi_dot,
@@ -295,9 +305,11 @@ DEFINITIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "linalg_matrix_power.default": _matrix_power,
         "matrix_power.default": _matrix_power,
         "_pdist_forward.default": _pdist,
+        "huber_loss.default": _huber_loss,
+        "smooth_l1_loss.default": _smooth_l1_loss,
+        "celu.default": lambda x, alpha=1.0: torch.ops.aten.elu(x, alpha, 1.0, 1 / alpha),
         "bucketize.Tensor": _bucketize,
         "searchsorted.Tensor": _searchsorted,
-        "grid_sampler_2d.default": _grid_sampler_2d,
     }
 )
 """By the operation's name and its overload's."""

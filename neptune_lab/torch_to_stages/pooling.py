@@ -162,10 +162,21 @@ def _largest(x: Tensor, windows: _Windows | _Parts) -> tuple[Tensor, Tensor]:
     elements = windows.of(x, least).flatten(-count)
     place = torch.arange(end, device=x.device).reshape(tuple(windows.sizes))
     places = windows.of(place, -1).flatten(-count)
-    largest = elements.max(-1).values
+    largest = largest_of_window(elements)
     last = torch.where(elements != elements, places, -1).amax(-1)
     equal = (elements == largest.unsqueeze(-1)) & (places >= 0)
     return largest, torch.where(last >= 0, last, torch.where(equal, places, end).amin(-1))
+
+
+@torch.library.custom_op("neptune_lab_marks::largest_of_window", mutates_args=())
+def largest_of_window(x: torch.Tensor) -> torch.Tensor:
+    """The largest element of the last dimension, as one operation: its gradient is that of pooling."""
+    return x.amax(-1)
+
+
+@largest_of_window.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return x.new_empty(x.shape[:-1])
 
 
 def _parts(x: Tensor, output_size: Sequence[int | None], count: int) -> _Parts:

@@ -70,8 +70,14 @@ def _corrcoef(input: Tensor) -> Tensor:
     return (covariance / deviation[:, None] / deviation).clamp(-1, 1)
 
 
+def _softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """torch's, whose gradient passes through NaN."""
+    return torch.where(input.abs() <= lambd, 0.0, torch.where(input > 0, input - lambd, input + lambd))
+
+
 _FUNCTIONS: Mapping[Any, Callable[..., Tensor]] = MappingProxyType(
     {
+        F.softshrink: _softshrink,
         **MARGIN_LOSSES,
         F.gaussian_nll_loss: _gaussian_nll_loss,
         torch.cov: _cov,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Literal
@@ -30,7 +30,7 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.reduction import OPERATORS, identity
 from neptune_lab.loop_ir.simplify import bounds, simplify
-from neptune_lab.operators.ties import FIRST_OF_EQUALS, HALVES_TIES, without_indices
+from neptune_lab.operators.ties import HALVES_TIES, OF_EXTREMA, without_indices
 from neptune_lab.torch_to_stages.lines import SourceLine
 from neptune_lab.torch_to_stages.masks import decided
 from neptune_lab.torch_to_stages.values import HALVES, Index, Value, computed_dtype, folded, has_loads, type_of
@@ -177,7 +177,7 @@ class Stages:
         term: Callable[[Index, Index], Expr],
         dtype: str,
         hint: str = "",
-        first: bool = False,
+        marks: Collection[Expr] = (),
     ) -> Value:
         """A stage that folds `term` along new axes.
 
@@ -188,7 +188,7 @@ class Stages:
             term: from the indices of the result and of the folded axes to a term.
             dtype: torch's dtype of the result.
             hint: a name; "" for the hint of the user's line.
-            first: whether the first of several equal extrema gets all of the cotangent (`operators.ties`).
+            marks: which of several equal extrema get the cotangent (`operators.ties`).
 
         Returns:
             The stage as a tensor.
@@ -201,8 +201,7 @@ class Stages:
         stored = self.type_of(value)
         if 0 in folded:
             return Value(tuple(shape), dtype, lambda _: identity(reducer, stored), plain=True)
-        if first:
-            self._ties[FIRST_OF_EQUALS] = 1.0
+        self._ties.update(dict.fromkeys(marks, 1.0))
         reduced, value = _without_unused(reducer, reduced, value, stored)
         if not reduced:
             return self.map(Value(tuple(shape), dtype, lambda i: substitute(value, _named(spatial, i)), line=self.line))
@@ -298,9 +297,9 @@ class Stages:
         if self._ties:
             self.ties[name] = dict(self._ties)
 
-    def _told(self) -> list[float]:
+    def _told(self) -> list[object]:
         """What tells a stage from others of the same expression: its ties, in the order in which they were noted."""
-        return list(self._ties.values())
+        return [key if key in OF_EXTREMA else part for key, part in self._ties.items()]
 
     def _stored(self, buffer: Buffer, dtype: str) -> Value:
         self._buffers[buffer.name] = buffer

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from gradients import gradients
 
 import neptune_lab as nl
+from neptune_lab.loop_ir.run import run_wide
 from neptune_lab.operators import training
 
 INF, NAN = float("inf"), float("nan")
@@ -17,6 +18,8 @@ ROWS = torch.tensor(
     [[NAN, 1.0, -2.0, 0.5], [INF, 1.0, -1.0, 0.0], [-INF, 2.0, 2.0, -1.0], [0.0, -0.0, 0.0, 1.0], [INF, NAN, 1.0, -INF]]
 )
 LABELS = torch.tensor([1, 0, 2, 3, 1])
+# Places on an image, next to it and far from it.
+GRID = torch.tensor([[-1.0, 0.0, 0.5, -0.5], [3.0, 1.0, 1.5, -1.5], [0.0, 1.0, 5.0, 5.0]]).double().reshape(1, 3, 2, 2)
 FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "relu": lambda x: torch.relu(x),
     "clamp": lambda x: x.clamp(0, 1),
@@ -28,6 +31,19 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "min of what rounds": lambda x: (x * 0.7).min(-1).values,
     "max_pool": lambda x: F.max_pool1d(x * 0.7, 2),
     "a power": lambda x: x**-2,
+    "max of all": lambda x: x.max(),
+    "min of all": lambda x: (x * 0.7)[:3].min(),
+    "norm": lambda x: torch.linalg.vector_norm(x, INF, -1) + torch.linalg.vector_norm(x[:4, 1:], -1.5, -1).sum(),
+    "windows": lambda x: F.max_pool2d((x * 0.7)[None], (5, 2), 1),
+    "windows with positions": lambda x: F.max_pool2d(x[None], 2, 1, 1, return_indices=True)[0],
+    "windows of -inf": lambda x: F.max_pool1d(x.nan_to_num(0.0, 0.0, 0.0) - INF, 2, 1, 1),
+    "least of rows": lambda x: x[1:4].index_reduce(0, LABELS[:3] * 0 + 1, x[1:4].flip(1), "amin"),
+    "limits": lambda x: x.clamp(x[3] - 2, x[3] + 0.5),
+    "losses": lambda x: F.huber_loss(x, x.flip(1) * 0.3) * F.smooth_l1_loss(x[:1], x[:1] * 0.1),
+    "samples": lambda x: F.grid_sample(x[None, None], (x[:4] * 0.4).reshape(1, 2, 4, 2), align_corners=True),
+    "nearest samples": lambda x: F.grid_sample(x[None, None], GRID, mode="nearest", align_corners=True),
+    "samples outside": lambda x: F.grid_sample(x[None, None], GRID, align_corners=True),
+    "mixed": lambda x: torch.lerp(x, x.flip(0), 0.7) + F.interpolate(x[None], size=7, mode="linear")[0, :, :4],
     "logsumexp": lambda x: torch.logsumexp(x, -1),
     "a part of a sum": lambda x: torch.logsumexp(x * 0.7, -1) * x[:, 3],
     "a loss": lambda x: x.logsumexp(-1) - x.gather(1, LABELS[:, None]).squeeze(1),
@@ -35,8 +51,8 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def derived(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
-    """Our gradient, whose numbers are those of float64."""
-    op = nl.from_torch(function, x.float())
+    """Our gradient."""
+    op = nl.from_torch(function, x)
     found = gradients(training(op), {"x": x.numpy(), **op.captured}, {"d_out": given.numpy()})
     return torch.from_numpy(found["x"])
 
@@ -48,6 +64,37 @@ def test_gradients_at_nan_and_infinities_are_those_of_pytorch(name: str):
     given = torch.linspace(1, 2, out.numel(), dtype=torch.float64).reshape(out.shape)
     (expected,) = torch.autograd.grad(out, x, given)
     torch.testing.assert_close(derived(FUNCTIONS[name], x.detach(), given), expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["samples outside", "nearest samples", "samples", "mixed"])
+def test_values_between_numbers_are_those_of_pytorch(name: str):
+    x = ROWS.double()
+    op = nl.from_torch(FUNCTIONS[name], x)
+    found = run_wide(op.program, {"x": x.numpy(), **op.captured})
+    torch.testing.assert_close(torch.from_numpy(found["out"]), FUNCTIONS[name](x), equal_nan=True)
+
+
+def test_activations_at_special_numbers():
+    """One number at a time: PyTorch's vector instructions have other gradients at NaN than its scalar code."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return (
+            F.hardsigmoid(x) + 2 * F.hardswish(x) + 3 * F.elu(x) + 4 * F.softshrink(x) + 5 * F.celu(x, 0.4) + F.selu(x)
+        )
+
+    passes = training(nl.from_torch(function, torch.zeros(1).double()))
+    for number in (NAN, INF, -3.0, 3.0, 0.0, 0.5, -0.5, 0.25):
+        x = torch.tensor([number]).double().requires_grad_()
+        (expected,) = torch.autograd.grad(function(x), x)
+        found = gradients(passes, {"x": x.detach().numpy()}, {"d_out": torch.ones(1).numpy()})
+        torch.testing.assert_close(torch.from_numpy(found["x"]), expected, equal_nan=True)
+
+
+def test_terms_beside_a_zero_and_an_infinity_have_no_gradient():
+    x = torch.tensor([[0.0, INF, 1.0], [0.0, 2.0, 3.0]]).double()
+    found = derived(lambda x: (x * 0.5).prod(-1), x, torch.ones(2))
+    assert found[0, 2].isnan()
+    torch.testing.assert_close(found[1], torch.tensor([1.5 * 0.5, 0.0, 0.0]).double())
 
 
 @pytest.mark.parametrize("name", ["logsumexp", "a loss"])

@@ -17,7 +17,7 @@ from neptune_lab.operators.reverse_mode.derivatives import Arithmetic, partial, 
 from neptune_lab.operators.reverse_mode.masks import is_weighted, of_visible
 from neptune_lab.operators.reverse_mode.origins import Origin, Use, uses_of
 from neptune_lab.operators.reverse_mode.part import Part, apart, placed
-from neptune_lab.operators.reverse_mode.reductions import is_exact, of_extremum, of_first, of_product
+from neptune_lab.operators.reverse_mode.reductions import of_extremum, of_first, of_product, terms_of
 from neptune_lab.operators.reverse_mode.softmaxes import Softmax, without_casts
 from neptune_lab.operators.reverse_mode.stages import Axis, Stage
 from neptune_lab.operators.reverse_mode.terms import by_value, is_rounded, variables_of
@@ -167,7 +167,8 @@ class Reverse:
             return cotangent
         if stage.reducer in ("max", "min"):
             rule = of_first if self._of_first(stage) else of_extremum
-            made, outer = rule(stage, cotangent, self.arithmetic, self._fresh, is_exact(stage.term, self.stages))
+            terms = terms_of(stage, self.stages, self.ties.get(stage.name, {}))
+            made, outer = rule(stage, cotangent, self.arithmetic, self._fresh, terms)
         elif stage.reducer == "prod":
             made, outer = of_product(stage, cotangent, self.arithmetic, self._fresh)
         else:

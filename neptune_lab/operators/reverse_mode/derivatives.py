@@ -262,7 +262,7 @@ def _larger(comparison: str, or_equal: str) -> Rule:
         if part == 0:
             return a.select(Op(_OPPOSITE[comparison], (x, y)), d[1], d[0])
         if part == 1:
-            return a.select(Op(or_equal, (x, y)), d[0], d[1])
+            return _of_clamp(or_equal, op, d, a)
         share = a.select(Op("eq", (x, y)), a.number(0.5), a.number(1))
         if d[0] is None or d[1] is None:  # (a choice that has 0 itself, so that its product is 0 beside an infinity)
             if d[1] is None:
@@ -272,6 +272,11 @@ def _larger(comparison: str, or_equal: str) -> Rule:
         return a.select(Op(comparison, (x, y)), d[0], a.select(Op(_OPPOSITE[or_equal], (x, y)), d[1], both))
 
     return rule
+
+
+def _of_clamp(or_equal: str, op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:
+    """All to x at its limit, and nothing to either of them if one is NaN (clamp_backward)."""
+    return a.select(Op(or_equal, op.args), d[0], a.select(Op(_OPPOSITE[or_equal], op.args), d[1], None))
 
 
 def _select(op: Op, d: Sequence[Expr | None], a: Arithmetic) -> Expr | None:

@@ -104,7 +104,7 @@ def leaky_relu(ctx: Context, x: Value, slope: float = 0.01) -> Value:
 def elu(ctx: Context, x: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Value:
     """x, or alpha * (exp(x) - 1) below 0."""
     low = ("mul", float(alpha), expm1(("mul", "x", float(input_scale))))
-    return by_formula(ctx, x, ("mul", ("select", ("gt", "x", 0.0), "x", low), float(scale)))
+    return by_formula(ctx, x, ("mul", ("select", ("le", "x", 0.0), low, "x"), float(scale)))
 
 
 _register_formulas()

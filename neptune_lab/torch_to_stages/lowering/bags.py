@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from neptune_lab.loop_ir.nodes import Const, Expr, Op, Var, add, mul
 from neptune_lab.loop_ir.reduction import identity
+from neptune_lab.operators.ties import FIRST_OF_EQUALS, WITHOUT_FILLING
 from neptune_lab.torch_to_stages.lowering.context import Context, lowers
 from neptune_lab.torch_to_stages.values import Index, Value, computed_dtype, constant
 
@@ -71,8 +72,8 @@ def embedding_bag(
 
     def folded(reducer: str, term: Callable[[Index, Index], Expr], hint: str) -> Value:
         name = f"{ctx.stages.hint}_{hint}"
-        first = reducer == "max"
-        return ctx.stages.reduce(reducer, ctx.shape, [bags.count], term, ctx.dtype, name, first)  # type: ignore[arg-type]
+        marks = [FIRST_OF_EQUALS, WITHOUT_FILLING] if reducer == "max" else []
+        return ctx.stages.reduce(reducer, ctx.shape, [bags.count], term, ctx.dtype, name, marks)  # type: ignore[arg-type]
 
     if mode == _MAX:
         total = folded("max", rows(identity("max", own)), "max")

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from neptune_lab.loop_ir.nodes import Const, Expr, Op, add, mul
+from neptune_lab.operators.ties import NAN_AMONG_EQUALS
 from neptune_lab.torch_to_stages.lowering.context import Context, dims_of, lowers
 from neptune_lab.torch_to_stages.lowering.reductions import finished, kept, mean_of, reduced
-from neptune_lab.torch_to_stages.values import Value
+from neptune_lab.torch_to_stages.values import Index, Value
 
 
 def variance(ctx: Context, x: Value, dims: tuple[int, ...], less: float = 0) -> tuple[Value, Value]:
@@ -167,7 +168,8 @@ def vector_norm(
         result = Value(total.shape, total.dtype, lambda i: ctx.stages.with_tie(Op("sqrt", (total.at(i),)), 0.0))
     elif order in (1.0, float("inf"), float("-inf")):
         sizes = Value(x.shape, x.dtype, lambda i: Op("abs", (x.at(i),)))
-        result = reduced(ctx, "sum" if order == 1 else "max" if order > 0 else "min", sizes, dims)
+        marks = [] if order == 1 else [NAN_AMONG_EQUALS]
+        result = reduced(ctx, "sum" if order == 1 else "max" if order > 0 else "min", sizes, dims, marks=marks)
     elif order == 0:
         zero, one = (ctx.as_dtype(Const(v, "float32"), x.dtype) for v in (0.0, 1.0))
         others = Value(x.shape, x.dtype, lambda i: Op("select", (Op("ne", (x.at(i), zero)), one, zero)))
@@ -176,13 +178,22 @@ def vector_norm(
         power, root = (ctx.as_dtype(Const(v, "float32"), x.dtype) for v in (order, 1 / order))
         zero = ctx.as_dtype(Const(0.0, "float32"), x.dtype)
 
-        def at_zero(e: Expr, other: Expr) -> Expr:
-            """0 for 0, also of the derivative, where the derivative of a power is NaN."""
-            return Op("select", (Op("eq", (e, zero)), zero, other)) if order > 0 else other
+        endless = ctx.as_dtype(Const(float("inf"), "float32"), x.dtype)
 
-        powers = Value(x.shape, x.dtype, lambda i: at_zero(x.at(i), Op("pow", (Op("abs", (x.at(i),)), power))))
-        total = ctx.reused(reduced(ctx, "sum", powers, dims))
-        result = Value(total.shape, total.dtype, lambda i: at_zero(total.at(i), Op("pow", (total.at(i), root))))
+        def at_zero(e: Expr, value: Expr, other: Expr) -> Expr:
+            """A constant for 0, where the derivative of a power is NaN, and PyTorch's is 0."""
+            return Op("select", (Op("eq", (e, zero)), value, other))
+
+        def element(i: Index) -> Expr:
+            return at_zero(x.at(i), zero if order > 0 else endless, Op("pow", (Op("abs", (x.at(i),)), power)))
+
+        total = ctx.reused(reduced(ctx, "sum", Value(x.shape, x.dtype, element), dims))
+
+        def rooted(i: Index) -> Expr:
+            whole = Op("pow", (total.at(i), root))
+            return at_zero(total.at(i), zero, whole) if order > 0 else whole
+
+        result = Value(total.shape, total.dtype, rooted)
     return finished(result, x, dims, keepdim)
 
 

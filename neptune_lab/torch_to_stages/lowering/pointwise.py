@@ -245,9 +245,24 @@ def masked_fill(ctx: Context, x: Value, mask: Value, value: Operand) -> Value:
 
 @lowers("lerp")
 def lerp(ctx: Context, a: Value, b: Value, weight: Operand) -> Value:
-    """a + weight * (b - a)."""
-    a = ctx.reused(a)
-    return ctx.elementwise(lambda x, y, w: Op("add", (x, Op("mul", (w, Op("sub", (y, x)))))), a, b, weight)
+    """a + weight * (b - a) for a weight nearer to 0 than to 1, else b - (1 - weight) * (b - a): as torch's kernels; the
+    two formulas differ at infinities."""
+    a, b = ctx.reused(a), ctx.reused(b)
+
+    def near_a(x: Expr, y: Expr, w: Expr) -> Expr:
+        return Op("add", (x, Op("mul", (w, Op("sub", (y, x))))))
+
+    def near_b(x: Expr, y: Expr, w: Expr) -> Expr:
+        rest = Op("sub", (Const(1.0, ctx.stages.type_of(w)), w))
+        return Op("sub", (y, Op("mul", (rest, Op("sub", (y, x))))))
+
+    def nearer(x: Expr, y: Expr, w: Expr) -> Expr:
+        near = Op("lt", (Op("abs", (w,)), Const(0.5, ctx.stages.type_of(w))))
+        return Op("select", (near, near_a(x, y, w), near_b(x, y, w)))
+
+    if isinstance(weight, Value):
+        return ctx.elementwise(nearer, a, b, ctx.reused(weight))
+    return ctx.elementwise(near_a if abs(weight) < 0.5 else near_b, a, b, weight)
 
 
 @lowers("addcmul", "addcdiv")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
 from neptune_lab.loop_ir.nodes import Const, Expr, Op, add, mul
+from neptune_lab.operators.ties import FIRST_OF_EQUALS, LAST_NAN, NAN_AMONG_EQUALS, WITHOUT_FILLING
 from neptune_lab.torch_to_stages.lowering.context import Context, dims_of, lowers
 from neptune_lab.torch_to_stages.stages import Reducer
 from neptune_lab.torch_to_stages.values import Index, Value
@@ -26,7 +28,7 @@ def reduced(
     dims: tuple[int, ...],
     hint: str = "",
     dtype: str = "",
-    first: bool = False,
+    marks: Collection[Expr] = (),
 ) -> Value:
     """`value` folded along `dims`, without these dimensions.
 
@@ -37,7 +39,7 @@ def reduced(
         dims: from 0, sorted; none for a copy.
         hint: the stage's name.
         dtype: torch's dtype of the result; "" for that of `value`.
-        first: whether the first of several equal extrema gets all of the cotangent.
+        marks: which of several equal extrema get the cotangent (`operators.ties`).
 
     Returns:
         The result; in float32 if its dtype has 16 bits.
@@ -47,7 +49,7 @@ def reduced(
         return value
     sizes = [value.shape[d] for d in dims]
     return ctx.stages.reduce(
-        reducer, shape, sizes, lambda i, r: value.at(along(value, dims, i, r)), dtype or value.dtype, hint, first
+        reducer, shape, sizes, lambda i, r: value.at(along(value, dims, i, r)), dtype or value.dtype, hint, marks
     )
 
 
@@ -95,15 +97,29 @@ def mean_of(ctx: Context, x: Value, dims: tuple[int, ...], hint: str = "", less:
 @lowers("amax", "max.default")
 def amax(ctx: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
     """The largest element."""
-    dims = dims_of(x, dim)
-    return finished(reduced(ctx, "any" if x.dtype == "bool" else "max", x, dims), x, dims, keepdim)
+    return _extreme(ctx, x, "max", "any", dim, keepdim)
 
 
 @lowers("amin", "min.default")
 def amin(ctx: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
     """The smallest element."""
+    return _extreme(ctx, x, "min", "all", dim, keepdim)
+
+
+def _extreme(ctx: Context, x: Value, reducer: Reducer, of_conditions: Reducer, dim: Any, keepdim: bool) -> Value:
+    """The extreme element; of `max()` and `min()`, the elements that are NaN share the gradient if there are any."""
     dims = dims_of(x, dim)
-    return finished(reduced(ctx, "all" if x.dtype == "bool" else "min", x, dims), x, dims, keepdim)
+    marks = [NAN_AMONG_EQUALS] if ctx.name in ("max", "min") and "float" in x.dtype else []
+    return finished(
+        reduced(ctx, of_conditions if x.dtype == "bool" else reducer, x, dims, marks=marks), x, dims, keepdim
+    )
+
+
+@lowers("largest_of_window")
+def largest_of_window(ctx: Context, x: Value) -> Value:
+    """The largest element of the last dimension: its last NaN, or the first of equals, has the gradient."""
+    marks = [FIRST_OF_EQUALS, LAST_NAN, WITHOUT_FILLING] if "float" in x.dtype else []
+    return reduced(ctx, "max", x, (x.ndim - 1,), marks=marks)
 
 
 @lowers("prod")
@@ -141,10 +157,10 @@ def first_position(ctx: Context, x: Value, reducer: Reducer, dim: int | None, ke
     """
     dims = dims_of(x, dim)
     x = ctx.reused(x)
-    own = reducer
+    own, marks = reducer, [FIRST_OF_EQUALS] if "float" in x.dtype else []
     if x.dtype == "bool":
         own = "any" if reducer == "max" else "all"
-    extreme = reduced(ctx, own, x, dims, hint=f"{ctx.stages.hint}_{reducer}", first="float" in x.dtype)
+    extreme = reduced(ctx, own, x, dims, hint=f"{ctx.stages.hint}_{reducer}", marks=marks)
     wide = kept(extreme, x, dims).expanded(x.shape)
     count = 1
     for d in dims:

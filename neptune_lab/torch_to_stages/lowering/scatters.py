@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op, add, mul
 from neptune_lab.loop_ir.reduction import identity
+from neptune_lab.operators.ties import WITHOUT_FILLING
 from neptune_lab.torch_to_stages.lowering.context import Context, lowers
 from neptune_lab.torch_to_stages.lowering.gathers import row
 from neptune_lab.torch_to_stages.lowering.operands import not_wrapping
@@ -168,8 +169,8 @@ class _Writes:
         hint: str,
         counts: Sequence[int] | None = None,
     ) -> Value:
-        stages = self.ctx.stages
-        return stages.reduce(reducer, self.x.shape, counts or self.counts, term, dtype, f"{stages.hint}_{hint}")
+        stages, marks = self.ctx.stages, [WITHOUT_FILLING] if reducer in ("max", "min") and "float" in dtype else []
+        return stages.reduce(reducer, self.x.shape, counts or self.counts, term, dtype, f"{stages.hint}_{hint}", marks)
 
 
 def _along(ctx: Context, x: Value, dim: int, index: Value, given: Value | None) -> _Writes:
