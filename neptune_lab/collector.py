@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
@@ -21,15 +22,24 @@ def uncollected(work: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(work)
     def call(*args: P.args, **named: P.kwargs) -> R:
+        global _off
         if not gc.isenabled():
             return work(*args, **named)
         gc.disable()
+        _off = True
         try:
             return work(*args, **named)
         finally:
+            _off = False
             gc.enable()
 
     return call
+
+
+# Whether a thread has switched the collector off; in a forked process, none will switch it on.
+_off = False
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: gc.enable() if _off else None)
 
 
 __all__ = ["uncollected"]

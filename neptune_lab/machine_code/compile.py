@@ -23,6 +23,7 @@ from neptune_lab.machine_code.line_maps import Mapped, numbered, of_assembly, of
 from neptune_lab.machine_code.occupancy import occupancy
 from neptune_lab.runtime import KernelSpec, cache_directory
 from neptune_lab.runtime.process import ChildProcess
+from neptune_lab.strict.forks import after_fork
 
 # Without a target.
 DEFAULT = "sm_90"
@@ -44,6 +45,14 @@ _own_cancels: WeakKeyDictionary[object, int] = WeakKeyDictionary()
 _running: object = None
 _killed = False
 _asking: ContextVar[object] = ContextVar("who asks for machine code", default=None)
+
+
+def _forked() -> None:
+    global _lock, _state
+    _lock, _state = threading.Lock(), threading.Lock()
+
+
+after_fork(_forked)  # no thread is there that would free them
 
 
 def machine_code(spec: KernelSpec, target: Any = None) -> MachineCode:

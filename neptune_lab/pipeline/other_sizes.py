@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from threading import RLock
 from typing import Any
 
 from neptune_lab.choice import CodeOptions
@@ -22,6 +21,7 @@ from neptune_lab.pipeline.for_sizes import compile_family
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.size_choice import roles_of
 from neptune_lab.runtime.sized import sizes_in
+from neptune_lab.strict.forks import ReentrantLock
 from neptune_lab.target import Target
 from neptune_lab.tensor_spec import LONG, LONG_HINT, SHORT_HINT
 
@@ -47,7 +47,7 @@ class OtherSizes:
         self._by_shapes: OrderedDict[Any, Kernel] = OrderedDict()
         self._for_all: list[Kernel] = []
         self.refusals: dict[Any, str] = {}
-        self._lock = RLock()
+        self._lock = ReentrantLock()
 
     def kernel(self, tensors: Sequence[Any]) -> Kernel:
         """The kernel for tensors of these shapes.

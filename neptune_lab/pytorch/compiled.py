@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +24,7 @@ from neptune_lab.runtime import KernelSpec, LoadedKernel, device_facts, load
 from neptune_lab.runtime.early import compiling
 from neptune_lab.runtime.strided import of_any_strides
 from neptune_lab.runtime.torch_op import torch_op
+from neptune_lab.strict.forks import ReentrantLock
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -55,7 +55,7 @@ _by_definition: OrderedDict[str, tuple[stored.StoredKernel, Compiled]] = Ordered
 # Kernels for all lengths, by the id of their entries, which are kept so that no other object gets the id.
 _by_entry: OrderedDict[int, tuple[stored.StoredKernel, Compiled]] = OrderedDict()
 _MOST = 256
-_lock = RLock()
+_lock = ReentrantLock()
 
 
 def forget() -> None:

@@ -10,7 +10,6 @@ import re
 import shutil
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.machinery import SourceFileLoader
@@ -31,6 +30,7 @@ from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.runtime.strided import copy_with, fits_strides
 from neptune_lab.runtime.subclasses import refuse_jit_trace, refuse_subclass
 from neptune_lab.strict.console import class_of
+from neptune_lab.strict.forks import ReentrantLock
 
 if TYPE_CHECKING:
     import torch
@@ -40,19 +40,9 @@ ALIGNMENT = 16
 _loaded: dict[tuple[str, str], ModuleType] = {}
 
 # Triton's interpreter keeps the program that it runs in variables of its modules: one launch at a time.
-_interpreting = threading.RLock()
+_interpreting = ReentrantLock()
 # A module is imported once, whichever threads ask for it.
-_loading = threading.RLock()
-
-
-def _forked() -> None:
-    """A child process has none of the threads that hold the parent's locks."""
-    global _interpreting, _loading
-    _interpreting, _loading = threading.RLock(), threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+_loading = ReentrantLock()
 
 
 class LoadedKernel:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import ast
 import ctypes
 import logging
-import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from types import ModuleType
 from typing import Any
 
 from neptune_lab.runtime.kept_launches import encoding, fills_with_zeros
+from neptune_lab.strict.forks import ReentrantLock
 
 _SOURCE = Path(__file__).with_name("launch.c")
 # In the order in which `bind` of launch.c takes their addresses.
@@ -44,17 +44,7 @@ FUNCTIONS = (
 # The kinds of arguments, as in launch.c.
 _INT32, _INT64, _MAP = range(3)
 _THREADS = 32  # of a warp
-_compiling = threading.Lock()
-
-
-def _forked() -> None:
-    """A child process has none of the threads that hold the parent's lock."""
-    global _compiling
-    _compiling = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+_compiling = ReentrantLock()
 
 
 def built() -> ModuleType:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import keyword
-import threading
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -14,6 +13,7 @@ from neptune_lab.runtime.load import LoadedKernel, check_shapes, refuse_gradient
 from neptune_lab.runtime.sized import check_sizes, shape_at
 from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.strict.console import shown
+from neptune_lab.strict.forks import ReentrantLock
 from neptune_lab.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NAMESPACE = "neptune_lab"
 
 _registered: dict[str, tuple[str, OpOverload]] = {}
-_registering = threading.Lock()
+_registering = ReentrantLock()
 
 
 # torch's `backward` and `setup_context` of an operator.

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import ast
 import gc
-import os
 import sys
 import threading
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
+
+from neptune_lab.strict.forks import fork_waits_for
 
 FAULTY = sys.version_info < (3, 11, 8) or (3, 12) <= sys.version_info < (3, 12, 2)
 
@@ -32,8 +33,7 @@ def mend_parser() -> None:
     if not FAULTY or hasattr(ast.parse, "__wrapped__"):
         return
     ast.parse = one_at_a_time(ast.parse)
-    if hasattr(os, "register_at_fork"):  # a child process begins with the lock free and the collector as it was
-        os.register_at_fork(before=_parsing.acquire, after_in_parent=_parsing.release, after_in_child=_parsing.release)
+    fork_waits_for(_parsing)  # a child process begins with the lock free and the collector as it was
 
 
 def one_at_a_time(parse: Callable[..., ast.AST]) -> Callable[..., ast.AST]:

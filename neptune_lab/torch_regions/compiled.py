@@ -6,10 +6,10 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from threading import RLock
 from typing import TYPE_CHECKING
 
 from neptune_lab.errors import DefinitionError, NeptuneError
+from neptune_lab.strict.forks import ReentrantLock
 from neptune_lab.torch_regions.extract import Extract
 from neptune_lab.torch_regions.tensors import tensor_of
 
@@ -39,7 +39,7 @@ _MOST = 512
 # Touches of tiles that are simulated to count a kernel's bytes. A large model's regions have a hundred times as many.
 _TOUCHES = 1 << 16
 _found: OrderedDict[str, CompiledRegion | NeptuneError] = OrderedDict()
-_lock = RLock()  # TVM and the cache serve one call at a time
+_lock = ReentrantLock()  # TVM and the cache serve one call at a time
 
 
 def compiled_region(extract: Extract, name: str) -> CompiledRegion:

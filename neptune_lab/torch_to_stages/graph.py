@@ -24,6 +24,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.strict.forks import fork_waits_for
 from neptune_lab.torch_to_stages.composite import composite_operations_once
 from neptune_lab.torch_to_stages.definitions import refused_arguments
 from neptune_lab.torch_to_stages.lines import RecordedLines, line_of_error, line_of_node
@@ -208,8 +209,9 @@ def _exported(
         raise _untraceable(function, error) from error
 
 
-# torch.export keeps what it is at in globals.
+# torch.export keeps what it is at in globals, and `sys.stderr` is replaced meanwhile.
 _tracing = RLock()
+fork_waits_for(_tracing)
 
 
 def _operations(exported: torch.export.ExportedProgram) -> _Operations:

@@ -79,8 +79,8 @@ def from_torch(
 
     Raises:
         DefinitionError: torch cannot trace the function; what it does depends on a size with a name; it has an
-            operation that is not supported, changes an input in place, or does not use one; an input has a dtype that
-            kernels do not read, such as uint8.  The message has the line of the function, and a fix.
+            operation that is not supported, or changes an input in place; an input has a dtype that kernels do not
+            read, such as uint8.  The message has the line of the function, and a fix.
     """
     title = name or getattr(function, "__name__", type(function).__name__)
     caller = line_of_caller()
@@ -140,7 +140,7 @@ def from_graph(module: torch.fx.GraphModule, name: str) -> Operator:
         The operator, from the graph's inputs to its results, as `from_torch` makes it.
 
     Raises:
-        DefinitionError: an operation is not supported, or an input is not used or has a dtype that kernels do not read.
+        DefinitionError: an operation is not supported, or an input has a dtype that kernels do not read.
     """
     return _operator(graph_of_module(module, decomposition), module, name, module.code, None, None)
 
@@ -156,20 +156,17 @@ def _operator(
     """The operator of a traced graph; indices have 64 bits if 32 do not hold what it computes with them.
 
     Raises:
-        DefinitionError: no result depends on an input, or an operation or a dtype is not supported.
+        DefinitionError: an operation or a dtype is not supported.
     """
     plain = title if title.isidentifier() else "function"
     check_held_indices(graph)
     made = lowered(graph)
-    program = made.stages.program(plain, made.results)
+    program = made.stages.program(plain, made.results, graph.inputs)
     if exceeds_int32(program):
         with in_64_bits():
             made = lowered(graph)
-            program = made.stages.program(plain, made.results)
+            program = made.stages.program(plain, made.results, graph.inputs)
     stages, outputs = made.stages, made.results
-    unused = [n for n in graph.inputs if n not in program.inputs]
-    if unused:
-        raise DefinitionError(f"no result depends on the input {unused[0]!r}", help=f"leave {unused[0]} out")
     buffers = {b.name: b for b in program.buffers}
     inputs = tuple(TensorSpec(n, buffers[n].shape, buffers[n].dtype) for n in program.inputs)
     held = {n: np.array(as_numpy(t), order="C").reshape(tuple(t.shape)) for n, t in made.held.items() if n in buffers}

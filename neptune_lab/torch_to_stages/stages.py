@@ -218,15 +218,16 @@ class Stages:
         self.within[name] = tuple(dict.fromkeys((*self.within[name], *self._read, *self.callers)))
         return self._stored(self._buffers[name], dtype)
 
-    def program(self, name: str, outputs: Sequence[str]) -> Program:
+    def program(self, name: str, outputs: Sequence[str], arguments: Collection[str] = ()) -> Program:
         """The stages as a program.
 
         Args:
             name: of the program.
             outputs: names of the stages that are results.
+            arguments: inputs that stay although no output needs them.
 
         Returns:
-            The program, with only those stages and inputs that the outputs need.
+            The program, with only those other stages and inputs that the outputs need.
         """
         needed, nests = set(outputs), []
         for nest in reversed(self._nests):
@@ -235,7 +236,7 @@ class Stages:
                 needed |= {read.buffer for read in loads(block.body.value)}
                 nests.append(nest)
         inner = [b for n, b in self._buffers.items() if n in needed and n not in self._inputs and n not in outputs]
-        inputs = tuple(n for n in self._inputs if n in needed)
+        inputs = tuple(n for n in self._inputs if n in needed or n in arguments)
         ordered = (*(self._buffers[n] for n in (*inputs, *outputs)), *inner)
         program = Program(name, (*inputs, *outputs), tuple(outputs), ordered, tuple(reversed(nests)))
         return _with_axis_names(program)

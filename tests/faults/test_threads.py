@@ -106,19 +106,23 @@ from neptune_lab.runtime import load
 kernel = nl.compile(softmax.figure1(rows=4, cols=8))
 x = torch.randn(4, 8)
 wanted = kernel(x)
+q = torch.randn(1, 1, 8, 8)
+attended = nl.attention(q, q, q)
 held, done = threading.Event(), threading.Event()
 def hold():
-    with load_module._interpreting, load_module._loading:
+    with load_module._interpreting, load_module._loading, compiling:
         held.set()
         done.wait(300)
 import neptune_lab.runtime.load
 import sys
+from neptune_lab.pytorch.compiled import _lock as compiling
 load_module = sys.modules["neptune_lab.runtime.load"]
 thread = threading.Thread(target=hold)
 thread.start()
 held.wait(300)
 if (pid := os.fork()) == 0:
-    os._exit(0 if torch.equal(kernel(x), wanted) else 1)
+    fine = torch.equal(kernel(x), wanted) and torch.allclose(nl.attention(q, q, q, scale=1.0), attended, atol=9)
+    os._exit(0 if fine else 1)
 print(os.waitpid(pid, 0)[1])
 done.set()
 """
@@ -129,4 +133,41 @@ done.set()
 def test_a_forked_process_does_not_wait_for_a_thread_of_its_parent():
     env = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=300, env=env)
+    assert done.stdout.strip() == "0", done.stderr
+
+
+LOCKS = """
+import os, threading
+from neptune_lab.strict.forks import ReentrantLock, fork_waits_for
+lock, mine, waited = ReentrantLock(), ReentrantLock(), threading.RLock()
+fork_waits_for(waited)
+held, done, forking = threading.Event(), threading.Event(), threading.Event()
+under_way = []
+def hold():
+    with lock, waited:
+        under_way.append(1)
+        held.set()
+        forking.wait(20)
+        under_way.clear()
+    with lock:
+        held.set()
+        done.wait(20)
+thread = threading.Thread(target=hold)
+thread.start()
+held.wait(20)
+held.clear()
+threading.Timer(0.05, forking.set).start()
+with mine:
+    if (pid := os.fork()) == 0:
+        with mine, waited:
+            taken = lock._lock.acquire(timeout=5)
+        os._exit(0 if taken and not under_way else 1)
+print(os.waitpid(pid, 0)[1])
+done.set()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_fork_waits_for_what_is_replaced_and_its_child_finds_free_locks():
+    done = subprocess.run([sys.executable, "-c", LOCKS], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "0", done.stderr

@@ -92,3 +92,21 @@ def test_places_of_nan_in_images(mode: str):
         numbers = ("bilinear", "nearest").index(mode), ("zeros", "border").index(padding)
         theirs = F.grid_sample(x, grid, mode, padding, corners)
         torch.testing.assert_close(own(x, grid, *numbers, corners), theirs, equal_nan=True)
+
+
+def test_an_argument_that_no_result_needs_stays_an_argument():
+    """As in a module that takes a mask and ignores it."""
+
+    def ignores(mask: torch.Tensor, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        return x.softmax(-1)
+
+    mask, x, positions = torch.ones(3, dtype=torch.bool), torch.randn(3, 4), torch.arange(5)
+    op = nl.from_torch(ignores, mask, x, positions)
+    assert [t.name for t in op.inputs] == ["mask", "x", "positions"]
+    torch.testing.assert_close(nl.compile(op)(mask, x, positions), x.softmax(-1))
+
+
+def test_a_function_that_ignores_all_of_its_arguments():
+    x = torch.randn(3, 4)
+    made = nl.compile(nl.from_torch(lambda x: torch.arange(3.0).softmax(0), x))(x)
+    torch.testing.assert_close(made, torch.arange(3.0).softmax(0))
