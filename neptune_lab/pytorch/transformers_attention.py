@@ -39,6 +39,9 @@ def register_attention() -> None:
         ) from error
     AttentionInterface.register(NAME, attention_forward)
     AttentionMaskInterface.register(NAME, interface_mask)
+    from neptune_lab.pytorch.transformers_classes import register_classes
+
+    register_classes()
 
 
 def attention_forward(

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from neptune_lab.pytorch.transformers_arguments import NAME
 from neptune_lab.pytorch.warned import warn_once
 
 # Without SDPA only for their soft caps and sinks, which `attention_forward` computes; nothing else reads their masks.
@@ -124,6 +125,8 @@ def _kinds_in(module: ModuleType, models: list[Any]) -> MaskKinds:
     except (OSError, TypeError):
         return MaskKinds()
     if not all(model._can_set_attn_implementation() for model in models):
+        if any(name.endswith("_ATTENTION_CLASSES") and NAME in classes for name, classes in vars(module).items()):
+            return MaskKinds()  # (`transformers_classes` replaces their layers)
         note = (
             f"{module.__name__.rpartition('.')[2].removeprefix('modeling_')} has attention of its own, which "
             "attn_implementation='neptune_lab' does not replace: its layers run as under 'eager'"

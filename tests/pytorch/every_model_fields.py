@@ -47,6 +47,7 @@ FIELDS: dict[str, dict[str, Any]] = {
         "activation_sparsity_pattern": [0.0, 0.0],
     },
     "glm4v_moe": {"text_config": {"rope_parameters": {"partial_rotary_factor": 1.0}}},
+    "gptj": {"rotary_dim": 4},
     "granitemoehybrid": {**_MAMBA, "layer_types": ["mamba", "attention"]},
     "hrm_text": {"H_cycles": 1, "L_cycles": 1, "L_bp_cycles": [1], "num_layers_per_stack": 1, "num_hidden_layers": 2},
     "hubert": _CONVOLVED,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 TOKENS = """
 afmoe aimv2 albert align altclip apertus arcee aria audioflamingo3 axk1 axk2 aya_vision bailing_hybrid bamba
-bart beam bert bert_generation bigbird_pegasus biogpt bitnet blenderbot blenderbot_small bridgetower camembert
+bark bart beam bert bert_generation bigbird_pegasus biogpt bitnet blenderbot blenderbot_small bridgetower camembert
 chameleon chinese_clip clap clip clipseg cohere cohere2 cohere2_moe cohere2_vision colmodernvbert colpali
 cosmos3_edge cosmos3_omni csm ctrl cwm dbrx decision_transformer deepseek_v2 deepseek_v3 deepseek_v32
 deepseek_v4 deepseek_vl dia diffllama distilbert doge dots1 dpr electra embedding_gemma2 emu3 encoder_decoder
 ernie ernie4_5 ernie4_5_moe ernie4_5_vl_moe esm esmc eurobert evolla exaone4 exaone4_5 exaone_moe falcon_h1
 flex_olmo flint florence2 fuyu gemma gemma2 gemma3 gemma3n gemma4 gemma4_unified glm glm4 glm4_moe glm4_moe_lite
-glm4v glm4v_moe glm5_next glm_image glm_moe_dsa glm_ocr glmasr got_ocr2 gpt2 gpt_bigcode gpt_neox gpt_oss
+glm4v glm4v_moe glm5_next glm_image glm_moe_dsa glm_ocr glmasr got_ocr2 gpt2 gpt_bigcode gpt_neo gpt_neox gpt_oss gptj
 gradium_phonon_tts granite granite4_vision granite_docling granite_speech granite_speech_plus granite_swa
 granitemoe granitemoe_swa granitemoehybrid granitemoeshared gte helium higgs_audio_v2 hrm_text hunyuan_v1_dense
 hunyuan_v1_moe hunyuan_vl hy_v3 hy_v4 hyperclovax hyperclovax_vision_v2 idefics idefics2 idefics3 inkling
@@ -32,7 +32,7 @@ xlm_roberta xlm_roberta_xl xmod youtu zamba zaya
 IMAGES = """
 aimv2 altclip beit blip_2 chinese_clip clip clipseg deit dinov2 dinov2_with_registers dinov3_vit dpt git ijepa
 instructblip instructblipvideo internvl janus kosmos2 metaclip_2 mlcd owlv2 owlvit phi4_multimodal pixio pixtral
-pp_formulanet qianfan_ocr radio sam3 sam3_lite_text sapiens2 segformer siglip swin tipsv2 videomae
+pp_formulanet qianfan_ocr radio sam sam3 sam3_lite_text sam_hq sapiens2 segformer siglip swin tipsv2 videomae
 vision_encoder_decoder vit vit_mae vit_msn vitpose vivit yolos
 """.split()  # noqa: SIM905 - one name a line would be 250 lines
 SOUNDS = """
@@ -50,11 +50,11 @@ OTHERS = {
     "timesfm2_5": "past_values",
     "vjepa2": "pixel_values_videos",
 }
-# Types whose numbers were wrong once: layers that do not say that they are no decoders, or that say they are, or say by
-# their configuration what their masks do not; that pass chosen keys or a sink per query; that widen their masks by 0;
-# and layers of their own, which add a mask to the scores.
+# Types that were wrong once: layers whose class is chosen by the name; that do not say that they are no decoders, or
+# that say they are, or say by their configuration what their masks do not; that pass chosen keys or a sink per query;
+# that widen their masks by 0; and layers of their own, which add a mask to the scores.
 MENDED = (
-    "align", "bigbird_pegasus", "bloom", "bridgetower", "deepseek_v32", "deepseek_v4", "inkling2", "paligemma",
+    "align", "bark", "bigbird_pegasus", "bloom", "bridgetower", "deepseek_v32", "deepseek_v4", "inkling2", "paligemma",
     "roformer",
 )  # fmt: skip
 # Encoders, which generate only as decoders that their configuration makes of them.

@@ -8,6 +8,8 @@ model adds is its masks, biases, sinks and chosen keys, and which of them a laye
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,9 @@ from counted_layers import counted_layers
 from every_model import IDS, LEFT, inputs_of, models_of, pair, result
 from every_model_types import ENCODERS, IMAGES, MENDED, OTHERS, SOUNDS, TOKENS
 
+from neptune_lab.errors import LaunchError
 from neptune_lab.pytorch import transformers_masks
+from neptune_lab.pytorch.transformers_classes import _MAKERS
 from neptune_lab.pytorch.transformers_masks import mask_kinds
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -144,7 +148,18 @@ def test_a_model_that_was_wrong(kind: str):
 def test_which_masks_a_models_code_is_made_for():
     """Bool ones, None for a causal one, and None for one that hides nothing."""
     found = {}
-    for name in ("llama", "bert", "gpt_oss", "align", "deepseek_v4", "gemma4", "phi4_multimodal", "bloom", "gptj"):
+    for name in (
+        "llama",
+        "bert",
+        "gpt_oss",
+        "align",
+        "deepseek_v4",
+        "gemma4",
+        "phi4_multimodal",
+        "bloom",
+        "gptj",
+        "falcon",
+    ):
         for model in models_of(name, "input_ids")[:1]:
             kinds = mask_kinds(model.config_class)
             found[name] = (kinds.bools, kinds.skipped, kinds.whole, bool(kinds.own))
@@ -152,7 +167,8 @@ def test_which_masks_a_models_code_is_made_for():
         "llama": (True, True, False, False), "bert": (True, True, True, False), "gpt_oss": (True, True, False, False),
         "align": (False, False, True, False), "deepseek_v4": (False, False, False, False),
         "gemma4": (True, False, True, False), "phi4_multimodal": (True, True, False, False),
-        "bloom": (False, False, False, True), "gptj": (False, False, False, True),
+        "bloom": (False, False, False, True), "gptj": (False, False, False, False),
+        "falcon": (False, False, False, True),
     }  # fmt: skip
     assert mask_kinds(type("Unknown", (), {})) == mask_kinds(object)  # of no module with models: floats
 
@@ -172,6 +188,28 @@ def test_a_layer_that_says_by_itself_whether_it_is_causal(text: str, says: bool)
     told = f"class A:\n    def __init__(self, is_causal: bool = False): {text}\n"
     assert transformers_masks._TELLS_CAUSAL.search(told + "attend(self, is_causal=self.is_causal)") is None
     assert transformers_masks._TELLS_CAUSAL.search(told + "A(is_causal=config.is_decoder)") is not None
+
+
+@pytest.mark.parametrize(("model", "name"), [key for key in _MAKERS if key[1].endswith("VISION_ATTENTION_CLASSES")])
+@pytest.mark.parametrize("relative", [False, True])
+@torch.no_grad()
+def test_a_layer_of_sam(model: str, name: str, relative: bool, layers: list[Any]):
+    classes = getattr(import_module(f"transformers.models.{model}.modeling_{model}"), name)
+    sizes = {"image_size": 32, "patch_size": 8, "hidden_size": 16, "num_attention_heads": 2}
+    config = SimpleNamespace(**sizes, attention_dropout=0.1, qkv_bias=True, use_rel_pos=relative)
+    torch.manual_seed(0)
+    eager, ours = (classes[kind](config, 3).eval() for kind in ("eager", "neptune_lab"))
+    for p in eager.parameters():
+        p.data = torch.randn(p.shape)
+    ours.load_state_dict(eager.state_dict())
+    images = torch.randn(2, 3, 3, 16)
+    (got, _), (want, _) = ours(images), eager(images)
+    assert (got - want).norm() < 2e-5 * want.norm()
+    assert layers == [ours]
+    with pytest.raises(LaunchError, match="has no dropout"):
+        ours.train()(images)
+    with pytest.raises(LaunchError, match="no weights to return"):
+        ours.eval()(images, output_attentions=True)
 
 
 def test_a_model_with_attention_of_its_own_says_so(monkeypatch: pytest.MonkeyPatch):
