@@ -1,7 +1,8 @@
 """Times the backward pass of `nl.attention` on a GPU, beside SDPA's backends and compiled FlexAttention.
 
     python scripts/backward_speed.py [--sizes 1x32x8192x128c,4x32x2048x64c] [--dtype bfloat16]
-        [--only ours,any_order,cudnn,flash,flex] [--seconds 200] [--workers 1] [--both 0] [--check] [--out FILE]
+        [--only ours,any_order,cudnn,flash,flex] [--seconds 200] [--workers 1] [--both 0] [--parts] [--check]
+        [--out FILE]
 
 A size is batch x heads x length x head_dim, with "c" for causal and "b" for a bias of relative positions that is
 trained, of which SDPA's backends have none; heads may be 32/8 for groups; "grid" is 1 and 4 times 32 heads of 64 and
@@ -9,7 +10,9 @@ trained, of which SDPA's backends have none; heads may be 32/8 for groups; "grid
 kernel_options={"deterministic": False}. Times are of the backward pass alone, through torch.autograd.grad: the
 contestants of a size take turns, and of four medians of `triton.testing.do_bench` the second counts (of three calls
 each, where one takes longer than 10 ms); --both N times both passes together too, for at most N positions. Memory is
-the peak of the backward pass above what was allocated before. Gradients of one head are checked against float64; a
+the peak of the backward pass above what was allocated before it, and of both passes above the inputs and the
+cotangent. --parts times the device's part, a replayed CUDA graph of the backward pass, with cold caches and in turns,
+and the host's, of backward passes that nothing waits for. Gradients of one head are checked against float64; a
 contestant that is wrong is not timed. --workers processes compile at the same time, and time one after another; each
 leaves out, and lists, what it does not start within --seconds. With --check nothing is timed. With TRITON_INTERPRET=1
 it runs on the CPU, slowly and without times.
@@ -18,15 +21,17 @@ it runs on the CPU, slowly and without times.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -34,6 +39,7 @@ import torch.nn.functional as F
 from speed_checks import DEVICE, causal
 
 import neptune_lab as nl
+from neptune_lab.bench.clock import GpuTimer
 from neptune_lab.files import write_text
 
 TURNS = 4
@@ -46,6 +52,8 @@ GRID = [
     for width in (128, 64)
     for mask in ("", "c")
 ]
+# Columns of the table beside times and speeds.
+COLUMNS = ("mib", "step_mib", "both_us", "device_us", "host_us")
 # Rows of scores that are computed at a time in float64.
 CHUNK = 2048
 LIMITS = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 1e-4}
@@ -53,7 +61,12 @@ LIMITS = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 1e-4}
 
 @dataclass(frozen=True)
 class Measured:
-    """One contestant at one size: the largest relative error, microseconds and MiB (None: wrong, or on a CPU)."""
+    """One contestant at one size: the largest relative error, microseconds and MiB (None: wrong, or on a CPU).
+
+    Args:
+        mib, step_mib: the peak of the backward pass, and of both passes.
+        device_us, host_us: of the backward pass, by --parts.
+    """
 
     size: str
     name: str
@@ -63,6 +76,9 @@ class Measured:
     mib: int | None = None
     both_us: float | None = None
     note: str = ""
+    step_mib: int | None = None
+    device_us: float | None = None
+    host_us: float | None = None
 
 
 def contestants(every: Any, masked: bool, grouped: bool) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:
@@ -122,13 +138,15 @@ def expected(every: Any, given: torch.Tensor, masked: bool) -> tuple[torch.Tenso
 
 @dataclass(frozen=True)
 class Checked:
-    """A contestant whose gradients are right: its passes, the largest relative error, and MiB (0 on a CPU)."""
+    """A contestant whose gradients are right: its passes, the largest relative error, and MiB (0 on a CPU): the peak of
+    the backward pass, and of both."""
 
     name: str
     backward: Callable[[], Any]
     both: Callable[[], Any]
     error: float
     mib: int
+    step_mib: int
 
 
 def checked(
@@ -154,15 +172,27 @@ def checked(
         return torch.autograd.grad(attend(), every, given)
 
     del found
-    mib = 0
-    if DEVICE == "cuda":
+    return Checked(name, backward, both, max(errors), peak(backward), peak(both))
+
+
+def peak(call: Callable[[], Any]) -> int:
+    """MiB that a call holds at most above what is allocated around it, the most of a few calls; 0 on a CPU."""
+    if DEVICE == "cpu":
+        return 0
+    found: list[int] = []
+    for _ in range(3):
+        gc.collect()
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        backward()
+        around = [torch.cuda.memory_allocated()]
+        call()
         torch.cuda.synchronize()
-        mib = (torch.cuda.max_memory_allocated() - before) >> 20
-    return Checked(name, backward, both, max(errors), mib)
+        highest = torch.cuda.max_memory_allocated()
+        # (another thread, and the collector of cycles, may free memory of earlier calls during this one)
+        gc.collect()
+        around.append(torch.cuda.memory_allocated())
+        found.append((highest - min(around)) >> 20)
+    return max(found)
 
 
 @dataclass(frozen=True)
@@ -199,8 +229,8 @@ def ready(size: str, dtype: torch.dtype, only: list[str]) -> Ready:
     return Ready(size, right, found)
 
 
-def timed(this: Ready, both: int) -> list[Measured]:
-    """The times of a size's contestants; of both passes too, for at most `both` positions."""
+def timed(this: Ready, both: int, parts: bool) -> list[Measured]:
+    """The times of a size's contestants; of both passes too, for at most `both` positions; by `parts`, of each part."""
     batch, heads, length, width = this.size.rstrip("cb").split("x")
     work = 2.5 * 4 * int(batch) * int(heads.partition("/")[0]) * int(length) ** 2 * int(width)
     work /= 2 if "c" in this.size else 1
@@ -211,12 +241,38 @@ def timed(this: Ready, both: int) -> list[Measured]:
             times[one.name].append(microseconds(one.backward))
             if int(length) <= both:
                 of_both[one.name].append(microseconds(one.both))
+    of_device = device_parts(this) if parts and this.right else {}
     found = [*this.found]
     for one in this.right:
         us = sorted(times[one.name])[1]
         two = sorted(of_both[one.name])[1] if of_both[one.name] else None
-        found.append(Measured(this.size, one.name, one.error, us, work / us / 1e6, one.mib, two))
+        more = {"device_us": of_device.get(one.name), "host_us": host_part(one.backward) if parts else None}
+        row = Measured(this.size, one.name, one.error, us, work / us / 1e6, one.mib, two, step_mib=one.step_mib, **more)
+        found.append(row)
     return found
+
+
+def device_parts(this: Ready) -> dict[str, float]:
+    """Microseconds of the contestants' backward passes in replayed CUDA graphs, with cold caches, in turns."""
+    timer = GpuTimer(seconds=0.2, most=30, stream=torch.cuda.current_stream())
+    found = timer.times({one.name: one.backward for one in this.right}, cold=True)
+    for name, samples in found.items():
+        if samples.note:
+            print(f"{this.size} {name}: {samples.note}", flush=True)
+    return {name: median(samples.us) for name, samples in found.items() if samples.us and not samples.note}
+
+
+def host_part(call: Callable[[], Any]) -> float:
+    """Microseconds that a call keeps the host, the least mean of a few rounds."""
+    found: list[float] = []
+    for _ in range(5):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(50):
+            call()
+        found.append((time.perf_counter() - begin) / 50 * 1e6)
+    torch.cuda.synchronize()
+    return min(found)
 
 
 def microseconds(call: Callable[[], Any]) -> float:
@@ -233,8 +289,8 @@ def microseconds(call: Callable[[], Any]) -> float:
 
     if once() > LONG:
         return sorted(once() for _ in range(3))[1] * 1e3
-    median: Any = do_bench(call, warmup=10, rep=25, return_mode="median")
-    return float(median) * 1e3
+    found: Any = do_bench(call, warmup=10, rep=25, return_mode="median")
+    return float(found) * 1e3
 
 
 def worker(sizes: list[str], given: argparse.Namespace, main: Connection) -> None:
@@ -242,14 +298,16 @@ def worker(sizes: list[str], given: argparse.Namespace, main: Connection) -> Non
     warnings.filterwarnings("ignore")
     torch.manual_seed(0)
     begin, made = time.monotonic(), []
+    if DEVICE == "cuda":  # (a stream that graphs can be captured on: a backward pass goes where its forward pass went)
+        torch.cuda.set_stream(torch.cuda.Stream())
     for size in sizes:
         if time.monotonic() - begin > given.seconds:
             print(f"{size}: left out after {given.seconds:.0f} s", flush=True)
             continue
         one = ready(size, getattr(torch, given.dtype), given.only.split(","))
         if given.check or DEVICE == "cpu":
-            right = [Measured(size, c.name, c.error, mib=c.mib, note="right") for c in one.right]
-            one = Ready(size, [], [*one.found, *right])
+            right = [Measured(size, c.name, c.error, mib=c.mib, note="right", step_mib=c.step_mib) for c in one.right]
+            one = replace(one, right=[], found=[*one.found, *right])
         made.append(one)
     if DEVICE == "cuda":
         torch.cuda.synchronize()
@@ -257,7 +315,7 @@ def worker(sizes: list[str], given: argparse.Namespace, main: Connection) -> Non
     main.send(None)
     main.recv()
     for one in made:
-        main.send(timed(one, given.both))
+        main.send(timed(one, given.both, given.parts))
     main.send(None)
 
 
@@ -286,7 +344,7 @@ def table(results: list[Measured]) -> Iterator[str]:
     """One line per size: times, speed relative to the peers, and memory."""
     names = [*dict.fromkeys(r.name for r in results if r.us is not None)]
     peers = [name for name in ("cudnn", "flex") if name in names]
-    yield " | ".join(("size", *names, *(f"{n} of {p}" for p in peers for n in names if n not in peers), "MiB", "both"))
+    yield " | ".join(("size", *names, *(f"{n} of {p}" for p in peers for n in names if n not in peers), *COLUMNS))
     for size in sorted({r.size for r in results}, key=lambda s: (s.rstrip("cb").split("x")[::3], len(s), s)):
         of = {r.name: r for r in results if r.size == size and r.us is not None}
         cells = [size, *(f"{of[n].us:.0f}" if n in of else "-" for n in names)]
@@ -295,8 +353,9 @@ def table(results: list[Measured]) -> Iterator[str]:
                 if name not in peers:
                     both = name in of and peer in of
                     cells.append(f"{(of[peer].us or 0) / (of[name].us or 1):.2f}" if both else "-")
-        cells.append(" / ".join(str(of[n].mib) if n in of else "-" for n in names))
-        cells.append(" / ".join(f"{of[n].both_us:.0f}" for n in names if n in of and of[n].both_us is not None))
+        for field in COLUMNS:
+            every = [getattr(of[n], field) if n in of else None for n in names]
+            cells.append("" if {*every} == {None} else " / ".join("-" if x is None else f"{x:.0f}" for x in every))
         yield " | ".join(cells)
 
 
@@ -309,6 +368,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=200.0)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--both", type=int, default=0)
+    parser.add_argument("--parts", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
@@ -316,13 +376,15 @@ def main() -> None:
     name = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU, Triton's interpreter"
     print(name, time.strftime("%Y-%m-%dT%H:%M:%S%z"), flush=True)
     results: list[Measured] = []
-    for found in results_of(GRID if given.sizes == "grid" else given.sizes.split(","), given):
-        for one in found:
+    for measured in results_of(GRID if given.sizes == "grid" else given.sizes.split(","), given):
+        for one in measured:
             results.append(one)
             timed = "" if one.us is None else f"{one.us:9.1f} us {one.tflops:6.0f} TFLOP/s"
             both = "" if one.both_us is None else f"both {one.both_us:9.1f} us"
-            memory = "" if one.mib is None else f"{one.mib:6} MiB"
-            print(f"{one.size:20} {one.name:9} error {one.error:.1e} {timed} {memory} {both} {one.note}", flush=True)
+            memory = "" if one.mib is None else f"{one.mib:6} MiB, both {one.step_mib}"
+            parts = "" if one.host_us is None else f"host {one.host_us:.0f} device {one.device_us or 0:.0f}"
+            found = f"error {one.error:.1e} {timed} {memory} {both} {parts} {one.note}"
+            print(f"{one.size:20} {one.name:9} {found}", flush=True)
         if given.out is not None:
             write_text(given.out, json.dumps([asdict(r) for r in results], indent=1) + "\n")
     if any(r.us is not None for r in results):

@@ -1,11 +1,12 @@
 """Times attention with a learned bias, both passes and their gradients, beside FlexAttention, in one run.
 
-    python scripts/bias_speed.py [rel:4x32x1024x64 full:4x32x1024x64 slopes:4x32x1024x64c …] [--float32]
+    python scripts/bias_speed.py [rel:4x32x1024x64 full:4x32x1024x64 slopes:4x32x1024x64c …] [--check]
 
 A case is a bias and batch x heads x length x width, "c" for causal: "rel" is `bias[h, q - kv + length - 1]`, "full"
 `bias[h, q, kv]`, "each" `bias[b, h, q, kv]`, "slopes" `bias[h] * (kv - q) / 100`. The bias is of bfloat16, or of
-float32 with --float32. Results and gradients are checked against float64 for two heads before anything is timed.
-Microseconds are medians of `triton.testing.do_bench`, the smaller of two, both contestants in turn.
+float32 in a case that ends in ":float32". Results and gradients are checked against float64 for two heads before
+anything is timed; with --check nothing is. Microseconds are medians of `triton.testing.do_bench`, the smaller of two,
+both contestants in turn.
 """
 
 from __future__ import annotations
@@ -87,15 +88,15 @@ def flex(mod: Callable[..., Any], length: int, causal: bool, given: list[torch.T
     raise SystemExit("FlexAttention starts with none of the options")
 
 
-def run(kind: str, size: str, dtype: torch.dtype) -> None:
-    """Checks and times one case."""
+def run(kind: str, size: str, dtype: str = "bfloat16", *, check: bool = False) -> None:
+    """Checks one case, and times it unless that is all."""
     causal = size.endswith("c")
     batch, heads, length, width = map(int, size.rstrip("c").split("x"))
     torch.manual_seed(0)
     pairs = (heads, length, length)
     shape = {"rel": (heads, 2 * length - 1), "full": pairs, "each": (batch, *pairs), "slopes": (heads,)}[kind]
     drawn = [torch.randn(batch, heads, length, width, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
-    given = [*drawn, torch.randn(shape, device="cuda", dtype=dtype) * 0.5]
+    given = [*drawn, torch.randn(shape, device="cuda", dtype=getattr(torch, dtype)) * 0.5]
     d_out = torch.randn_like(given[0])
     given = [t.requires_grad_() for t in given]
     mod, mask = mod_of(kind, given[3], length), (lambda b, h, i, j: i >= j) if causal else None
@@ -109,9 +110,11 @@ def run(kind: str, size: str, dtype: torch.dtype) -> None:
         found = [out, *torch.autograd.grad(out, given, d_out)]
         compared = zip([*(t[:, :2] for t in found[:4]), two_heads(kind, found[4])], want, strict=True)
         error = max(float((a.double() - b).norm() / b.norm()) for a, b in compared)
-        print(f"{kind} {size}: relative error of {name} {error:.1e}")
+        print(f"{kind} {size} {dtype}: relative error of {name} {error:.1e}")
         if not error < (LIMIT_OF_SLOPES if kind == "slopes" else LIMIT):
             raise SystemExit(f"{name} is wrong: relative error {error:.1e}")
+    if check:
+        return
     for _ in range(2):
         for name, call in calls.items():
             out = call()
@@ -125,17 +128,18 @@ def run(kind: str, size: str, dtype: torch.dtype) -> None:
     least = {name: [min(t) for t in of] for name, of in times.items()}
     ratios = " / ".join(f"{b / a:.2f}" for a, b in zip(least["ours"], least["FlexAttention"], strict=True))
     text = "; ".join(f"{name} {' / '.join(f'{t:.0f}' for t in of)}" for name, of in least.items())
-    print(f"{kind} {size}: step / backward / forward, us: {text}; of FlexAttention {ratios}", flush=True)
+    print(f"{kind} {size} {dtype}: step / backward / forward, us: {text}; of FlexAttention {ratios}", flush=True)
 
 
 def main() -> None:
     """Runs all cases that are named."""
     parser = argparse.ArgumentParser(description="Times attention with a learned bias.")
     parser.add_argument("cases", nargs="*", default=CASES)
-    parser.add_argument("--float32", action="store_true", help="the bias is of float32")
+    parser.add_argument("--check", action="store_true", help="only check results and gradients")
     given = parser.parse_args()
+    print(torch.cuda.get_device_name())
     for case in given.cases:
-        run(*case.split(":"), torch.float32 if given.float32 else torch.bfloat16)
+        run(*case.split(":"), check=given.check)
 
 
 if __name__ == "__main__":

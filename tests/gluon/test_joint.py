@@ -308,6 +308,16 @@ def test_programs_wait_for_the_one_before(name: str):
     assert simulated(op, score_mod, code=IN_ORDER) < 3e-3
 
 
+def test_the_adders_of_a_program_count_apart():
+    """Each tile has a counter for each consumer, and the numbers of programs are counted at another place."""
+    source = backward(attention.causal(1, 1, 256, 128), IN_ORDER).source
+    calls = (re.findall(rf"{name}\((order_ptr .*), ", source) for name in ("_await", "_tell", "add"))
+    (awaited,), (told,), (numbered,) = calls
+    places = [eval(awaited, {"order_ptr": 0, "at": at, "adder": n}) for at in (0, 64, 128, 192) for n in range(2)]
+    assert awaited == told
+    assert len({*places, eval(numbered, {"order_ptr": 0})}) == len(places) + 1
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "fewer rows than a program has": (lambda: attention.causal(1, 1, 96, 128), "it has 96 rows per program"),
     "less than a tile": (lambda: attention.causal(1, 1, 127, 128), "expected 64, 128 or 192"),

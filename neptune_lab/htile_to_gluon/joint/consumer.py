@@ -24,7 +24,7 @@ from neptune_lab.htile.walk import rewrite, tile_dims
 from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.expressions import emit, read_ahead, whole_tile
 from neptune_lab.htile_to_gluon.joint.plan import Plan
-from neptune_lab.htile_to_gluon.joint.producer import CONSUMERS, each_tile, number
+from neptune_lab.htile_to_gluon.joint.producer import each_tile, number
 from neptune_lab.htile_to_gluon.joint.vectors import Vector
 from neptune_lab.htile_to_gluon.memory import store
 from neptune_lab.htile_to_gluon.rows import CONSUMER, ROWS, part, part_of_store
@@ -248,7 +248,6 @@ class JointConsumer:
         """Gives it to the adder, once that has read what was given before."""
         ctx, plan = self.ctx, self.plan
         stage = f"{plan.stage}.index({self.me})"
-        taker = f"(done & 1 ^ 1) * {CONSUMERS} + " if plan.adders > 1 else ""
         if plan.total.matrices is not None:
             stage += f".reshape([{ROWS}, {plan.share}])"
         given = [
@@ -266,7 +265,7 @@ class JointConsumer:
             # (of the tile that this step replaces; that of the step before may still be on its way)
             *(["tma.store_wait(1)"] if plan.pairs is not None else []),
             f"{ctx.helper('_meet_of')}({OWN} + {self.me}, 128)",
-            f"mbarrier.arrive({plan.staged}.index({taker}{self.me}), count=1)",
+            f"mbarrier.arrive({plan.staged}.index({self.me}), count=1)",
         ):
             ctx.line(f"    {line}")
 

@@ -7,7 +7,8 @@ from neptune_lab.htile.shapes import dtype_of, shape_of
 from neptune_lab.htile_to_gluon.structure import Structure, UnsupportedKernel
 from neptune_lab.strict.dtypes import HALVES
 
-KEYS = 128  # rows of a program: two consumers of 64
+CONSUMERS = 2
+KEYS = 128  # rows of a program, 64 of each consumer
 WIDTHS = (64, 128)  # of the heads
 
 
@@ -56,4 +57,4 @@ def _check_tiles(program: ir.Program, kernel: ir.Kernel, mine: Structure, theirs
         raise UnsupportedKernel(f"{kernel.name} loads other tiles than queries and their cotangents")
 
 
-__all__ = ["KEYS", "WIDTHS", "check_form"]
+__all__ = ["CONSUMERS", "KEYS", "WIDTHS", "check_form"]

@@ -10,6 +10,7 @@ from neptune_lab.htile.walk import rewrite, same_index
 from neptune_lab.htile_to_gluon.joint.by_sizes import joint_by_sizes
 from neptune_lab.htile_to_gluon.joint.diagonals import Diagonals, without
 from neptune_lab.htile_to_gluon.joint.finish import Finish, finish_of, head_of
+from neptune_lab.htile_to_gluon.joint.form import CONSUMERS
 from neptune_lab.htile_to_gluon.joint.match import Joint
 from neptune_lab.htile_to_gluon.joint.pairs import after_pairs, copied
 from neptune_lab.htile_to_gluon.joint.parts import parts_shape, sum_of_parts
@@ -26,9 +27,9 @@ class Joined:
         program: the sum of one nest is a tensor in global memory, which begins at 0 and which a kernel reads at the
             end. `kernel`, of the other nest, also adds to it, which its statements do not say.
         joint: the nests; `total`: the tensor.
-        order: a tensor of whole numbers, one for each row of the total, which begin at 0: at the first row of a tile,
-            the number after the row block that added to it last; at the second of all rows, how many programs have
-            started.  None: programs add in any order.
+        order: a tensor of whole numbers, one for each row of the total and consumer, which begin at 0: at the first row
+            of a tile, the number after the row block whose consumer added to it last; at the second of all rows, how
+            many programs have started.  None: programs add in any order.
         parts: the tensor of sums along diagonals that `kernel` stores besides; None: there are none.
         finish: how `kernel` stores the output of the other nest too; None: a kernel of its own does, of the total.
     """
@@ -97,8 +98,8 @@ def _total_and_order(stored: ir.Tensor, total: str, order: str | None, finish: F
         stored = replace(stored, shape=(finish.slots, *stored.shape[-2:]))
     made = [ir.Tensor(total, stored.shape, "float32", "global", sizes=stored.sizes)]
     if order is not None:
-        rows = None if stored.sizes is None else stored.sizes[:-1]
-        made.append(ir.Tensor(order, stored.shape[:-1], "int32", "global", sizes=rows))
+        rows = None if stored.sizes is None else (*stored.sizes[:-1], ir.Int(CONSUMERS))
+        made.append(ir.Tensor(order, (*stored.shape[:-1], CONSUMERS), "int32", "global", sizes=rows))
     return made
 
 
@@ -186,11 +187,11 @@ class _Zeros:
         if self.finish is None:
             stores.append(ir.Store(f"{output.node_id}.zero", ir.Access(self.total, index), zero, output.origin))
         if self.order is not None:
-            counters = ir.Access(self.order, index[:-1])
+            (*outer, rows, _) = index
             if self.finish is not None:
-                (*outer, rows, _) = index
                 heads = tuple(at for at in outer if not isinstance(at, ir.Slice | ir.NewAxis))
-                counters = ir.Access(self.order, (self.finish.slot(head_of(self.shape, heads)), rows))
+                outer = [self.finish.slot(head_of(self.shape, heads))]
+            counters = ir.Access(self.order, (*outer, rows, ir.Slice(ir.Int(0), CONSUMERS, "consumer")))
             stores.append(ir.Store(f"{output.node_id}.counters", counters, ir.Literal(0, "int32"), output.origin))
         return tuple(stores)
 

@@ -208,7 +208,7 @@ def _entry(
     body: list[str] = []
     if counter:
         # Programs are numbered as they start, so those that one waits for have started.
-        body.append(f"{TICKET} = gl.atomic_add({counter} + 1, 1)")
+        body.append(f"{TICKET} = gl.atomic_add({counter} + {CONSUMERS}, 1)")
 
     def allocate(buffer: str, shape: list[int], dtype: str, layout: str) -> None:
         body.append(f"{buffer} = gl.allocate_shared_memory({dtype}, {shape}, {layout})")
@@ -235,7 +235,7 @@ def _entry(
     body.append(f"{plan.turned} = _barriers(2, {CONSUMERS})")
     apart = [] if plan.total.matrices is None else [1]
     allocate(plan.stage, [CONSUMERS, *apart, ROWS, plan.share], "gl.float32", f"{plan.total.parameter}.layout")
-    body.append(f"{plan.staged} = _barriers({CONSUMERS * plan.adders}, 1)")
+    body.append(f"{plan.staged} = _barriers({CONSUMERS}, 1)")
     body.append(f"{plan.freed} = _barriers({CONSUMERS}, 1)")
     if plan.finish is not None:
         body.append(f"{plan.loaded} = _barriers({CONSUMERS}, 1)")

@@ -12,7 +12,7 @@ from neptune_lab.htile.walk import evaluate, names_of_index, reads, simplify, ti
 from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.joint.buffers import Held, held_tile, ring_of, through
 from neptune_lab.htile_to_gluon.joint.finish import Finish, head_of
-from neptune_lab.htile_to_gluon.joint.form import KEYS
+from neptune_lab.htile_to_gluon.joint.form import CONSUMERS, KEYS
 from neptune_lab.htile_to_gluon.joint.match import Joint
 from neptune_lab.htile_to_gluon.joint.pairs import Pairs
 from neptune_lab.htile_to_gluon.joint.parts import NUMBERS, TILE_COLUMNS, WARP_ROWS
@@ -44,9 +44,10 @@ class Plan:
         total: the sum of the other nest, a tensor in global memory that begins at 0, and its descriptor.
         share: columns of it that a consumer adds, or with 128 queries its width: a consumer then adds 64 rows.
         turns, turned: names of the two buffers of tiles that both consumers read, and of their barriers.
-        stage, staged, freed: names of the buffers from which the adder adds to the total what consumers give, and of
-            the barriers by which a consumer says that it has, and the adder that it has read it.
-        order: the tensor that says which row block added to a tile of the total last; None: programs add in any order.
+        stage, staged, freed: names of the buffers from which adders add to the total what consumers give, and of the
+            barriers by which a consumer says that it has, and an adder that it has read it.
+        order: the tensor that says which row block added to a tile of the total last, for each consumer; None: programs
+            add in any order.
         parts: the tensor of sums along diagonals (diagonals.py); None: there are none.
         pairs: the descriptor through which a consumer stores `joint.pairs`; None: there are none.
         finish: how the last row block stores the output; None: another kernel does.
@@ -104,8 +105,8 @@ class Plan:
 
     @property
     def adders(self) -> int:
-        """How many warps add to the total, in turn."""
-        return 1 if self.order is None else 2
+        """How many warps add to the total: in order, one for what each consumer has of a tile."""
+        return 1 if self.order is None else CONSUMERS
 
     @property
     def size(self) -> int:
@@ -209,10 +210,12 @@ class Plan:
         """The tiles that depend on the second product of scores."""
         return late_tiles(this)
 
-    def place_in_total(self, ctx: GluonContext, this: LoopPart, consumer: int) -> str:
+    def place_in_total(self, ctx: GluonContext, this: LoopPart, consumer: int | str) -> str:
         """Where what a consumer has of a tile is added: a row and a column, or a matrix, a row and a column."""
-        row = f"at + {consumer * ROWS}" if consumer and not self.by_columns else "at"
-        column = str(consumer * self.share if self.by_columns else 0)
+        steps = ROWS, self.share
+        first, columns = (consumer * n if isinstance(consumer, int) else f"{consumer} * {n}" for n in steps)
+        row = f"at + {first}" if first and not self.by_columns else "at"
+        column = str(columns if self.by_columns else 0)
         if self.total.matrices is None:
             return f"{row}, {column}"
         shape = sizes_of(ctx.program.tensor(self.total.tensor))
