@@ -242,6 +242,7 @@ def test_list_and_env(call):
         (["compile", *CAUSAL, "--emit", "htile", "--target", "sm_80"], "not for --emit htile"),
         (["compile", *CAUSAL, "--emit", "sass", "--target", "sm_35"], "expected an architecture"),
         (["compile", *CAUSAL, "--heads", "0"], "--heads"),
+        (["compile", *CAUSAL, "--heads", "two"], "'two'"),
         (["compile", *CAUSAL, "--dtype", "int8"], "int8"),
         (["compil"], "Did you mean 'compile'?; help: neptune-lab --help lists the commands"),
         (["compile", *CAUSAL, "--sqe", "3"], "help: neptune-lab compile --help lists the arguments"),

@@ -200,7 +200,7 @@ def main() -> None:
     except NeptuneError as error:
         _fail(str(error).replace("\n  help: ", "; help: ").replace("\n", "; "))
     except usage_errors as error:  # type: ignore[misc]
-        _fail(f"{error.format_message().removesuffix('.')}; help: {_help_command(error)}")
+        _fail(f"{error.format_message().removesuffix('.')}{_value_given(error)}; help: {_help_command(error)}")
     except BrokenPipeError:
         sys.stderr.close()  # the reader (head, less) has closed the pipe
         sys.exit(0)
@@ -221,6 +221,13 @@ def main() -> None:
         sys.exit(130)
     else:
         sys.exit(status if isinstance(status, int) else 0)
+
+
+def _value_given(error: Any) -> str:
+    """The value that an option does not take, if typer's message is pydantic's, which does not name it."""
+    found = getattr(error.__cause__, "errors", list)()
+    values = [repr(e["input"]) for e in found if "input" in e]
+    return f": {', '.join(values)}" if values else ""
 
 
 def _help_command(error: Any) -> str:

@@ -232,7 +232,8 @@ def _read_first(kernel: ir.Kernel, names: Iterable[str]) -> list[str]:
     read_first: list[str] = []
     stored: set[str] = set()
     for store in stores(kernel.body):
-        read_first += [a.tensor for a in reads(store) if a.tensor in names and a.tensor not in {*stored, *read_first}]
+        read = dict.fromkeys(a.tensor for a in reads(store))  # (a store may read a tensor twice)
+        read_first += [t for t in read if t in names and t not in {*stored, *read_first}]
         stored.add(store.target.tensor)
     return read_first
 

@@ -83,8 +83,19 @@ def find_repair(program: Program, consumer: Block, producers: dict[str, int | No
         checked = check_lowered(*lowered_problem(program, consumer, asked, repair))
         return replace(repair, term=with_ranges(program, consumer, asked, repair), checked=checked)
     except RepairError as error:
-        error.node = consumer.name
-        raise
+        raise _in_schedule(error, consumer) from error.__cause__
+
+
+def _in_schedule(error: RepairError, consumer: Block) -> RepairError:
+    """The error of a step: it names the block, and not the solver's `assumptions=`, which no primitive has."""
+    error.node = consumer.name
+    if error.help is not None and "assumptions=" in error.help:
+        error.help = (
+            "signs follow from the definition: fold what cannot be negative, such as squares, absolute values or "
+            "exponentials, or give h as repair='...'"
+        )
+        error.args = (f"{error.reason}\n  help: {error.help}",)
+    return error
 
 
 def _solved(asked: ReducePattern) -> RepairTerm:
@@ -140,8 +151,7 @@ def check_user_repair(
         derived = in_names(term, given.names(term.producers))
         return replace(repair, term=term, checked=f"{checked}; it is {derived}")
     except RepairError as error:
-        error.node = consumer.name
-        raise
+        raise _in_schedule(error, consumer) from error.__cause__
 
 
 # The partial result in h. No loop can have this name: h may hold loop variables beside it.

@@ -44,7 +44,7 @@ def check_nonnegative(g: Expr, producers: Sequence[Symbol]) -> Expr:
     """
     for mark in sorted(g.atoms(nonneg), key=sp.default_sort_key):
         inner = check_nonnegative(cast(Expr, mark.args[0]), producers)
-        if not inner.is_nonnegative and set(producers) & cast("set[Symbol]", inner.free_symbols):
+        if not _never_negative(inner) and set(producers) & cast("set[Symbol]", inner.free_symbols):
             raise RepairError(
                 f"the root or logarithm of {text(inner)} is not known to be real: {text(inner)} may be negative on "
                 "the way",
@@ -55,6 +55,21 @@ def check_nonnegative(g: Expr, producers: Sequence[Symbol]) -> Expr:
             )
         g = cast(Expr, g.xreplace({mark: inner}))
     return g
+
+
+def _never_negative(expr: Expr) -> bool:
+    """Whether an expression is 0 or more, infinite or undefined: also the quotient by a sum that may still be 0.
+
+    >>> s = Symbol("s", nonnegative=True)
+    >>> _never_negative(sp.exp(Symbol("c", real=True)) / s), _never_negative(1 / (s - 1))
+    (True, False)
+    """
+
+    def factor(part: Expr) -> bool:
+        power = isinstance(part, sp.Pow) and part.exp.is_real and cast(Expr, part.base).is_nonnegative
+        return bool(part.is_nonnegative or power)
+
+    return all(factor(cast(Expr, part)) for part in sp.Mul.make_args(expr))
 
 
 def free_conditions(g: Expr, producers: Sequence[Symbol]) -> Expr:

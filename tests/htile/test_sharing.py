@@ -105,7 +105,7 @@ kernel start  grid (r: 8)
     made = kept(f"""{start}
 kernel p  grid (r: 8)
     for t in range(4):
-        y[r*4:r*4+4] = y[r*4:r*4+4] + x[r*4:r*4+4]  @sum
+        y[r*4:r*4+4] = y[r*4:r*4+4] * y[r*4:r*4+4] + x[r*4:r*4+4]  @sum
 """)
     assert (
         made
@@ -114,7 +114,7 @@ kernel p  grid (r: 8)
 kernel p  grid (r: 8)
     y_chip[r*4:r*4+4] = y[r*4:r*4+4]  @sum=tile:y/load@p
     for t in range(4):
-        y_chip[r*4:r*4+4] = y_chip[r*4:r*4+4] + x[r*4:r*4+4]  @sum/chip
+        y_chip[r*4:r*4+4] = y_chip[r*4:r*4+4] * y_chip[r*4:r*4+4] + x[r*4:r*4+4]  @sum/chip
     y[r*4:r*4+4] = y_chip[r*4:r*4+4]  @sum
 {FILL}"""
     )

@@ -14,6 +14,7 @@ from tvm import te, tirx
 import neptune_lab as nl
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.reduction import reducer_of
+from neptune_lab.loop_ir.run import run_wide
 from neptune_lab.loop_ir.tree import find_block
 from neptune_lab.loop_schedule import Schedule
 from neptune_lab.loop_schedule.repairing import RepairRefused
@@ -314,3 +315,32 @@ def test_a_singular_point_that_a_constant_of_the_row_sets_is_named():
     o = small.fold("sum", "o", 3, 5, lambda i, j: te.abs(x[i, j]) * s[i] + te.abs(x[i, j]) * r[i])
     sch = Schedule(custom("shifted", [x, y], [o]))
     assert_refused(sch, lambda: sch.rolling_update("o", "r.j"), "'guard' failed: 'r' can be -s before the loop ends")
+
+
+@BOTH
+def test_the_help_names_no_argument_of_the_solver(update: str):
+    """A maximum of x times a sum whose sign nothing tells: no primitive has `assumptions=`."""
+    x = small.matrix("x")
+    s = small.fold("sum", "s", 3, 5, lambda i, j: x[i, j])
+    r = small.fold("max", "r", 3, 5, lambda i, j: x[i, j] * s[i])
+    sch = Schedule(custom("signs", [x], [r]))
+    sch.split("s.j", (None, 1))
+    error = assert_refused(sch, lambda: getattr(sch, update)("r", "s.j0"), "may be negative")
+    assert "repair='...'" in str(error.help)
+    assert "assumptions" not in str(error)
+
+
+def test_a_root_of_weights_is_fused():
+    """exp(x - m) / s is not negative, also while s is 0."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return (torch.softmax(x, -1) * torch.softmax(x, -1)).sqrt().sum(-1)
+
+    x = torch.tensor([[0.5, -1.0, float("-inf"), 2.0, 0.0, 1.0], [float("-inf")] * 3 + [1.0, 0.0, -30.0]])
+    op = nl.from_torch(function, x)
+    sch = Schedule(op)
+    sch.split("softmax_max.j", (None, 2))
+    for block in ("softmax_sum", "sum"):
+        sch.rolling_update(block, "softmax_max.j0")
+    np.testing.assert_allclose(run_wide(sch.program, {"x": x.numpy()})["out"], function(x.double()).numpy())
+    torch.testing.assert_close(nl.compile(op, "rolling_update", block_kv=2)(x), function(x))

@@ -89,3 +89,12 @@ def test_a_logarithm_that_cancels_is_not_forgotten():
     with pytest.raises(RepairError, match="r may be negative on the way"):
         solve("sum", g, [R])
     assert text(solve("sum", g, [R], assumptions={R: ["nonnegative"]}).h) == "t*r/r'"
+
+
+def test_a_quotient_by_a_sum_that_may_be_zero_is_never_negative():
+    """The root of a weight: exp(c - m)/s is 0 or more, or infinite while s is 0."""
+    s = sp.Symbol("s", real=True)
+    g = sp.sqrt(nonneg(sp.exp(C - R) / s))
+    assert "sqrt(s)" in text(solve("sum", g, [R, s], assumptions={"s": ["nonnegative"]}).h)
+    with pytest.raises(RepairError, match="may be negative on the way"):
+        solve("sum", g, [R, s])
