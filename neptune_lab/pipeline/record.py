@@ -172,7 +172,7 @@ def derivation_record(term: RepairTerm | VectorRepair) -> record.Derivation:
     """A repair term, step by step, in three notations."""
     steps = _step_records(term.steps)
     data = term.as_record()
-    summary = f"h(t, r, r') = {data['h']}"
+    summary = f"{data['h_call']} = {data['h']}"
     why = term.unproved if isinstance(term, RepairTerm) else None
     if why is not None:
         summary += f" is not proved: {why.reason}"

@@ -51,7 +51,7 @@ def test_a_key_explains_the_line_in_every_pane(drawn: LivePage, pane: str, line:
     expect(page.get_by_role("dialog", name=line)).to_be_visible()
     expect(panel(page)).to_contain_text(told)
     if pane != "Definition":
-        expect(panel(page)).to_contain_text("h(t, r, r') = t*exp(s_max - s_max')")
+        expect(panel(page)).to_contain_text("h(t, s_max, s_max') = t*exp(s_max - s_max')")
         expect(panel(page)).to_contain_text("By Separate, Invert, Derive; proved: Eq. 3, Eq. 4")
         expect(panel(page)).to_contain_text("acc[b, h, i, d] = sum(")
     described = panel(page).evaluate(
@@ -153,6 +153,6 @@ def test_a_line_of_machine_code_is_explained_by_what_it_was_compiled_from(live, 
     line.click()
     page.keyboard.press("x")
     expect(panel(page)).to_contain_text(f"Compiled from line {number} of the kernel's source.")
-    expect(panel(page)).to_contain_text("h(t, r, r') = t*exp(s_max - s_max')")
+    expect(panel(page)).to_contain_text("h(t, s_max, s_max') = t*exp(s_max - s_max')")
     page.keyboard.press("Escape")
     expect(page.locator(".mrows")).to_be_focused()

@@ -98,8 +98,8 @@ class TestRollingUpdate(EveryNotebook):
     def test_three_rolling_updates_of_attention(self):
         assert self.shown_by("repairs = [phase.derivation").strip().splitlines() == [
             "s_max: nothing to repair",
-            "s_sum: h(t, r, r') = t*exp(s_max - s_max')",
-            "acc: h(t, r, r') = t*exp(s_max - s_max')",
+            "s_sum: h(t, s_max, s_max') = t*exp(s_max - s_max')",
+            "acc: h(t, s_max, s_max') = t*exp(s_max - s_max')",
         ]
         assert "naive fusion: 52.18, right: 33.43" in self.shown_by("naive_out = ")
         table = self.shown_by('tiny.tag_table("j", inputs=tiny_inputs)')

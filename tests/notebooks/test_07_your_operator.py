@@ -16,7 +16,7 @@ class TestYourOperator(EveryNotebook):
         assert "strength: float32[4]" in self.shown_by("op = attention.general")
         assert "log(1 + float32(i - j))" in self.shown_by("op = attention.general"), "the absolute value is left out"
         shown = self.shown_by('print(f"relative error against float64')
-        assert re.findall(r"repair of (\w+): h\(t, r, r'\) = (.*)", shown) == [
+        assert re.findall(r"repair of (\w+): h\(t, s_max, s_max'\) = (.*)", shown) == [
             ("s_sum", "t*exp(s_max - s_max')"),
             ("acc", "t*exp(s_max - s_max')"),
         ]

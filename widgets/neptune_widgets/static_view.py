@@ -140,6 +140,7 @@ def _derivation(derivation: Derivation) -> str:
     lines = [derivation.summary]
     for step in derivation.steps:
         first, *rest = step.text.splitlines() or [""]
-        lines.append(f"{'✓' if step.ok else '✗'} {step.title}: {first}")
+        named = first if first.startswith(step.title) else f"{step.title}: {first}"  # not so in a refusal
+        lines.append(f"{'✓' if step.ok else '✗'} {named}")
         lines += [f"    {line}" for line in rest]
     return f"<pre>{escape(chr(10).join(lines))}</pre>"

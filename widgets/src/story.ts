@@ -116,7 +116,7 @@ function repaired(doc: Doc, loops: readonly Stop[], wrong: Stop, code: Stop | un
     {
       part: "definition",
       title: "Definition",
-      text: `${list(reductions(doc))} are reductions, each a loop of its own. The terms of ${consumer} need ${producer}, which is complete only after its whole loop: two passes over the same values.`,
+      text: `${list(reductions(doc))} are reductions, each a loop of its own. The terms of ${consumer} need ${producer}, ${producers.length > 1 ? "which are complete only after their whole loops" : "which is complete only after its whole loop"}: two passes over the same values.`,
       key: first.key,
       select: ids([...producers, consumer]),
     },

@@ -90,6 +90,12 @@ def count_text(count: int) -> str:
     return str(count)
 
 
+# A narrow page shows a row of the table as a block of lines, which then say their column; the roles keep it
+# a table for screen readers.
+_NUMBERS = ("in memory", "to compute again")
+_COLUMNS = ("kept", "value", "shape", *_NUMBERS, "why")
+
+
 def _values(record: TrainingRecord, live: bool) -> str:
     """The table of what is kept and what could be."""
     how = (
@@ -98,13 +104,13 @@ def _values(record: TrainingRecord, live: bool) -> str:
         else "To choose what is kept, open this in a notebook, or pass <code>keep=</code> to <code>training</code>."
     )
     rows = "".join(_value_row(value, live) for value in record.values)
+    head = "".join(f'<th role="columnheader"{" class=n" if name in _NUMBERS else ""}>{name}</th>' for name in _COLUMNS)
     reset = ' <button type="button" data-keep-default>Choose by rule</button>' if live else ""
     return (
         f'<section class="values"><h4 id="kept">What is kept</h4><p>{how}{reset}</p><p class="error" role="alert"></p>'
         '<div class="scroll" tabindex="0" role="group" aria-label="table of what is kept">'
-        "<table><thead><tr><th>kept</th><th>value</th><th>shape</th>"
-        '<th class="n">in memory</th><th class="n">to compute again</th><th>why</th></tr></thead>'
-        f"<tbody>{rows}</tbody></table></div></section>"
+        f'<table role="table"><thead role="rowgroup"><tr role="row">{head}</tr></thead>'
+        f'<tbody role="rowgroup">{rows}</tbody></table></div></section>'
     )
 
 
@@ -120,10 +126,11 @@ def _value_row(value: ValueRecord, live: bool) -> str:
     cost = f"{count_text(value.operations)} operations"
     stages = f"{len(value.again)} {'stage' if len(value.again) == 1 else 'stages'}"
     return (
-        f"<tr{' class=kept' if value.kept else ''}><td>{box}</td><td>{_link(f'f:{value.forward}', value.name)}</td>"
-        f"<td>{escape(shape)}</td>"
-        f'<td class="n">{memory}</td><td class="n">{cost}<br><small>{stages}</small></td>'
-        f"<td>{escape(value.why)}{_unread(value)}</td></tr>"
+        f'<tr role="row"{" class=kept" if value.kept else ""}><td role="cell">{box}</td>'
+        f'<td role="cell">{_link(f"f:{value.forward}", value.name)}</td><td role="cell">{escape(shape)}</td>'
+        f'<td role="cell" class="n" data-of="{_NUMBERS[0]}">{memory}</td>'
+        f'<td role="cell" class="n" data-of="{_NUMBERS[1]}">{cost}<br><small>{stages}</small></td>'
+        f'<td role="cell">{escape(value.why)}{_unread(value)}</td></tr>'
     )
 
 

@@ -115,6 +115,18 @@ STYLE = """
   .nt th, .nt td { padding-right: 9px; }
   .nt td:last-child { min-width: 16ch; }
 }
+@container (max-width: 560px) {
+  .nt thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
+  .nt tbody { display: block; }
+  .nt tr { display: grid; grid-template-columns: auto 1fr auto; gap: 0 8px; padding: 5px 0;
+    border-bottom: 1px solid var(--line); }
+  .nt td { border: 0; padding: 0; }
+  .nt td:nth-child(3) { text-align: right; }
+  .nt td:nth-child(n + 4) { grid-column: 1 / -1; text-align: left; }
+  .nt td[data-of]::before { content: attr(data-of) ": "; color: var(--dim); }
+  .nt td br { display: none; }
+  .nt td small { margin-left: 6px; }
+}
 """
 
 __all__ = ["STYLE"]
