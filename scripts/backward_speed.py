@@ -36,7 +36,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from speed_checks import DEVICE, causal
+from speed_checks import DEVICE, causal, worst
 
 import neptune_lab as nl
 from neptune_lab.bench.clock import GpuTimer
@@ -162,8 +162,8 @@ def checked(
     for n, (ours, theirs) in enumerate(zip(found, wanted, strict=False)):
         same = ours[: theirs.shape[0]] if n > 2 else ours[:1, : theirs.shape[1]]
         errors.append(float((same.double() - theirs).norm() / theirs.norm()))
-    if not max(errors) <= LIMITS[given.dtype]:
-        return Measured(size, name, max(errors), note="WRONG")
+    if not worst(errors) <= LIMITS[given.dtype]:
+        return Measured(size, name, worst(errors), note="WRONG")
 
     def backward() -> Any:
         return torch.autograd.grad(out, every, given, retain_graph=True)
@@ -172,7 +172,7 @@ def checked(
         return torch.autograd.grad(attend(), every, given)
 
     del found
-    return Checked(name, backward, both, max(errors), peak(backward), peak(both))
+    return Checked(name, backward, both, worst(errors), peak(backward), peak(both))
 
 
 def peak(call: Callable[[], Any]) -> int:

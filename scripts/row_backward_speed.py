@@ -28,7 +28,7 @@ from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
-from speed_checks import DEVICE
+from speed_checks import DEVICE, worst
 
 import neptune_lab as nl
 from neptune_lab.bench.clock import GpuTimer
@@ -189,7 +189,7 @@ def error_of(what: str, found: Sequence[torch.Tensor], tensors: Sequence[torch.T
         given, found = given[:CHECKED], [found[0][:CHECKED]]
     recorded = [t.requires_grad_() for t in whole if t.is_floating_point()]
     wanted = torch.autograd.grad(FUNCTIONS[what](*whole), recorded, given.double())
-    return max(float((a.double() - b).norm() / b.norm()) for a, b in zip(found, wanted, strict=True))
+    return worst(float((a.double() - b).norm() / b.norm()) for a, b in zip(found, wanted, strict=True))
 
 
 def measured(what: str, size: str, name: str, make: Callable[[], Function], tensors: Any) -> Measured:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from statistics import median
 from typing import Any
 
@@ -22,6 +22,11 @@ def causal(b: Any, h: Any, q: Any, kv: Any) -> Any:
 def tensors(shapes: list[tuple[int, ...]], dtype: torch.dtype = torch.float16) -> list[torch.Tensor]:
     """Random tensors."""
     return [torch.randn(shape, dtype=dtype, device=DEVICE) for shape in shapes]
+
+
+def worst(errors: Iterable[float]) -> float:
+    """The largest error, NaN if one is NaN: comparisons alone, as in max(), pass over NaN."""
+    return max(errors, key=lambda error: (error != error, error))
 
 
 def wrong(

@@ -94,7 +94,7 @@ def test_a_relative_bias_that_has_no_gradient_is_read_in_the_kernel_of_both_nest
     kernel = backward(op, IN_ORDER)
     errors = simulated(kernel, op, None)
     assert len(errors) == 3
-    assert max(errors.values()) < 1e-2, errors
+    assert all(error < 1e-2 for error in errors.values()), errors
 
 
 def causal(b, h, q, kv):
@@ -117,7 +117,7 @@ def test_gradients_of_a_relative_bias_in_one_kernel(lengths: tuple[int, int], ma
     kernel = backward(op, IN_ORDER, None) if known is None or mask else known()
     assert [k.language for k in kernel.triton.kernels] == ["triton", "gluon", "triton", "triton"]
     errors = simulated(kernel, op, mask)
-    assert max(errors.values()) < 1e-2, errors
+    assert all(error < 1e-2 for error in errors.values()), errors
 
 
 def drawn_mask(rng: np.random.Generator) -> Mask | None:
@@ -150,7 +150,7 @@ def test_gradients_of_random_calls_with_a_relative_bias(seed: int):
         seen = mask(0, 0, torch.arange(lengths[0])[:, None], torch.arange(lengths[1]))
     if seen.any(1).all():  # (the reference has no rows without keys)
         errors = simulated(kernel, op, mask)
-        assert max(errors.values()) < 1e-2, errors
+        assert all(error < 1e-2 for error in errors.values()), errors
 
 
 @pytest.mark.parametrize("lengths", [(QUERIES, KEYS), (100, 500)], ids=["whole tiles", "tiles past the end"])
@@ -279,7 +279,7 @@ def test_pairs_of_parts_of_tiles_are_stored(lengths: tuple[int, int]):
     program = joined(kernel.htile, in_order=True).program
     assert (1, HEADS, *lengths) in {t.shape for t in program.tensors if t.space == "global"}
     errors = simulated(kernel, op, None)
-    assert max(errors.values()) < 1e-2, errors
+    assert all(error < 1e-2 for error in errors.values()), errors
 
 
 @pytest.mark.parametrize("places", [16, 128])

@@ -12,7 +12,7 @@ from neptune_lab.htile_to_gluon.joint.diagonals import Diagonals, without
 from neptune_lab.htile_to_gluon.joint.finish import Finish, finish_of, head_of
 from neptune_lab.htile_to_gluon.joint.form import CONSUMERS
 from neptune_lab.htile_to_gluon.joint.match import Joint
-from neptune_lab.htile_to_gluon.joint.pairs import after_pairs, copied
+from neptune_lab.htile_to_gluon.joint.pairs import after_pairs, copied, only_shown
 from neptune_lab.htile_to_gluon.joint.parts import parts_shape, sum_of_parts
 from neptune_lab.htile_to_gluon.joint.squares import shared_first
 from neptune_lab.htile_to_gluon.structure import UnsupportedKernel
@@ -130,12 +130,12 @@ def _pairs_before_readers(program: ir.Program, joint: Joint) -> tuple[Joint, tup
     only copies that, whose copy the joint kernel then stores itself."""
     if joint.pairs is None:
         return joint, (), set()
-    late = _after_pairs(program, joint)
+    late = tuple(only_shown(program, kernel, joint.pairs) for kernel in _after_pairs(program, joint))
     left_out = {kernel.name for kernel in late}
     copy = copied(program, joint.pairs)
     if copy is not None:
         kernel, output = copy
-        late = tuple(one for one in late if one is not kernel)
+        late = tuple(one for one in late if one.name != kernel.name)
         joint = replace(joint, pairs=replace(joint.pairs, output=output))
         left_out.add(kernel.name)
     return joint, late, left_out

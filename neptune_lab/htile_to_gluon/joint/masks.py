@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from neptune_lab.htile import nodes as ir
+
 HIDDEN = ("literal", "-inf")
 
 _OPERATIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
@@ -110,6 +112,75 @@ def _value(term: Any, places: Mapping[str, Any]) -> Any:
             return None
 
 
+def zero_unless(terms: list[Any]) -> tuple[Any, ...]:
+    """Conditions of positions, in one order; where one is false, what the parts of a nest compute is 0.
+
+    Formal statement: exp(-inf) is 0, and stays 0 if it is multiplied or rounded; and a score of -inf stays that if a
+    number is added, or if it is multiplied by one above 0.  A part without a condition is one where it is true.  Beside
+    infinities and NaN, what is computed may be NaN in place of 0; PyTorch has 0 there.
+
+    >>> seen = ("le", "bool", ("iota", "key"), ("iota", "query"))
+    >>> score = ("where", "float32", seen, "s", ("literal", "-inf", "float32"))
+    >>> zero_unless([("mul", "float32", "g", ("exp", "float32", ("sub", "float32", score, "lse")))]) == (seen,)
+    True
+    >>> zero_unless([("exp", "float32", ("tanh", "float32", score))])
+    ()
+    """
+    at_zero = {"query": np.zeros(1, np.int64), "key": np.zeros(1, np.int64)}
+    found = {condition for term in terms for condition in _zero(term)}
+    return tuple(sorted((one for one in found if _value(one, at_zero) is not None), key=repr))
+
+
+def _zero(term: Any) -> Iterator[Any]:
+    """Conditions where one of which is false, a term is 0."""
+    match term:
+        case ("exp" | "exp2", _, exponent):
+            yield from _lowest(exponent)
+        case ("mul", _, *factors):
+            for factor in factors:
+                yield from _zero(factor)
+        case ("cast", _, value):
+            yield from _zero(value)
+        case _:
+            pass
+
+
+def _lowest(term: Any) -> Iterator[Any]:
+    """Conditions where one of which is false, a term is -inf."""
+    match term:
+        case ("where", _, mask, shown, (*hidden, _)) if tuple(hidden) == HIDDEN:
+            yield from _conjuncts(mask)
+            yield from _lowest(shown)
+        case ("add", _, a, b):
+            yield from _lowest(a)
+            yield from _lowest(b)
+        case ("sub", _, a, _):
+            yield from _lowest(a)
+        case ("mul", _, a, ("literal", str(factor), _)) if float(factor) > 0:
+            yield from _lowest(a)
+        case ("cast", _, value):
+            yield from _lowest(value)
+        case _:
+            pass
+
+
+def as_tile(term: Any, query: ir.TileExpr, key: ir.TileExpr) -> ir.TileExpr:
+    """A condition of `zero_unless`, or a term of it, as a tile.
+
+    Args:
+        query, key: the positions of the tile's queries and keys.
+    """
+    match term:
+        case ("iota", name):
+            return {"query": query, "key": key}[name]
+        case ("literal", str(text), str(dtype)):
+            return ir.Literal(text == "True" if dtype == "bool" else int(text), dtype)
+        case (op, dtype, *arguments):
+            return ir.Elementwise(op, tuple(as_tile(argument, query, key) for argument in arguments), dtype)
+        case _:
+            raise AssertionError(term)
+
+
 def _conjuncts(mask: Any) -> Iterator[Any]:
     match mask:
         case ("and", "bool", *conditions):
@@ -150,4 +221,4 @@ def _rewritten(term: Any, seen: Callable[[Any, Any], Any]) -> Any:
             return term
 
 
-__all__ = ["Definition", "definition", "hides"]
+__all__ = ["Definition", "as_tile", "definition", "hides", "zero_unless"]

@@ -25,13 +25,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import permutations
+from typing import Any
 
 from neptune_lab.htile import nodes as ir
-from neptune_lab.htile.walk import evaluate, same_index, subexpressions
+from neptune_lab.htile.walk import evaluate, expressions, same_index, stores, subexpressions
 from neptune_lab.htile_to_gluon.joint.diagonals import Diagonals, diagonals_of, without
 from neptune_lab.htile_to_gluon.joint.form import KEYS, check_form
-from neptune_lab.htile_to_gluon.joint.masks import definition, hides
-from neptune_lab.htile_to_gluon.joint.pairs import Pairs, check_pairs, pairs_of, without_stores
+from neptune_lab.htile_to_gluon.joint.masks import Definition, definition, hides, zero_unless
+from neptune_lab.htile_to_gluon.joint.pairs import Pairs, after_pairs, check_pairs, pairs_of, without_stores
 from neptune_lab.htile_to_gluon.joint.squares import Exchanged, exchanged
 from neptune_lab.htile_to_gluon.joint.terms import SQUARE, Terms
 from neptune_lab.htile_to_gluon.match import match_structure
@@ -220,7 +221,7 @@ def _joint(
     if diagonals is not None:
         diagonals = _diagonals_there(nests, diagonals)
     if pairs is not None:
-        _check_pairs(nests, pairs)
+        pairs = _pairs_there(nests, pairs)
     return Joint(kernel, mine, around, heads, other, value, held, *rest, diagonals, pairs, of_mine)
 
 
@@ -236,7 +237,7 @@ def _shared_tiles(nests: _Nests) -> tuple[str, Product]:
     """
     program, mine, theirs, keys, queries = nests.program, nests.mine, nests.theirs, nests.keys, nests.queries
     sums = [part.trailing[0] for part in theirs.parts]
-    wanted = definition([terms.of(_unguarded(program, p)) for terms, p in zip(queries, sums, strict=True)])
+    wanted = definition(_terms_of_sum(nests))
     rights = {terms.of(p.b) for terms, p in zip(queries, sums, strict=True)}
     values: list[str] = []
     for n, one in enumerate(mine.first.trailing):
@@ -267,16 +268,35 @@ def _diagonals_there(nests: _Nests, diagonals: Diagonals) -> Diagonals:
     return replace(diagonals, tile=tile, row=nests.keys[0].axis, visited=visited)
 
 
-def _check_pairs(nests: _Nests, pairs: Pairs) -> None:
-    """Raise UnsupportedKernel unless the nest over keys visits each pair, and has what is stored of it."""
+def _pairs_there(nests: _Nests, pairs: Pairs) -> Pairs:
+    """The tensor of pairs, of which the nest over keys has what is stored, and with what hides the pairs that it does
+    not visit (`pairs.only_shown`)."""
     if pairs.maker != nests.other.name:
         raise UnsupportedKernel(f"{pairs.tensor} is stored by a nest without a sum over keys")
     program, target = nests.program, nests.output.target
     shape = (*program.tensor(target.tensor).shape[:-2], *nests.lengths)
     operands = [_unguarded(program, part.trailing[0]) for part in nests.theirs.parts]
     check_pairs(program, pairs, [*zip(nests.theirs.parts, nests.queries, operands, strict=True)], _outer(target), shape)
-    if any(nests.left_out(head) for head in nests.heads_apart):
+    left_out = [nests.left_out(head) for head in nests.heads_apart]
+    if not any(left_out):
+        return pairs
+    shown = zero_unless(_terms_of_sum(nests))
+    hidden = all(hides(Definition(frozenset(shown), None, None), squares, SQUARE) for squares in left_out)
+    read_otherwise = any(
+        isinstance(expr, ir.Gather) and expr.tensor == pairs.tensor
+        for kernel in after_pairs(program, pairs)
+        for stmt in stores(kernel.body)
+        for expr in expressions(stmt)
+    )
+    if not hidden or read_otherwise:
         raise UnsupportedKernel(f"{nests.kernel.name} does not visit all pairs of {pairs.tensor}")
+    return replace(pairs, shown=shown)
+
+
+def _terms_of_sum(nests: _Nests) -> list[Any]:
+    """What each part of the nest with one sum multiplies for it."""
+    sums = [part.trailing[0] for part in nests.theirs.parts]
+    return [terms.of(_unguarded(nests.program, p)) for terms, p in zip(nests.queries, sums, strict=True)]
 
 
 def _are_between_bounds(part: LoopPart, keys: Terms, lengths: tuple[int, int]) -> bool:

@@ -11,16 +11,26 @@ Legality.  Formal statement: each part of the nest over keys stores t once, unco
 visits, and its value is the tile x that is the left operand of the sum; nothing else stores t.  Both nests compute x
 from the same terms (match.py).  The kernel of both visits each pair that the nest over keys visits, so whatever was
 stored is stored, with the same value.  What it visits besides was never stored, so nobody reads it.
+
+Under a mask, the nest over keys also visits pairs that the kernel of both leaves out, to store zeros.  Readers then see
+
+    t[i, j]     =>      where(the mask shows (i, j), t[i, j], 0)
+
+Formal statement: the conditions that are asked for here depend on positions only; where one is false, x is 0
+(`masks.zero_unless`), and so it is for each pair that is left out.  So where all are true the pair is stored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
 
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import dtype_of
-from neptune_lab.htile.walk import read_tensors, same_index, stores, written_tensors
+from neptune_lab.htile.walk import read_tensors, rewrite_store, same_index, stores, written_tensors
+from neptune_lab.htile_to_gluon.joint.masks import as_tile
 from neptune_lab.htile_to_gluon.joint.terms import Terms
 from neptune_lab.htile_to_gluon.structure import LoopPart, UnsupportedKernel
 from neptune_lab.strict.dtypes import HALVES
@@ -33,11 +43,13 @@ class Pairs:
     Args:
         stored: the statements of the kernel `maker` that store it, and the loop around each; None: it is outside.
         output: a tensor of the same elements, in the same order, that is stored in its place; "": there is none.
+        shown: conditions of positions (masks.py); where one is false, a pair is 0, and need not be stored.
     """
 
     stored: tuple[tuple[ir.For | None, ir.Store], ...]
     maker: str
     output: str = ""
+    shown: tuple[Any, ...] = ()
 
     @property
     def statement(self) -> ir.Store:
@@ -102,6 +114,38 @@ def after_pairs(program: ir.Program, found: Pairs) -> tuple[ir.Kernel, ...]:
     return tuple(late)
 
 
+def only_shown(program: ir.Program, kernel: ir.Kernel, found: Pairs) -> ir.Kernel:
+    """A kernel that reads the tensor, with zeros for the pairs that the mask hides."""
+
+    def visit(expr: ir.TileExpr) -> ir.TileExpr:
+        if not isinstance(expr, ir.Access) or expr.tensor != found.tensor:
+            return expr
+        *_, query, key = (n for n, at in enumerate(expr.index) if not _is_new(at))
+        places = (_positions(expr.index, query), _positions(expr.index, key))
+        conditions = [as_tile(condition, *places) for condition in found.shown]
+        return reduce(lambda value, one: ir.Elementwise("where", (one, value, zero), dtype), conditions, expr)
+
+    def changed(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+        return tuple(
+            replace(stmt, body=changed(stmt.body)) if isinstance(stmt, ir.For) else rewrite_store(stmt, visit)
+            for stmt in body
+        )
+
+    dtype = program.tensor(found.tensor).dtype
+    zero = ir.Literal(0.0, dtype)
+    return replace(kernel, body=changed(kernel.body)) if found.shown else kernel
+
+
+def _positions(index: tuple[ir.Index, ...], place: int) -> ir.TileExpr:
+    """The positions at one place of an index, of the shape of what is read."""
+    at = index[place]
+    if not isinstance(at, ir.Slice):
+        assert not isinstance(at, ir.NewAxis)
+        return ir.Scalar(at)
+    tile = (n for n, one in enumerate(index) if isinstance(one, ir.Slice | ir.NewAxis))
+    return ir.Iota(tuple(at if n == place else ir.NewAxis() for n in tile))
+
+
 def copied(program: ir.Program, found: Pairs) -> tuple[ir.Kernel, str] | None:
     """The kernel that only copies the tensor to another one, and the name of that; None if there is none.
 
@@ -115,6 +159,8 @@ def copied(program: ir.Program, found: Pairs) -> tuple[ir.Kernel, str] | None:
     order.  Both have one dtype, to and from which conversions to float32 are exact.
     """
     tensor = program.tensor(found.tensor)
+    if found.shown:  # (what is hidden would not be copied)
+        return None
     readers = [k for k in program.kernels if any(found.tensor in read_tensors(s) for s in stores(k.body))]
     if tensor.space != "global" or len(readers) != 1 or tensor.dtype not in HALVES:
         return None
@@ -206,4 +252,4 @@ def _is_at(stored: ir.Store, terms: Terms) -> bool:
     return all(isinstance(at, ir.Slice) and same_index(at, mine) for at, mine in places)
 
 
-__all__ = ["Pairs", "after_pairs", "check_pairs", "copied", "pairs_of", "without_stores"]
+__all__ = ["Pairs", "after_pairs", "check_pairs", "copied", "only_shown", "pairs_of", "without_stores"]
