@@ -37,6 +37,12 @@ def _spare(device, count):
     return dict()
 
 
+@functools.cache
+def _every(device, count):
+    """The memory of all counters that were spare: a graph that took some counts in it whenever it runs."""
+    return dict()
+
+
 def _counters(device, count):
     """Numbers that programs count or pass on, 0 at first; each launch in a graph has its own."""
     if device.type != "cuda":
@@ -48,6 +54,8 @@ def _counters(device, count):
     if not spare:
         made = torch.zeros((64, -(-count // 4) * 4), dtype=torch.int32, device=device)
         torch.cuda.current_stream(device).synchronize()
+        every = _every(device, count)
+        every[len(every)] = made
         for n in range(64):
             spare[n + 1] = made[n, :count]
     return _zeros(device, torch.cuda.current_stream(device).cuda_stream, count)
@@ -55,17 +63,20 @@ def _counters(device, count):
 
 KEPT = '''@functools.cache
 def _kept_on(device):
-    """What `_made` gives, for every stream of a device."""
-    made = _made(device)
-    torch.cuda.current_stream(device).synchronize()
-    return made
+    """What `_made` gave, for every stream and graph of a device."""
+    return dict()
 
 
 def _kept(device):
-    """What `_made` gives: the first call on a device makes it, and each graph makes its own."""
-    if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
-        return _made(device)
-    return _kept_on(device)
+    """What `_made` gives: the first call on a device makes it; a graph that comes before makes its own."""
+    kept = _kept_on(device)
+    if kept:
+        return kept[0]
+    made = _made(device)
+    if device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
+        torch.cuda.current_stream(device).synchronize()
+        kept[0] = made
+    return made
 '''
 
 _AGAIN = '''@triton.jit

@@ -45,7 +45,8 @@ def emit(program: Program, options: EmitOptions | None = None) -> EmittedModule:
     names = UniqueNames(HELPERS)
     entry = names.fresh(program.name)
     functions = [names.fresh(f"{k.name}_kernel" if k.name == program.name else k.name) for k in program.kernels]
-    taken = {entry, *functions, *HELPERS, "_scratch", "_zeros", "_spare", "_counters", "_made", "_kept_on", "_kept"}
+    taken = {entry, *functions, *HELPERS, "_scratch", "_zeros", "_spare", "_every", "_counters"}
+    taken |= {"_made", "_kept_on", "_kept"}
     helpers: dict[str, dict[str, None]] = {}
     launched = launches_of(program, options)
     functions = [functions[program.kernels.index(named(kernel, last))] for kernel, last in launched]

@@ -33,20 +33,23 @@ def test_the_kernel_and_its_lists_give_the_definition():
     assert kernel().relative_error() < 2e-6
 
 
-def test_a_device_makes_them_once_and_each_graph_its_own(monkeypatch: pytest.MonkeyPatch):
+def test_a_device_makes_them_once_and_graphs_before_that_their_own(monkeypatch: pytest.MonkeyPatch):
     module = load(kernel().spec).module
     made, waits = [], []
     monkeypatch.setattr(module, "_made", lambda device: made.append(device) or (len(made),))
     stream = SimpleNamespace(synchronize=lambda: waits.append(len(made)))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    first, second = torch.device("cuda", 0), torch.device("cuda", 1)
+    first, second, third = (torch.device("cuda", n) for n in range(3))
     assert [module._kept(device) for device in (first, first, second, first)] == [(1,), (1,), (2,), (1,)]
     assert waits == [1, 2], "other streams read them"
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    assert [module._kept(first) for _ in range(2)] == [(3,), (4,)], "a graph's memory may be given back"
+    assert [module._kept(device) for device in (first, third, third)] == [(1,), (3,), (4,)], (
+        "a graph's may be given back"
+    )
+    assert waits == [1, 2], "a stream that is captured cannot be waited for"
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    assert module._kept(first) == (1,)
+    assert module._kept(third) == (5,)
 
 
 def test_kernels_that_make_them_are_compiled_ahead_too(monkeypatch: pytest.MonkeyPatch):

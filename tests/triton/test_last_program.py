@@ -143,6 +143,8 @@ def test_counters_of_streams_and_graphs(monkeypatch: pytest.MonkeyPatch):
     assert [set(one.tolist()) for one in taken] == [{n + 1} for n in range(len(taken))], "they share memory"
     assert [shape for shape, capturing in gpu.filled if not capturing] == [(64, 8), 6, 6]
     assert [shape for shape, capturing in gpu.filled if capturing] == [6], "the last one is set to zero in its graph"
+    held = {made.untyped_storage().data_ptr() for made in module._every(gpu.device, 6).values()}
+    assert held == {one.untyped_storage().data_ptr() for one in graphs[:-1]}, "graphs count there whenever they run"
     gpu.capturing = False
     module._counters(gpu.device, 6)
     gpu.capturing = True
