@@ -11,6 +11,7 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import early_read, incomplete_read
 from neptune_lab.loop_ir.names import loop_names
 from neptune_lab.loop_ir.nodes import Block, Program, Var, add, bound_loops, mul
+from neptune_lab.loop_ir.overwritten import escaped_read
 from neptune_lab.loop_ir.tvm_compat import TvmRefusal, apply
 from neptune_lab.loop_schedule.affine import affine_terms
 from neptune_lab.loop_schedule.alignment import accesses
@@ -95,6 +96,15 @@ def _check_reads(program: Program, result: Program, primitive: str, node: str) -
             "folds along",
             node=node.partition(".")[0],
             help=f"use rolling_update or split_k_update to fuse across {writer!r}",
+        )
+    # TVM takes a block for complete that writes the same elements in each iteration of a loop.
+    escaped = escaped_read(program, result)
+    if escaped is not None:
+        raise ScheduleError(
+            f"{primitive} on {node!r}: {escaped.reader!r} would read {escaped.buffer!r} after loop {escaped.loop!r}, "
+            f"in each iteration of which {escaped.writer!r} overwrites it",
+            node=node.partition(".")[0],
+            help=f"leave {escaped.reader!r} inside that loop",
         )
 
 

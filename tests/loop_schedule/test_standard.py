@@ -14,7 +14,7 @@ from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.tree import find_block, statements
 from neptune_lab.loop_schedule import PRIMITIVES, Schedule
 from neptune_lab.loop_schedule.schedule import Step
-from neptune_lab.operators import attention, softmax
+from neptune_lab.operators import attention, norms, softmax
 
 
 @pytest.fixture
@@ -277,6 +277,19 @@ def test_a_reduction_is_not_read_inside_a_loop_that_it_folds_along():
     ) as caught:
         sch.reverse_compute_at("o", "r.j1")
     assert caught.value.help == "use rolling_update or split_k_update to fuse across 'r'"
+
+
+@pytest.mark.parametrize("columns_outside", [False, True])
+def test_what_each_iteration_overwrites_is_not_read_after_the_loop(columns_outside: bool):
+    """The step of a vector repair has no tags: each iteration writes it anew.  TVM takes it for complete."""
+    sch = Schedule(norms.layer_norm(4, 6))
+    if columns_outside:
+        sch.reorder("x_sum", "j", "i")
+    sch.rolling_update("deviation_sum", "x_sum.j")
+    with pytest.raises(ScheduleError, match=r"would read '.*' after loop 'j', in each iteration of which") as caught:
+        sch.compute_at("deviation_sum", "variance.i")
+    assert caught.value.help == "leave 'deviation_sum' inside that loop"
+    assert sch.check()
 
 
 def test_two_copies_of_one_name(sch: Schedule):
