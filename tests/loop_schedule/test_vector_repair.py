@@ -221,6 +221,15 @@ def test_the_tag_table_shows_the_companion():
     assert ("o_d1[0]", "repair") in rows
 
 
+def test_the_companion_before_is_compared_with_nothing_of_the_definition():
+    sch = fused("mean and variance", 2)
+    sch.retire_tags("o_d1")
+    rows = {(row.label, row.kind): row.cells for row in sch.tag_table("j0").rows}
+    before = [cell for cell in rows["o_d1_0[0]", "value"] if cell is not None]
+    assert len(before) > 1
+    assert {cell.should_be for cell in before} == {None}
+
+
 def test_replayed_it_is_the_same_program():
     sch = fused("layer norm statistics", 2)
     assert Schedule.replay(sch.operator, sch.to_json()).program == sch.program

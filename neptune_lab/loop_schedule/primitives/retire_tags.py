@@ -179,7 +179,9 @@ def _with_copies(
 
     def copy(label: str, value: Expr, role: Role) -> Block:
         store = Store(values.previous, indices, value)
-        return Block(fresh(program, label), iters, store, None, predicates, scan.origin, role)
+        return Block(
+            fresh(program, label), iters, store, None, predicates, scan.origin, role, companion_of=scan.companion_of
+        )
 
     start_block = copy(f"{scan.name}_start", values.start, Role.INITIAL)
     next_block = copy(f"{scan.name}_next", Load(values.current, indices), Role.RETIRE)
