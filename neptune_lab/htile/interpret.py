@@ -64,6 +64,17 @@ def interpret(
     return {name: machine.arrays[name] for name in program.outputs}
 
 
+def evaluator() -> Callable[[ir.TileExpr, dict[str, int]], Array]:
+    """A function from an expression that reads no tensor, and the values of its variables, to its value."""
+    machine = _Machine(ir.Program("", (), (), (), ()), {}, None, None)
+
+    def value(expr: ir.TileExpr, env: dict[str, int]) -> Array:
+        machine.env = env
+        return machine.eval(expr)
+
+    return value
+
+
 class _Machine:
     def __init__(
         self,

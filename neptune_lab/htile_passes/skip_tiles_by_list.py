@@ -31,7 +31,7 @@ from neptune_lab.htile_passes.input_comparisons import (
 from neptune_lab.htile_passes.partition_masked_loops.noop_iterations import NoOpProof, NoOpProver
 from neptune_lab.htile_passes.position_limits import reads_inputs
 from neptune_lab.htile_passes.rewrite import Rewrite, fresh_name, tile_pass
-from neptune_lab.htile_passes.shown_tiles import shown_tiles
+from neptune_lab.htile_passes.shown_tiles import OF_TWENTY_BESIDE_GAP, shown_tiles
 from neptune_lab.htile_passes.skip_tiles_by_data import hiding_comparison
 from neptune_lab.htile_passes.skip_tiles_by_positions import are_limits_of_few_rows, leaves_gap
 from neptune_lab.power_of_two import power_of_two
@@ -84,7 +84,7 @@ def skip_tiles_by_list(program: ir.Program) -> Rewrite:
     a list is one loop: tiles in which the mask is true everywhere have it too.
 
     A mask of positions alone, such as `q // 64 % 4 == kv // 64 % 4`, has one list for all calls on a device, which the
-    first makes.  It takes the place of bounds where these would leave a third more tiles at least (`shown_tiles`).
+    first makes.  It takes the place of bounds where these would leave about twice as many tiles (`shown_tiles`).
     """
     return _Lister(program, every=False, many=False).program_with_lists()
 
@@ -102,17 +102,25 @@ def skip_any_tiles_by_list(program: ir.Program) -> Rewrite:
     return _Lister(program, every=True, many=True).program_with_lists()
 
 
-def leaves_out_inside(program: ir.Program) -> bool:
+def leaves_out_inside(program: ir.Program, *, cut: int = 1) -> bool:
     """Whether loops leave out many tiles between their bounds because of masks of positions alone: by a list of this
-    pass, or as a run (`skip_tiles_by_positions`)."""
+    pass, or as a run (`skip_tiles_by_positions`).
+
+    Args:
+        cut: how many tiles take the place of each, in another kernel; with more than one, whether that one's loops may.
+    """
     for kernel in program.kernels:
         env = grid_env(kernel)
         for loop in (stmt for stmt in kernel.body if isinstance(stmt, ir.For)):
             for condition in dict.fromkeys(conditions(loop)):
                 shown = shown_tiles(kernel, loop, env, condition)
-                if shown is None or not shown.beats_bounds:
+                if shown is None:
                     continue
-                if trips(loop, env) >= FEWEST_LISTED or leaves_gap(program, kernel, loop, env, condition):
+                by_list = shown.beats_bounds() if cut == 1 else shown.may_beat_bounds
+                if by_list and cut * trips(loop, env) >= FEWEST_LISTED:
+                    return True
+                gap = shown.beats_bounds(OF_TWENTY_BESIDE_GAP)
+                if gap and leaves_gap(program, kernel, loop, env, condition):
                     return True
     return False
 
@@ -214,7 +222,7 @@ class _Lister:
     def leaves_out_more(self, kernel: ir.Kernel, loop: ir.For, env: Env, condition: ir.TileExpr) -> bool:
         """Whether a list of the tiles that a mask of positions shows leaves out more than bounds do."""
         shown = shown_tiles(kernel, loop, env, condition)
-        if shown is None or not shown.beats_bounds:
+        if shown is None or not shown.beats_bounds():
             return False
         return shown.beats_gap or not leaves_gap(self.program, kernel, loop, env, condition)
 

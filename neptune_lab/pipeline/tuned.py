@@ -136,7 +136,8 @@ def _joint(operator: Operator, make: Make, given: Given) -> Kernel | None:
         return None
     with suppress(*REFUSALS):
         kernel = make(choice)
-        if not leaves_out_inside(kernel.translated):
+        apart = leaves_out_inside(kernel.translated, cut=2)
+        if not apart or not leaves_out_inside(make(Choice()).translated):  # (whose tiles are smaller)
             return replace(kernel, chosen="both nests in one kernel, which is faster with such heads")
     return None
 

@@ -128,8 +128,9 @@ PREFILLS: dict[str, Mod] = {
     "prefix or causal": lambda b, h, q, kv: (kv < 20) | (q >= kv),
     "documents": lambda b, h, q, kv: q // 12 == kv // 12,
     "tokens that see all": lambda b, h, q, kv: (q < 3) | (kv < 3) | (abs(q - kv) < 5),
-    "dilated blocks": lambda b, h, q, kv: (q >= kv) & ((q - kv) // 4 % 4 == 0),
+    "dilated blocks": lambda b, h, q, kv: (q >= kv) & ((q - kv) // 4 % 6 == 0),
     "strided": lambda b, h, q, kv: (q >= kv) & ((q - kv < 9) | (kv % 16 < 2)),
+    "every third tile": lambda b, h, q, kv: (q >= kv) & ((q // 4 - kv // 4) % 3 == 0),
 }
 
 

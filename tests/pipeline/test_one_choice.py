@@ -180,6 +180,25 @@ def test_short_kernels_have_tiles_of_one_consumer(sizes, score, mask, rows):
     assert choice.sizes.block_q == rows
 
 
+def shown_in(a, b):
+    """Of the keys up to a query's, in blocks of 64: those whose number and the query's make `a` of `b`."""
+    return lambda _b, _h, q, kv: (kv <= q) & ((q // 64 + kv // 64) % b < a)
+
+
+@pytest.mark.parametrize(("mask", "listed"), [
+    (shown_in(1, 3), True),  # which tiles of 128 all show
+    (lambda b, h, q, kv: (kv <= q) & (q // 128 % 4 == kv // 128 % 4), True),
+    (shown_in(2, 3), False),
+])  # fmt: skip
+def test_tiles_inside_a_range_are_left_out_if_few_are_shown(mask, listed):
+    """Kernels with lists are in Triton, and as fast as those in Gluon if half of the tiles are shown."""
+    op = attention.general(1, 8, 1024, 1024, 128, None, mask, empty_rows="zero", live=True)
+    found = tuned.choice_and_kernel(op, H200)
+    assert found is not None
+    assert (found[1].code.code == "triton") == listed
+    assert ("_kept(" in found[1].source) == listed
+
+
 def test_tiles_that_would_be_refused_are_not_compiled(on_a_gpu, monkeypatch):
     """The ranking foresees that persistent programs of two groups of warps are chosen, and the kernel is the same."""
     op = attention.general(1, 32, 701, 701, 96, lambda s, b, h, q, kv: s + 0.01 * (kv - q), lambda b, h, q, kv: q >= kv)
