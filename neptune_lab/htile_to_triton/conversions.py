@@ -22,6 +22,7 @@ def converted(ctx: Context, emitted: ExpressionText, source: str, target: str) -
         return ExpressionText(call(ctx.helper(_TO[target]), wide.doc))
     if source in EIGHTS and emitted.literal is None:
         return ExpressionText(call(ctx.helper(_FROM[source]), emitted.doc, triton_dtype(target)))
-    if target == "bfloat16" and source in INTEGERS and emitted.literal is None:
-        emitted = cast(emitted, "float32")  # Triton's interpreter takes a whole number for the bits of a bfloat16
+    if target == "bfloat16" and source in (*INTEGERS, "float64") and emitted.literal is None:
+        # Triton's interpreter takes the number, cut to a whole one, for the bits of a bfloat16.
+        emitted = cast(emitted, "float32")
     return cast(emitted, target)

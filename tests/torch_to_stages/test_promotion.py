@@ -60,3 +60,13 @@ def test_results_are_exactly_those_of_pytorch(name: str):
 def test_refusals(function: Callable[..., Any], why: str):
     with pytest.raises(DefinitionError, match=why):
         nl.from_torch(function, WHOLE)
+
+
+def test_a_gradient_in_float64_is_rounded_to_the_dtype_of_its_input():
+    x = torch.tensor([1.0, -2.5, 0.3], dtype=torch.bfloat16)
+    ours, theirs = (x.clone().requires_grad_() for _ in range(2))
+    given = torch.tensor([1.0, 0.7, -3.3], dtype=torch.float64)
+    nl.compile(nl.from_torch(lambda x: x.double() + 1, x)).with_gradients()(ours).backward(given)
+    (theirs.double() + 1).backward(given)
+    assert ours.grad is not None
+    assert torch.equal(ours.grad, theirs.grad)
