@@ -39,6 +39,16 @@ def test_what_fits_stays():
     assert apply(PASS, program).program is program
 
 
+@pytest.mark.parametrize(("rows", "columns", "again"), [(264, 16384, True), (263, 16384, False), (264, 8192, False)])
+def test_a_second_program_has_room_for_what_was_loaded(rows: int, columns: int, again: bool):
+    """Of 32 elements for each of 512 threads, and of 256 with fewer columns, of which three programs run."""
+    declared = DECLARED.replace("i: 4", f"i: {rows}").replace("j: 64", f"j: {columns}")
+    body = (f"w[i, 0:64] = {WEIGHTS.format('m[i]')}", SUM, OUT)
+    text = kernel(*body).replace("i: 4", f"i: {rows}").replace("num_warps=1", f"num_warps={columns // 1024}")
+    program = read(declared, text.replace("0:64", f"0:{columns}"))
+    assert (apply(PASS, program).program is not program) == again
+
+
 @pytest.mark.usefixtures("few_registers")
 def test_a_row_is_computed_again():
     found = after(PASS, DECLARED, kernel(f"w[i, 0:64] = {WEIGHTS.format('m[i]')}", SUM, OUT))
