@@ -79,6 +79,7 @@ def compile_for_sizes(
     shown: bool = True,
     limits: Collection[int] = (),
     farthest: int = 0,
+    bounded: bool = False,
 ) -> Kernel:
     """Compiles an operator for all sizes of some of its dimensions.
 
@@ -98,6 +99,8 @@ def compile_for_sizes(
         limits: further numbers that the sizes are compared with, such as the extents of tables.
         farthest: the largest number that positions may be compared with, if it is more than two tiles; the larger it
             is, the longer the check takes.
+        bounded: whether the kernel may be for sizes up to a number alone, with which positions are compared: a window
+            that is wider hides nothing.
 
     Returns:
         The kernel. Its shapes, its schedule and its loops are those of a sample; from `least` on up to
@@ -116,7 +119,7 @@ def compile_for_sizes(
     if roles is None:
         roles = roles_of(make, hint, template, config)
     check_width_of_positions(make, roles, hint)
-    asked = _Asked(op, make, roles, small, several, shown, limits, farthest)
+    asked = _Asked(op, make, roles, small, several, shown, limits, farthest, bounded)
     refusal = ""
     if gluon is not None:
         try:
@@ -144,7 +147,7 @@ class _Asked:
 
     Args:
         op: the operator at the hint.
-        make, roles, small, several, shown, limits, farthest: as of `compile_for_sizes`.
+        make, roles, small, several, shown, limits, farthest, bounded: as of `compile_for_sizes`.
     """
 
     op: Operator
@@ -155,6 +158,7 @@ class _Asked:
     shown: bool
     limits: Collection[int]
     farthest: int
+    bounded: bool
 
 
 def _once_each(make: Callable[[Sample], Operator]) -> Callable[[Sample], Operator]:
@@ -214,7 +218,8 @@ def compile_family(
 def _of_choice(asked: _Asked, chosen: SizeChoice, code: CodeOptions, target: Target | None) -> Kernel:
     """`compile_for_sizes` by one choice of template and tiles."""
     tilings = {name: tiling_of(chosen.nests, role) for name, role in asked.roles.items()}
-    farthest = farthest_told(asked.make, asked.roles, tilings, asked.limits, asked.farthest)
+    told = farthest_told(asked.make, asked.roles, tilings, asked.limits, asked.farthest, bounded=asked.bounded)
+    farthest = told.farthest
     if farthest and not chosen.rolls:  # where a split ends among such positions depends on the size
         raise TileError(
             f"{asked.op.name} compares positions with {farthest}, which may be in any split",
@@ -226,7 +231,7 @@ def _of_choice(asked: _Asked, chosen: SizeChoice, code: CodeOptions, target: Tar
     small = several or asked.small
     refusal: TileError | None = None
     for samples in sample_sets(tilings, farthest):
-        joined = _joiner(asked.roles, chosen, samples)
+        joined = _joiner(asked.roles, chosen, samples, told.most)
 
         def lowered(make: Callable[[Sample], Operator], samples: list[Sample] = samples) -> list[Kernel]:
             schedules = (next(chosen.schedules(make(sample))) for sample in samples)
@@ -262,9 +267,10 @@ def _of_choice(asked: _Asked, chosen: SizeChoice, code: CodeOptions, target: Tar
 
 
 def _joiner(
-    roles: Mapping[str, str], chosen: SizeChoice, samples: list[Sample]
+    roles: Mapping[str, str], chosen: SizeChoice, samples: list[Sample], up_to: int
 ) -> Callable[[list[ir.Program]], ir.Program]:
-    """The function that makes one program for all sizes of those at the samples."""
+    """The function that makes one program for all sizes of those at the samples; `up_to`: the largest ones, 0 if there
+    is no such number."""
     nests = chosen.nests
     largest = {name: LARGEST_UNCUT for name, role in roles.items() if not role}
     columns = min(nest.block_kv for nest in nests)
@@ -274,6 +280,7 @@ def _joiner(
     def joined(programs: list[ir.Program]) -> ir.Program:
         tiles = most_tiles(programs[0])
         most = largest | (dict.fromkeys(bounded, min(tiles * columns, LARGEST)) if tiles else {})
+        most |= {name: min(most.get(name, LARGEST), up_to) for name in roles if up_to}
         alike = [launched_as(programs[0], p) for p in programs]
         return within_grids(htile_sizes.generalized(alike, samples, divisors, most))
 

@@ -124,6 +124,7 @@ def compiled(
     template: str | None = None,
     options: Mapping[str, Any] | None = None,
     choice: Choice | None = None,
+    bounded: bool = False,
 ) -> Kernel:
     """The kernel for all lengths.
 
@@ -132,6 +133,7 @@ def compiled(
         roles: of the sizes; None: those of a call's forward pass.
         template, choice: what the kernel is made by, if that is known.
         options: the call's `kernel_options` for this pass.
+        bounded: as for `compile_for_sizes`.
 
     Raises:
         ScheduleError, TileError, EmitError: the compiler has no such kernel.
@@ -157,6 +159,7 @@ def compiled(
         shown=False,
         limits=limits,
         farthest=0 if limits else _FARTHEST,  # (positions of a table are no width of a window)
+        bounded=bounded,
     )
 
 

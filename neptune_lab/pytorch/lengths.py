@@ -238,7 +238,7 @@ def _made(
         return entry
     make = partial(operator_at, problem, score_mod, mask_mod, reading, plan, family.layouts)
     try:
-        kernel = compiled(make, problem, reading, plan, options=problem.extras.forward_options)
+        kernel = compiled(make, problem, reading, plan, options=problem.extras.forward_options, bounded=True)
     except NeptuneError as error:
         family.refusals[plan] = str(error)
         return None
