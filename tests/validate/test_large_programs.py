@@ -141,6 +141,14 @@ def test_an_axis_that_is_read_elsewhere_keeps_its_size(kv_len: int):
     assert shapes_of(sch)["DOCUMENTS"] == (1000,)
 
 
+def test_a_dimension_that_keeps_its_size_leaves_others_of_that_extent_alone():
+    """Rows of packed groups keep their number, which is that of the columns here."""
+    op = attention.general(1, 16, 32, 700, 256, kv_heads=2, pack_groups=True)
+    small = shapes_of(schedule(op, "split_k_update", block_q=64, block_kv=64))
+    assert small["q"][:3] == (1, 16, 32)
+    assert max(small["q"][3], small["k"][2]) < 32
+
+
 def test_heads_whose_tiles_are_groups_are_made_fewer():
     """A tile of decoding has the heads that share keys: two such groups are left."""
     op = attention.gqa(1, 32, kv_heads=4, q_len=1, kv_len=512, causal=False)

@@ -186,13 +186,13 @@ def _choose(sizes: Sizes, scheduled: Schedule) -> None:
             tiled.setdefault(c, set()).add(factor)
         elif level > 1 and factor < extent:
             parts[c] = factor
-    smallest = min((t for tile_sizes in tiled.values() for t in tile_sizes), default=1)
+    smallest = min((t for c, tile_sizes in tiled.items() if c not in sizes.fixed for t in tile_sizes), default=1)
     scale = max(1, smallest // _TILE)
     sizes.tiles = {t: max(1, t // scale) for tile_sizes in tiled.values() for t in tile_sizes}
     by_extent: dict[int, int] = {}
     for c, tile_sizes in sorted(tiled.items(), key=lambda item: -max(item[1])):
         extent, largest = sizes.extents[c], max(tile_sizes)
-        if extent not in by_extent or c in parts:
+        if c not in sizes.fixed and (extent not in by_extent or c in parts):
             by_extent[extent] = _tiled_size(extent, largest, min(tile_sizes), sizes.tiles, parts.get(c))
     repeated = _repeated(scheduled, sizes, set(tiled))
     for c, extent in sizes.extents.items():
