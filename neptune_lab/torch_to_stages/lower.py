@@ -270,13 +270,17 @@ def _stage_if_shared(
     values[node] = context.staged(value)
 
 
+# Stages of operations whose name in torch is longer than what users call them.
+_SHORT = {"linalg_vector_norm": "norm", "native_layer_norm": "layer_norm", "special_softmax": "softmax"}
+
+
 def _hint(node: torch.fx.Node, name: str) -> str:
     """A stage's name: the variable that the user assigns, if the node is the last one of its line."""
     line = line_of_node(node)
     after = node.next
     last = after.op != "call_function" or str(line_of_node(after)) != str(line)
     assigned = line.assigned_name() if line is not None and last else ""
-    return assigned or name.strip("_")
+    return assigned or _SHORT.get(name, name.strip("_"))
 
 
 def _dtype(node: torch.fx.Node, tensor: torch.Tensor) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import expect
 from tvm import te
 
 import neptune_lab as nl
-from neptune_lab.operators import custom, softmax
+from neptune_lab.operators import custom, norms, softmax
 
 # As JupyterLab styles the outputs of a cell.
 NOTEBOOK = ".out dl dt { font-weight: bold; float: left; width: 20% } .out dd { margin-left: 20% }"
@@ -147,3 +149,17 @@ def test_the_error_of_a_refused_step_stands_at_its_block(live):
     assert node.locator("rect").first.evaluate("e => getComputedStyle(e).strokeDasharray") != "none"
     lit = drawn.root.locator("section[aria-label=program] .ln.lit")
     expect(lit.filter(has_text="xmax")).not_to_have_count(0)
+
+
+def test_a_repair_function_that_is_too_long_for_its_pane_is_text(live):
+    schedule = nl.Schedule(norms.layer_norm_statistics(2, 8))
+    schedule.rolling_update("deviation_sum", "x_sum.j")
+    drawn = live(schedule, REPAIRED, width=1000)
+    line = drawn.root.locator(".der > .sum")
+    expect(line.locator("code")).to_have_text(re.compile(r"^h_0\(t_0, t_1, t_2, \w+, \w+'\) = t_0 \+ "))
+    expect(line.locator("code")).to_be_visible()
+    expect(line.locator("math")).to_be_hidden()
+    assert line.evaluate("e => e.scrollWidth <= e.clientWidth")
+    drawn.page.set_viewport_size({"width": 2600, "height": 900})
+    expect(line.locator("math")).to_be_visible()
+    expect(line.locator("code")).to_be_hidden()

@@ -14,6 +14,27 @@ function typeset(d: Derivation): Element {
   return row ? (row.math!.cloneNode(true) as Element) : h("code", {}, d.summary);
 }
 
+/** Text is shown in place of a formula that would have to be smaller than this share of its size to fit. */
+const SMALLEST = 0.75;
+
+/** Makes the repair function fit its line: a little smaller, or as text, which has line breaks. */
+function fit(body: HTMLElement): void {
+  const line = body.querySelector<HTMLElement>(".der > .sum:has(> math)");
+  const math = line?.querySelector<HTMLElement>("math");
+  if (!line || !math || !line.clientWidth) return;
+  line.classList.remove("long");
+  math.style.fontSize = "";
+  const share = (line.clientWidth - 24) / math.getBoundingClientRect().width;
+  line.classList.toggle("long", share < SMALLEST);
+  if (share < 1) math.style.fontSize = `${Math.floor(150 * share) / 10}px`;
+}
+
+/** The repair function as a formula and, for narrow panes, as text. */
+function shownAs(d: Derivation): Element[] {
+  const made = typeset(d);
+  return made.localName === "math" ? [made, h("code", { class: "plain" }, d.summary)] : [made];
+}
+
 /** Whether the term is no g, but the expression at which the algebra refused. */
 const refusedAt = (d: Derivation): boolean => !d.accepted && d.steps.length === 1 && !d.steps[0]!.ok;
 
@@ -21,7 +42,7 @@ export function derivationEl(d: Derivation): HTMLElement {
   return h(
     "div",
     { class: "der" },
-    h("p", { class: "sum" }, h("span", { class: d.accepted ? "s ok" : "s bad" }, d.accepted ? "✓ " : "✗ "), d.accepted ? typeset(d) : d.summary),
+    h("p", { class: "sum" }, h("span", { class: d.accepted ? "s ok" : "s bad" }, d.accepted ? "✓ " : "✗ "), ...(d.accepted ? shownAs(d) : [d.summary])),
     h("p", { class: "g" }, ...(d.reducer ? ["reducer ", h("code", {}, d.reducer), refusedAt(d) ? "; refused: " : " of "] : ["refused: "]), h("code", {}, d.term)),
     ...d.steps.map(stepEl),
   );
@@ -78,6 +99,8 @@ function derivationPane(ctx: Context): Pane {
   const body = h("div", { class: "body scroll", role: "tabpanel", tabindex: 0, "aria-label": "derivation" });
   const el = h("section", { class: "pane", "aria-label": "derivation" }, bar.el, body);
   const cache = new WeakMap<Derivation, HTMLElement>();
+  const resized = new ResizeObserver(() => fit(body));
+  resized.observe(body);
   let drawn: Stop | null = null;
   let shownStop: Stop | null = null;
   let related: unknown = null;
@@ -98,6 +121,7 @@ function derivationPane(ctx: Context): Pane {
 
   return {
     el,
+    destroy: () => resized.disconnect(),
     update() {
       if (drawn === ctx.stop && related === ctx.related) return;
       draw();
@@ -126,6 +150,7 @@ function derivationPane(ctx: Context): Pane {
       let made = cache.get(shown.derivation!);
       if (!made) cache.set(shown.derivation!, (made = derivationEl(shown.derivation!)));
       if (body.firstChild !== made) body.replaceChildren(made);
+      fit(body);
       all.textContent = [...body.querySelectorAll("details")].every((s) => s.open) ? "Fold all" : "Unfold all";
     } else if (nearest) {
       const to = nearest;
@@ -146,6 +171,9 @@ export const pane = definePane({
   empty: (ctx) => !ctx.stop.proof.length && shownAt(ctx).shown === null,
   style: `
 .nx .der.lit { box-shadow: inset 3px 0 0 var(--accent); background: linear-gradient(90deg, var(--accent-soft), transparent 40%); }
+.nx .der .sum .plain { display: none; white-space: pre-wrap; overflow-wrap: anywhere; }
+.nx .der .sum.long math { display: none; }
+.nx .der .sum.long .plain { display: inline; }
 .nx .chip.litmark { color: var(--accent); border-color: currentColor; flex: none; }
 `,
 });
