@@ -70,3 +70,15 @@ def test_a_gradient_in_float64_is_rounded_to_the_dtype_of_its_input():
     (theirs.double() + 1).backward(given)
     assert ours.grad is not None
     assert torch.equal(ours.grad, theirs.grad)
+
+
+def test_gradients_of_a_softmax_are_computed_in_the_dtype_of_what_reads_it():
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (torch.softmax(x, -1).to(y.dtype) * y).sum(-1) + torch.logsumexp(x * 2, -1).to(y.dtype)
+
+    x, y = TENTHS.repeat(2, 1), TENTHS.flip(0).repeat(2, 1).double()
+    ours, theirs = ([t.clone().requires_grad_() for t in (x, y)] for _ in range(2))
+    nl.compile(nl.from_torch(function, x, y)).with_gradients()(*ours).sum().backward()
+    function(*theirs).sum().backward()
+    for own, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(own.grad, other.grad)

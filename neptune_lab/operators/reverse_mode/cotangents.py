@@ -196,7 +196,7 @@ class Reverse:
         weights = next(s for s in self.stages if s.name == softmax.weights)
         row = next(read.indices for read in loads(weights.term) if read.buffer == softmax.shift)
         cotangent = substitute(self._cotangents[stage.name], stage.at(row))
-        inner = self.arithmetic.mul(cotangent, weights.element)
+        inner = self.arithmetic.mul(cotangent, self.arithmetic.wide(weights.element))
         assert inner is not None
         self._through(softmax.scores, weights, inner, self._factors[stage.name], "log-sum-exp")
 
@@ -211,7 +211,7 @@ class Reverse:
 
     def _differentiate_weights(self, stage: Stage, softmax: Softmax) -> None:
         """d_x[r, c] += d_w[r, c] * w[r, c], and d_lse[r] -= sum over c of d_w[r, c] * w[r, c]."""
-        inner = self.arithmetic.mul(self._cotangents[stage.name], stage.element)
+        inner = self.arithmetic.mul(self._cotangents[stage.name], self.arithmetic.wide(stage.element))
         assert inner is not None
         self._through(softmax.scores, stage, inner, self._factors[stage.name], "weights")
         if softmax.lse in self.active:
@@ -232,7 +232,7 @@ class Reverse:
         pairs = self._averages(stage)
         parts = [] if pairs is None else [self._delta(stage, softmax.lse, read, *pair) for pair in pairs]
         if not parts or any(part is None for part in parts):
-            slope = self.arithmetic.negated(stage.element)
+            slope = self.arithmetic.negated(self.arithmetic.wide(stage.element))
             assert slope is not None
             lse = Load(softmax.lse, read.indices)
             self._add(stage, lse, self._cotangents[stage.name], slope, self._factors[stage.name], ("weights",))
