@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.loop_ir.nodes import Program, walk_once
+from neptune_lab.loop_ir.tree import blocks
 
 # The number of operations, and how many are nested in one another.
 Extent: TypeAlias = tuple[int, int]
@@ -20,6 +22,11 @@ ONE: Extent = (1, 1)
 # About half a minute of compilation.  (Python's recursion ends at 1,000 calls, of which some passes take several for
 # each level.)
 MOST_OPERATIONS, DEEPEST = 20_000, 100
+
+
+def extent_of_stages(program: Program) -> dict[str, int]:
+    """The number of operations of each stage, by its name."""
+    return {block.name: sum(1 for _ in walk_once(block.body.value)) for block in blocks(program)}
 
 
 def after(operands: Iterable[Extent]) -> Extent:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from neptune_lab.operators import Operator
     from neptune_lab.pipeline import Kernel
 
+# The compiler takes half a minute for so many stages, on one core.
+_MOST_STAGES = 200
 # Operators by everything that they depend on; the oldest are dropped first.
 _known: OrderedDict[Any, Recording] = OrderedDict()
 
@@ -90,7 +92,7 @@ def recording_for(problem: Problem, score_mod: Any, mask_mod: Any, reading: Read
             kernel = differentiable(
                 made.op,
                 lambda op: _kernel(op, options),
-                lambda op: guarded(lambda: (_joint_kernel(op) if joint else None) or _kernel(op, {})),
+                lambda op: guarded(lambda: (_joint_kernel(op) if joint else None) or _kernel(_of_bounded_size(op), {})),
             )
             if joint:  # (an operator of torch is registered by it)
                 kernel.derivative += "\nin any order"
@@ -103,6 +105,29 @@ def recording_for(problem: Problem, score_mod: Any, mask_mod: Any, reading: Read
     if key is not None:
         _keep(_known, key, found)
     return found
+
+
+def _of_bounded_size(op: Operator) -> Operator:
+    """The operator of a backward pass, which the compiler finishes within a minute or two.
+
+    Raises:
+        LaunchError: it has too many stages or operations.  Each element of a captured tensor that a mod reads for a
+            score has a stage of its own, with the derivative of all that the mod computes.
+    """
+    from neptune_lab.operators.extents import MOST_OPERATIONS, extent_of_stages
+
+    sizes = extent_of_stages(op.program)
+    stages, operations = len(sizes), sum(sizes.values())
+    if stages <= _MOST_STAGES and operations <= MOST_OPERATIONS:
+        return op
+    names = [t.name.removeprefix("d_") for t in op.outputs]
+    most = max(names, key=lambda name: sum(stage.startswith(f"d_{name}_of_") for stage in sizes))
+    raise LaunchError(
+        f"the backward pass has {stages:,} stages and {operations:,} operations; expected at most {_MOST_STAGES} and "
+        f"{MOST_OPERATIONS:,}: score_mod reads many elements of {most!r} for each score",
+        help=f"compute what it makes of them before the call, such as w = {most}.softmax(-1), and read elements of w: "
+        "torch differentiates the rest",
+    )
 
 
 def _kernel(op: Operator, options: dict[str, Any]) -> LoadedKernel:

@@ -545,3 +545,13 @@ def test_a_mask_of_a_compiled_function_gets_its_gradient():
     found, expected = (torch.autograd.grad(f(*every), every) for f in (compiled, attend))
     for ours, theirs in zip(found, expected, strict=True):
         assert (ours - theirs).norm() < 1e-5 * theirs.norm()
+
+
+def test_a_backward_pass_of_too_many_stages_is_refused(monkeypatch: pytest.MonkeyPatch):
+    """A softmax of 21 elements in a mod took minutes: each element that a score reads has a stage of its own."""
+    monkeypatch.setattr(recording, "_MOST_STAGES", 8)
+    x, table = torch.randn(1, 1, 4, 4), torch.randn(5, requires_grad=True)
+    out = nl.attention(x, x, x, score_mod=lambda score, b, h, q, kv: score * table.mean())
+    with pytest.raises(LaunchError, match="score_mod reads many elements of 'table' for each score") as caught:
+        out.sum().backward()
+    assert "before the call" in caught.value.help
