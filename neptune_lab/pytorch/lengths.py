@@ -36,8 +36,6 @@ _MOST = 256
 _DTYPES = frozenset({"float16", "bfloat16", "float32"})
 _OF_PROBLEM = frozenset({"q", "k", "v", "dtype", "scale", "extras", "strides"})
 _OF_EXTRAS = frozenset({"lse", "max_scores", "dynamic", "formats", "options"})
-# Options of which such a kernel has values of its own.
-_OWN_OPTIONS = frozenset({"code", "loads"})
 # Fields of `Extras.formats`; a transposed v has its length at another place.
 _OF_FORMATS = frozenset({"dtype", "q_dtype", "k_dtype", "v_dtype", "q_scale", "k_scale", "v_scale", "weights_dtype"})
 
@@ -134,7 +132,7 @@ def _is_known(problem: Problem) -> bool:
         if name not in _OF_EXTRAS
     ]
     known = problem.dtype in _DTYPES and dict(extras.formats).keys() <= _OF_FORMATS
-    known = known and not _OWN_OPTIONS & dict(extras.options).keys()
+    known = known and dict(extras.options).get("loads", "pointers") == "pointers"
     return known and problem.k[0] == problem.q[0] and all(value == usual for value, usual in others)
 
 

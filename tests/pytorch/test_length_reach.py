@@ -20,12 +20,12 @@ from neptune_lab.pytorch import flex_attention, lengths
 pytestmark = pytest.mark.usefixtures("nothing_seen")
 
 
-def check(mod: Any, *every: tuple[int, int]) -> tuple[int, list[Any]]:
+def check(mod: Any, *every: tuple[int, int], **options: Any) -> tuple[int, list[Any]]:
     """Calls of these lengths are right; the number of kernels, and the ranges of those for all lengths."""
     for m, n in every:
         generator = torch.Generator().manual_seed(m + n)
         q, k, v = (torch.randn(1, 1, length, 16, generator=generator) for length in (m, n, n))
-        out = nl.attention(q, k, v, mask_mod=mod)
+        out = nl.attention(q, k, v, mask_mod=mod, **options)
         mask = mod(0, 0, torch.arange(m)[:, None], torch.arange(n)).expand(m, n)
         weights = (q.double() @ k.double().mT / 4).masked_fill(~mask, -torch.inf).softmax(-1).nan_to_num(0.0)
         assert (out - weights @ v.double()).abs().max() < 1e-5, (m, n)
@@ -67,6 +67,13 @@ def test_what_far_comparisons_leave():
         told(9000, lambda b, h, q, kv: q - kv < 8000)
     with pytest.raises(TileError, match="compares positions with 8000"):
         told(300, lambda b, h, q, kv: q - kv < 8000, bounded=False)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("options", [{"code": "triton"}, {"loads": "pointers", "block_q": 32}], ids=str)
+def test_options_of_code_that_such_a_kernel_has(options: dict[str, Any]):
+    found = check(lambda b, h, q, kv: q >= kv, (40, 40), (41, 41), (130, 130), kernel_options=options)
+    assert (found[0], len(found[1])) == (2, 1)
 
 
 @pytest.mark.nightly
