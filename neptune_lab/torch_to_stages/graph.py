@@ -29,7 +29,7 @@ from neptune_lab.torch_to_stages.composite import composite_operations_once
 from neptune_lab.torch_to_stages.definitions import refused_arguments
 from neptune_lab.torch_to_stages.lines import RecordedLines, line_of_error, line_of_node
 from neptune_lab.torch_to_stages.marked_stops import MarkedStops
-from neptune_lab.torch_to_stages.refusals import help_for, refusal, refused_operation
+from neptune_lab.torch_to_stages.refusals import help_for, refusal, refused_operation, untraced
 from neptune_lab.torch_to_stages.replaced_functions import ReplacedFunctions
 
 # Loggers of torch that write down errors which are raised as well.
@@ -275,6 +275,10 @@ def _untraceable(function: Callable[..., Any], error: Exception) -> DefinitionEr
     kind = type(error).__name__
     if "DataDependent" in kind or "unbacked" in str(error).lower():
         what, help = "the function's control flow depends on the values of a tensor", _HELP
+    elif isinstance(function, torch.jit.ScriptModule | torch.jit.ScriptFunction):
+        what, help = f"torch cannot trace {_name(function)}", "give it as it was before torch.jit.script"
+    elif (said := untraced(error)) is not None:
+        what, help = f"torch cannot trace {_name(function)}: it calls {said[0]}", said[1]
     else:
         what = f"torch cannot trace {_name(function)}: {kind}: {first_line(str(error))}"
         own = isinstance(error, RuntimeError | TypeError | ValueError | IndexError) and kind in dir(builtins)

@@ -19,6 +19,7 @@ from neptune_lab.strict.console import source_line
 
 _OURS = str(Path(__file__).parents[1])
 _TORCH = str(Path(torch.__file__).parent)
+_TRITON = str(Path(torch.__file__).parents[1] / "triton")
 _TRACE = re.compile(r'File "(?P<path>.*)", line (?P<line>\d+), in (?P<function>.*)')
 
 
@@ -127,8 +128,8 @@ def _user_frame(frame: FrameType | None) -> FrameType | None:
 
 
 def is_users(path: str) -> bool:
-    """Whether a file is neither torch's nor this package's, nor the part of IPython that runs cells."""
-    if path.startswith((_OURS, _TORCH, "<frozen", "<eval_with_key>", "<string>", "<__array")):
+    """Whether a file is neither torch's, Triton's nor this package's, nor the part of IPython that runs cells."""
+    if path.startswith((_OURS, _TORCH, _TRITON, "<frozen", "<eval_with_key>", "<string>", "<__array")):
         return False
     return Path(path).parts[-2:-1] != ("neptune_widgets",) and Path(path).parts[-3:-1] != ("IPython", "core")
 

@@ -19,7 +19,7 @@ from neptune_lab.torch_to_stages.lines import line_of_node, lines_of_node
 from neptune_lab.torch_to_stages.lowering import lowering_of
 from neptune_lab.torch_to_stages.lowering.complex_parts import complex_lowering
 from neptune_lab.torch_to_stages.lowering.context import LARGEST_MASK, Context, dtype_name
-from neptune_lab.torch_to_stages.refusals import refusal, refused_operation
+from neptune_lab.torch_to_stages.refusals import refusal, refused_kernel, refused_operation
 from neptune_lab.torch_to_stages.stages import Stages
 from neptune_lab.torch_to_stages.values import HALVES, Complex, Value, constant
 
@@ -217,6 +217,8 @@ def _lower_node(stages: Stages, node: torch.fx.Node, values: dict[torch.fx.Node,
     of_complex = any(isinstance(leaf, Complex) for leaf in pytree.tree_leaves((args, kwargs)))
     of_complex |= any(t.is_complex() for t in tensors)
     lowering = complex_lowering(full, overload) if of_complex else lowering_of(f"{full}.{overload}")
+    if getattr(node.target, "namespace", "") == "neptune_lab":
+        raise refused_kernel(line)
     if lowering is None:
         raise refused_operation(full, line, "for complex numbers" if of_complex and lowering_of(full) else "")
     if not tensors:

@@ -54,6 +54,32 @@ _FOR_ARGUMENTS = {
     "shape depends": _SHAPE,
     "quotient": "where the rounding of x / y does no harm, write torch.floor(x / y), or x - y * torch.floor(x / y)",
 }
+_OF_KERNEL = (
+    "write out what it computes (attention as products and a softmax, or F.scaled_dot_product_attention), or leave it "
+    'to torch.compile(backend="neptune_lab"), which calls kernels beside its own'
+)
+_OF_DERIVATIVE = "trace the function itself: nl.compile(op).with_gradients() has its derivatives"
+# By a part of the paths in an error's traceback, or of its message: what cannot be traced, and what would help.
+_UNTRACED = {
+    "attention/flex_attention": (
+        "flex_attention, which is traced by torch.compile only",
+        "write products and a softmax, or call nl.attention beside the function: it takes the same mods",
+    ),
+    "torch/_functorch/eager_transforms": (
+        "a derivative of torch.func",
+        _OF_DERIVATIVE,
+    ),
+    "%_unwrap_for_grad": (
+        "a derivative of torch.func",
+        _OF_DERIVATIVE,
+    ),
+    "torch/autograd/__init__": (
+        "a derivative by autograd",
+        _OF_DERIVATIVE,
+    ),
+    "neptune_lab/runtime/": ("a kernel of this package", _OF_KERNEL),
+    "triton/runtime/": ("a kernel of Triton", "write out what it computes, or pass its result in"),
+}
 _USUAL = "docs/using/from_torch.md lists the operations; take this one out of the function, and pass its result in"
 
 
@@ -85,6 +111,20 @@ def refusal(what: str, line: SourceLine | None, help: str | None) -> DefinitionE
     """
     where = "" if line is None else f", in {line}"
     return DefinitionError(f"{what}{where}", node=None if line is None else f"{line.path}:{line.line}", help=help)
+
+
+def untraced(error: BaseException) -> tuple[str, str] | None:
+    """What cannot be traced, by where torch's error comes from, and what would help; None if that is not known."""
+    files, traceback = [str(error)], error.__traceback__
+    while traceback is not None:
+        files.append(traceback.tb_frame.f_code.co_filename.replace("\\", "/"))
+        traceback = traceback.tb_next
+    return next((said for part, said in _UNTRACED.items() if any(part in file for file in files)), None)
+
+
+def refused_kernel(line: SourceLine | None) -> DefinitionError:
+    """The error for a call of `nl.attention`, or of another kernel of this package."""
+    return refusal("a kernel of this package cannot be traced", line, _OF_KERNEL)
 
 
 def refused_operation(name: str, line: SourceLine | None, why: str = "") -> DefinitionError:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention.flex_attention import flex_attention
 from torch_to_stages import refused
 
 import neptune_lab as nl
@@ -45,6 +48,54 @@ def test_torch_prints_and_logs_nothing_of_its_own(capfd: pytest.CaptureFixture[s
 def test_the_messages(golden):
     rows = [f"{f.__name__}\n{refusal(f)}".replace(refused.__file__, "FILE") for f in refused.FUNCTIONS]
     golden("from_torch_refusals.txt", "\n\n".join(rows) + "\n")
+
+
+def flex(x):
+    return flex_attention(x[None, None], x[None, None], x[None, None])
+
+
+def attends(x):
+    return nl.attention(x[None, None], x[None, None], x[None, None])
+
+
+def gradient(x):
+    return torch.autograd.grad(x.requires_grad_().exp().sum(), x)[0]
+
+
+def gradient_of_a_function(x):
+    return torch.func.grad(lambda y: y.logsumexp(0).sum())(x)
+
+
+@pytest.mark.parametrize(
+    ("function", "what", "help"),
+    [
+        (flex, "it calls flex_attention", "nl.attention beside the function"),
+        (attends, "a kernel of this package cannot be traced", "F.scaled_dot_product_attention"),
+        (gradient, "it calls a derivative by autograd", "with_gradients"),
+        (gradient_of_a_function, "it calls a derivative of torch.func", "with_gradients"),
+        (
+            torch.jit.script(torch.nn.Linear(8, 8)),
+            "torch cannot trace RecursiveScriptModule",
+            "before torch.jit.script",
+        ),
+    ],
+)
+def test_what_cannot_be_traced_is_named(function: Callable[..., Any], what: str, help: str):
+    with pytest.raises(DefinitionError, match=what) as caught:
+        nl.from_torch(function, torch.randn(4, 8))
+    assert help in caught.value.help
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_scripted_module():
+    error = refusal(torch.jit.script(torch.nn.Linear(8, 8)))
+    assert error.help == "give it as it was before torch.jit.script"
+
+
+def test_a_kernel_inside_of_a_function():
+    kernel = nl.compile(nl.from_torch(torch.exp, torch.randn(4, 8)))
+    with pytest.raises(DefinitionError, match="it calls a kernel of this package, in .*test_refused.py"):
+        nl.from_torch(lambda x: kernel(x) * 2, torch.randn(4, 8))
 
 
 def test_arguments_that_are_no_example():
