@@ -19,6 +19,7 @@ from neptune_lab.strict.console import source_line
 
 _OURS = str(Path(__file__).parents[1])
 _TORCH = str(Path(torch.__file__).parent)
+_RUNTIME = str(Path(_OURS) / "runtime")
 _TRITON = str(Path(torch.__file__).parents[1] / "triton")
 _TRACE = re.compile(r'File "(?P<path>.*)", line (?P<line>\d+), in (?P<function>.*)')
 
@@ -99,10 +100,13 @@ def line_of_caller() -> SourceLine | None:
 
 
 def line_of_error(traceback: TracebackType | None) -> SourceLine | None:
-    """The innermost line of a traceback that is neither torch's nor this package's; None if there is none."""
+    """The innermost line of a traceback that is neither torch's nor this package's, up to the launch of a kernel; None
+    if there is none."""
     found = None
     while traceback is not None:
         code = traceback.tb_frame.f_code
+        if code.co_filename.startswith(_RUNTIME):
+            break
         if is_users(code.co_filename):
             found = SourceLine(code.co_filename, traceback.tb_lineno, code.co_name)
         traceback = traceback.tb_next

@@ -94,7 +94,7 @@ def test_a_scripted_module():
 
 def test_a_kernel_inside_of_a_function():
     kernel = nl.compile(nl.from_torch(torch.exp, torch.randn(4, 8)))
-    with pytest.raises(DefinitionError, match="it calls a kernel of this package, in .*test_refused.py"):
+    with pytest.raises(DefinitionError, match=r"it calls a kernel of this package, in .*test_refused.py"):
         nl.from_torch(lambda x: kernel(x) * 2, torch.randn(4, 8))
 
 
