@@ -92,6 +92,14 @@ def test_what_is_given_replaces_that_part_of_the_choice(on_a_gpu):
         assert kernel.code.code == "triton"
 
 
+def test_tiles_of_few_columns_are_in_triton(on_a_gpu):
+    """Unless Gluon is asked for."""
+    op, asked = CASES["prefill"], nl.CodeOptions(code="gluon")
+    found = [nl.compile(op, block_kv=64, validate="none"), nl.compile(op, block_kv=32, validate="none")]
+    found.append(nl.compile(op, block_kv=32, code=asked, validate="none"))
+    assert [kernel.code.code for kernel in found] == ["gluon", "triton", "gluon"]
+
+
 def test_one_option_changes_that_option_alone(on_a_gpu):
     """For every entry point: a tile of 64 rows, and all else as it is chosen for such tiles."""
     op, options = CASES["prefill"], {"block_q": 64}
