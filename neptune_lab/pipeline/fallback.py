@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 # Errors of a compiler stage that cannot handle a legal schedule.
 REFUSALS = (ScheduleError, RepairError, TileError, EmitError)
-# The most stages of a run that is tried (other than all of them), and the most runs that are tried; after that, each
-# stage left is a kernel.  A try takes about 0.05 s.
+# The most stages of a run that is tried (other than all of them), and the most runs that are tried; after that, only
+# runs as long as the last that was taken are, and each other stage is a kernel.  A try takes about 0.05 s.
 LONGEST_RUN, ATTEMPTS = 10, 24
 # The most elements of a tile of a part. A multiprocessor has registers for half as many, and ptxas does not end for
 # eight times as many (ten minutes for the sums of a performer's gradients, in tiles of 2**20).
@@ -128,6 +128,7 @@ class _Search:
     check: Callable[[Schedule], object]
     config: TileConfig | None = None
     attempts: int = ATTEMPTS
+    found: int = 0  # the stages of the run that a template took last
 
     def parts(self, stages: tuple[str, ...], refusal: NeptuneError) -> list[_Part]:
         """The parts of `stages`, in order: each is the longest run of stages that a template takes.
@@ -149,18 +150,25 @@ class _Search:
         for start in range(first, len(stages)):
             if start == 0 and refusal is not None and _reductions(self.operator, stages):
                 continue  # all of them were tried
-            if self.attempts == 0:
-                break
+            # (Layers repeat: after all attempts, a run as long as the one behind it is still tried.)
+            if self.attempts <= 0 and len(stages) - start != self.found:
+                continue
             fused = self._fused(stages[start:])
             if isinstance(fused, Schedule):
-                enough = ScheduleError(f"no more than {LONGEST_RUN} stages are tried together")
-                return _Part(stages[start:], fused, refusal or enough)
+                self.found = len(stages) - start
+                return _Part(stages[start:], fused, refusal or self._enough())
             if start < len(stages) - 1:
                 refusal = fused
             else:
                 return self.alone(stages[-1], refusal or fused, fused)
-        refusal = refusal or ScheduleError(f"{ATTEMPTS} ways to fuse other stages were tried before")
+        refusal = refusal or self._enough()
         return self.alone(stages[-1], refusal, refusal)
+
+    def _enough(self) -> ScheduleError:
+        """Why a longer run was not tried."""
+        if self.attempts > 0:
+            return ScheduleError(f"no more than {LONGEST_RUN} stages are tried together")
+        return ScheduleError(f"{ATTEMPTS} ways to fuse other stages were tried before")
 
     def _fused(self, stages: tuple[str, ...]) -> Schedule | NeptuneError:
         """The stages by a template, or why it is refused."""

@@ -8,6 +8,7 @@ from typing import Any
 import by_name
 import numpy as np
 import pytest
+import torch
 from tvm import te
 
 import neptune_lab as nl
@@ -18,6 +19,7 @@ from neptune_lab.loop_ir.run import run_wide
 from neptune_lab.operators import attention, custom, norms, rows
 from neptune_lab.pipeline.fallback import schedule_apart
 from neptune_lab.pipeline.kernel import Kernel
+from neptune_lab.pipeline.lower import translated_and_verified
 from neptune_lab.runtime import call_on_arrays
 from neptune_lab.trace import links
 from tests.pipeline.odd import ODD, operator
@@ -190,6 +192,18 @@ def test_a_loop_that_starts_anew_has_the_phases_of_the_refusal():
     started = [s for s in kernel.trace.steps if "starts a loop of its own" in str(s.arguments)]
     assert ["dataflow", "naive", "repair", "remark"] in [[phase.key for phase in step.phases] for step in started]
     links(kernel.trace)
+
+
+def test_layers_that_repeat_are_parts_of_one_length_after_all_attempts():
+    def layers(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(5):
+            x = x + torch.softmax(x, -1)
+        return x
+
+    refusal = TileError("the whole is refused")
+    scheduled = schedule_apart(nl.from_torch(layers, torch.zeros(2, 8)), refusal, translated_and_verified)
+    cuts = [step.arguments for step in scheduled.steps if step.primitive == "cut"]
+    assert [dict(arguments)["block"] for arguments in cuts] == [f"softmax_max_{n}" for n in range(2, 6)]
 
 
 def test_a_stage_that_is_no_kernel_is_named_with_its_line():
