@@ -12,7 +12,7 @@ have had several lengths.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from neptune_lab.runtime import KernelSpec
 
 _MOST = 256
+# The template of lengths that are too short for a kernel with splits.
+_WITHOUT_SPLITS = "rolling_update"
 # What a kernel for all lengths is made from: dtypes, and fields of `Problem` and `Extras`.
 _DTYPES = frozenset({"float16", "bfloat16", "float32"})
 _OF_PROBLEM = frozenset({"q", "k", "v", "dtype", "scale", "extras", "strides"})
@@ -53,8 +55,8 @@ class Family:
         grows: whether the first call already had one key more than another: its captured tensors grow with it.
         varied: which of the two lengths have varied.
         seen: the lengths of the calls, as far as they are few.
-        entries: by which lengths vary, which dimensions of captured tensors do, and whether they are long: the kernel;
-            None: it was refused, for the reason in `refusals`.
+        entries: by which lengths vary, which dimensions of captured tensors do, and whether they are long, and by the
+            template of another kernel for short ones: the kernel; None: it was refused, for the reason in `refusals`.
     """
 
     layouts: Layouts
@@ -79,9 +81,41 @@ def for_lengths(problem: Problem, score_mod: Any, mask_mod: Any, reading: Readin
         if plan not in family.entries:
             family.entries[plan] = _made(problem, score_mod, mask_mod, reading, plan, (key, plan), family)
         entry = family.entries[plan]
+        if entry is not None and not takes(entry.spec, entry.captured, problem, reading):
+            entry = _of_short(problem, score_mod, mask_mod, reading, plan, key, family, entry.spec)
         if entry is not None and takes(entry.spec, entry.captured, problem, reading):
             return entry
     return None
+
+
+def _of_short(
+    problem: Problem,
+    score_mod: Any,
+    mask_mod: Any,
+    reading: Reading,
+    plan: Plan,
+    key: Any,
+    family: Family,
+    long: KernelSpec,
+) -> stored.StoredKernel | None:
+    """The kernel for the lengths below those that `long` takes; None if there is none, or the call's is no such one.
+
+    Splits of the shortest samples have several tiles, so that a kernel with splits may be wrong where they have one;
+    one without them is for shorter lengths too.
+    """
+    names = {plan.q: problem.q[2], plan.kv: problem.k[2]}
+    ((name, least, _), *others) = long.ranges
+    splits = f"{long.name}_combine" in long.text  # (the kernel that combines them)
+    if others or not splits or problem.extras.forward_options or names.get(name, least) >= least:
+        return None
+    of = plan, _WITHOUT_SPLITS
+    if of not in family.entries:
+        made = _made(problem, score_mod, mask_mod, reading, plan, (key, of), family, _WITHOUT_SPLITS)
+        if made is not None:  # (from there on, splits are faster)
+            ranges = tuple((name, low, min(most, least - 1)) for name, low, most in made.spec.ranges)
+            made = replace(made, spec=replace(made.spec, ranges=ranges))
+        family.entries[of] = made
+    return family.entries[of]
 
 
 def plans_of(
@@ -228,15 +262,17 @@ def _made(
     plan: Plan,
     key: Any,
     family: Family,
+    template: str | None = None,
 ) -> stored.StoredKernel | None:
-    """The kernel of a plan, from the disk or compiled; None if the compiler refuses."""
+    """The kernel of a plan, from the disk or compiled, by a template if one is given; None if the compiler refuses."""
     digest = stored.key_of(("lengths", key))
     entry = stored.find(digest)
     if entry is not None:
         return entry
     make = partial(operator_at, problem, score_mod, mask_mod, reading, plan, family.layouts)
     try:
-        kernel = compiled(make, problem, reading, plan, options=problem.extras.forward_options, bounded=True)
+        options = problem.extras.forward_options
+        kernel = compiled(make, problem, reading, plan, template=template, options=options, bounded=True)
     except NeptuneError as error:
         family.refusals[plan] = str(error)
         return None

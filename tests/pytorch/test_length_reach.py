@@ -15,7 +15,12 @@ from neptune_lab.loop_ir.nodes import Const, Op, Var
 from neptune_lab.operators import attention
 from neptune_lab.pipeline.position_reach import Told, _difference, farthest_told
 from neptune_lab.pipeline.size_samples import Tiling
-from neptune_lab.pytorch import flex_attention, lengths
+from neptune_lab.pytorch import flex_attention, lengths, stored
+from neptune_lab.pytorch.arguments import Problem
+from neptune_lab.pytorch.length_plans import Plan
+from neptune_lab.pytorch.mods import read
+from neptune_lab.runtime import KernelSpec
+from neptune_lab.tensor_spec import LARGEST
 
 pytestmark = pytest.mark.usefixtures("nothing_seen")
 
@@ -45,6 +50,15 @@ def test_a_window_wider_than_all_samples_has_a_kernel_up_to_its_width():
 @pytest.mark.nightly
 def test_decoding_compared_with_a_large_number():
     assert check(lambda b, h, q, kv: kv < 100_000, (1, 60), (1, 61), (1, 900)) == (2, [(("n", 1, 100_000),)])
+
+
+@pytest.mark.nightly
+def test_lengths_too_short_for_splits_have_a_kernel_without_them():
+    """The kernel with splits is right from 513 keys on; those up to 64 are two tiles, both of them hidden in part."""
+    mod = lambda b, h, q, kv: (kv < 4) | (q + 30 - kv < 11)  # noqa: E731
+    kernels, ranges = check(mod, (30, 60), (30, 90), (30, 200), (30, 600), (30, 70))
+    assert kernels == 3
+    assert ranges == [(("n", 513, LARGEST),), (("n", 65, 512),)]
 
 
 def told(q_len: int, mod: Any, *, bounded: bool = True) -> Told:
@@ -108,3 +122,23 @@ def test_where_comparisons_are_decided():
         else:
             assert len(values(found.most)) == 1
             assert len(values(found.most + 1)) > 1
+
+
+def test_a_kernel_of_short_lengths_ends_where_splits_begin(monkeypatch: pytest.MonkeyPatch):
+    plan = Plan("", "n", (), False)
+
+    def spec(text: str, least: int) -> KernelSpec:
+        return KernelSpec("f", "f", text, (), (), (("n", least, LARGEST),))
+
+    made = stored.StoredKernel(spec("", 65), (), (), "")
+    monkeypatch.setattr(lengths, "_made", lambda *_: made)
+
+    def short(length: int, long: KernelSpec) -> Any:
+        shapes = (1, 1, 30, 16), (1, 1, length, 16), (1, 1, length, 16)
+        family = lengths.Family((None, None, None), (30, 60), 60, (), False, False)
+        found = lengths._of_short(Problem(*shapes, "float32", None), None, None, read(), plan, "", family, long)
+        return None if found is None else found.spec.ranges
+
+    assert short(90, spec("def f_combine", 513)) == (("n", 65, 512),)
+    assert short(600, spec("def f_combine", 513)) is None
+    assert short(90, spec("", 513)) is None
