@@ -125,3 +125,19 @@ def test_a_cotangent_that_is_rounded_has_its_own_dimensions():
     (expected,) = torch.autograd.grad(product(wide).sum(), wide)
     found = gradients(training(nl.from_torch(product, x)), {"x": x.double().numpy()}, {"d_out": torch.ones(3).numpy()})
     torch.testing.assert_close(torch.from_numpy(found["x"]), expected, rtol=2e-2, atol=2e-2)
+
+
+def test_the_maxima_of_windows_are_not_computed_again():
+    """Positions are whole numbers, whose arithmetic rounds nothing."""
+    backward = training(nl.from_torch(lambda x: F.max_pool1d(x, 2, 1, 1), torch.zeros(3, 4))).backward
+    assert not [b.name for b in backward.program.buffers if "again" in b.name]
+
+
+def test_an_extremum_that_rounds_has_its_own_dtype():
+    """The cotangent is in float64, and so is the comparison."""
+    x, y = torch.tensor([[0.1, 0.7, 0.3]]), torch.ones(1).double()
+    ours, theirs = (x.clone().requires_grad_() for _ in range(2))
+    function = lambda x, y: (x * 0.7).amax(-1).to(y.dtype) * y  # noqa: E731
+    nl.compile(nl.from_torch(function, x, y)).with_gradients()(ours, y).sum().backward()
+    function(theirs, y).sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad)

@@ -131,7 +131,8 @@ def _equals_extremum(
     if terms.exact:
         return (), Op("eq", (terms.compared, stage.element))
     again = replace(stage, name=fresh(f"{stage.name}_again"))
-    term, element = a.wide(terms.compared), a.wide(again.element)
+    element: Expr = again.element if again.dtype == a.dtype else Cast(a.dtype, again.element)
+    term = a.wide(terms.compared)
     bound = Op("mul", (Op("abs", (element,)), a.number(ROUNDINGS)))
     # (less, and not at most: every number is at most an infinity away from an infinite extremum)
     near = Op("lt", (Op("abs", (Op("sub", (term, element)),)), bound))
@@ -164,13 +165,24 @@ def is_exact(expr: Expr, stages: Sequence[Stage]) -> bool:
         stages: of the definition.
     """
     by_name = {stage.name: stage for stage in stages}
-    for node in walk(expr):
-        if isinstance(node, Op) and not OPERATIONS[node.name].exact:
-            return False
-        stage = by_name.get(node.buffer) if isinstance(node, Load) else None
-        if stage is not None and not (stage.reducer in (None, "max", "min") and is_exact(stage.term, stages)):
-            return False
-    return True
+
+    def of(part: Expr) -> bool:
+        match part:
+            case Load(name, _):  # (the index is of whole numbers)
+                stage = by_name.get(name)
+                return stage is None or (stage.reducer in (None, "max", "min") and of(stage.term))
+            case Op(name, args):
+                return _of_positions(part) or (OPERATIONS[name].exact and all(map(of, args)))
+            case Cast(_, arg):
+                return of(arg)
+        return True
+
+    return of(expr)
+
+
+def _of_positions(expr: Expr) -> bool:
+    """Whether an expression is whole numbers or conditions of positions alone."""
+    return not any(isinstance(node, Load) or "float" in getattr(node, "dtype", "") for node in walk(expr))
 
 
 def of_product(
