@@ -28,7 +28,7 @@ QUERIES = {64: 128, 128: 64}
 # mask. Without a mask, under which programs have different numbers of tiles, they are with each width: with 64 columns,
 # on an H200, 70 us in place of 77 at 1 x 32 x 1024, 748 in place of 853 at 1 x 32 x 4096, and 252 in place of 282 at
 # 4 x 32 x 1024; with a bias of relative positions, which has a gradient, 473 in place of 589 there. With a bias per
-# pair, which has a gradient, they are under a mask too: 319 in place of 460 there, causal.
+# pair, which has a gradient, they are under a mask too: 284 in place of 460 there, causal.
 FASTER_IN_ORDER = 128
 
 # The widths with which such a kernel for all lengths is faster than two nests, in order and in any order.

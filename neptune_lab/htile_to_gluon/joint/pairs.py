@@ -115,7 +115,7 @@ def after_pairs(program: ir.Program, found: Pairs) -> tuple[ir.Kernel, ...]:
 
 
 def only_shown(program: ir.Program, kernel: ir.Kernel, found: Pairs) -> ir.Kernel:
-    """A kernel that reads the tensor, with zeros for the pairs that the mask hides."""
+    """A kernel that reads the tensor, with zeros for the pairs that the mask hides, which are not loaded."""
 
     def visit(expr: ir.TileExpr) -> ir.TileExpr:
         if not isinstance(expr, ir.Access) or expr.tensor != found.tensor:
@@ -123,7 +123,9 @@ def only_shown(program: ir.Program, kernel: ir.Kernel, found: Pairs) -> ir.Kerne
         *_, query, key = (n for n, at in enumerate(expr.index) if not _is_new(at))
         places = (_positions(expr.index, query), _positions(expr.index, key))
         conditions = [as_tile(condition, *places) for condition in found.shown]
-        return reduce(lambda value, one: ir.Elementwise("where", (one, value, zero), dtype), conditions, expr)
+        shown = reduce(lambda a, b: ir.Elementwise("and", (a, b), "bool"), conditions)
+        indices = (_positions(expr.index, n) for n, at in enumerate(expr.index) if not _is_new(at))
+        return ir.Elementwise("where", (shown, ir.Gather(expr.tensor, tuple(indices)), zero), dtype)
 
     def changed(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
         return tuple(
