@@ -204,7 +204,11 @@ def _of_few_rows(few: FewRows, resolve: Resolver, near: Choice | None, given: Gi
             written = choice if origin == FEW_ROWS and not given else resolve(choice)
             if origin == SHAPE or not (given or origin == RECORD) or few.fits(written):
                 ranked.setdefault(choice, Ranked(choice, few.seconds(written), origin))
-    return Ranking(tuple(sorted(ranked.values(), key=lambda one: one.seconds)), few.told)
+
+    def order(one: Ranked) -> tuple[bool, float]:
+        return not few.is_best_of_padded(one.choice), one.seconds
+
+    return Ranking(tuple(sorted(ranked.values(), key=order)), few.told)
 
 
 def _suits(nests: Nests, template: str, target: Target) -> bool:

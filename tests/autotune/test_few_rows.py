@@ -52,6 +52,19 @@ def test_what_it_knows_of_decoding():
     assert (paged.columns, paged.seen, paged.dealt) == (640, (0, 640), True)
 
 
+@pytest.mark.parametrize(("sizes", "two"), [
+    ({"batch": 4, "heads": 32, "kv_len": 5000, "head_dim": 80}, True),
+    ({"batch": 16, "heads": 12, "kv_len": 914, "head_dim": 96}, True),
+    ({"batch": 16, "heads": 16, "kv_len": 1377, "head_dim": 80}, False),  # two splits would not run at once
+    ({"batch": 4, "heads": 32, "kv_len": 5000, "head_dim": 128}, False),
+    ({"batch": 1, "heads": 32, "kv_len": 5000, "head_dim": 80}, False),
+])  # fmt: skip
+def test_single_rows_of_padded_widths_have_two_splits(sizes, two):
+    op = decode(**sizes)
+    first = ranking(op, H200).ranked[0].choice
+    assert facts(op).is_best_of_padded(first) == two
+
+
 def test_a_window_is_shared_by_all_splits():
     """Its tiles are dealt to them; those that followed each other would be in two of ten."""
     windowed = facts(attention.window(heads=4, q_len=1, kv_len=20000, head_dim=64, window=2000))
