@@ -75,10 +75,10 @@ MOST_PROGRAMS = 16
 NARROW = 64
 OF_NARROW_ROWS, OF_ROWS, OF_SPLITS = 5, 4, 3
 BESIDE = 2 << 10
-# Single rows of widths that are padded to twice `NARROW`, from so many columns on, in at least so many programs for each
-# multiprocessor: in two splits that all run at once, tiles of 64 columns in three stages are within 3% of the best of
-# twenty kernels in each of five problems on an H200.  The model's first choices take 1.05 to 1.20 times as long, and it
-# does not tell why (docs/using/benchmark.md).
+# Single rows of widths that are padded to twice `NARROW`, from so many columns on, in at least so many programs for
+# each multiprocessor: in two splits that all run at once, tiles of 64 columns in three stages are within 3% of the best
+# of twenty kernels in each of five problems on an H200.  The model's first choices take 1.05 to 1.20 times as long, and
+# it does not tell why (docs/using/benchmark.md).
 LEAST_OF_TWO, PROGRAMS_OF_TWO = 900, 0.7
 
 
