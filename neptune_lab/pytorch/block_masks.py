@@ -56,6 +56,7 @@ class _Compared:
         tensors: the lists of blocks, and the tensors that mask_mod reads.
         versions: their version counters; None for what has none.
         mask_mod: the mask of these; None: every query sees every key.
+        own: whether that is the block mask's own mask_mod.
         seen: of what `known_mask_of` finds.
     """
 
@@ -65,6 +66,7 @@ class _Compared:
     tensors: tuple[Any, ...]
     versions: tuple[int | None, ...]
     mask_mod: Callable[..., Any] | None
+    own: bool
     seen: _Seen | None
 
 
@@ -88,8 +90,6 @@ class _Seen:
 
 
 _compared: WeakKeyDictionary[Any, _Compared] = WeakKeyDictionary()
-# What `known_mask_of` says of a mask that it does not know.
-UNKNOWN: Any = object()
 
 
 def refuse_beside_block_mask(mask_mod: Callable[..., Any] | None, *, packed: bool) -> None:
@@ -143,34 +143,38 @@ def mask_of(block_mask: Any, q: torch.Tensor, k: torch.Tensor) -> Callable[..., 
     ):
         return known.mask_mod
     mask_mod = _mask(block_mask, sizes)
+    own = mask_mod is block_mask.mask_mod
     seen = _seen(block_mask, q.device) if reading.exact else None
-    _compared[block_mask] = _Compared(sizes, reading.key, block, tensors, versions, mask_mod, seen)
+    _compared[block_mask] = _Compared(sizes, reading.key, block, tensors, versions, mask_mod, own, seen)
     return mask_mod
 
 
-def known_mask_of(block_mask: Any, q: Any, k: Any) -> Any:
-    """What `mask_of` gave for a mask, and gives again, by a few looks; `UNKNOWN` if it has to look closer.
+def known_mask_of(block_mask: Any, q: Any, k: Any) -> tuple[Any, tuple[Any, list[torch.Tensor]] | None] | None:
+    """What `mask_of` gave for a mask, and gives again, by a few looks; None if it has to look closer.
 
     Args:
         block_mask, q, k: of a call, which may be anything.
+
+    Returns:
+        The mask_mod, and its state and the tensors that it reads (`mod_state`) if it is the block mask's own.
     """
     plain = type(block_mask) is _class() and type(q) is type(k) is torch.Tensor
     known = _compared.get(block_mask) if plain else None
     if known is None or known.seen is None or not q.ndim == k.ndim == 4:
-        return UNKNOWN
-    (batch, heads, q_len, _), seen, tensors = q.shape, known.seen, []
+        return None
+    (batch, heads, q_len, _), seen, own, tensors = q.shape, known.seen, block_mask.mask_mod, []
     if (
         known.sizes != (batch, heads, q_len, k.shape[2])
         or seen.device != q.device
         or seen.lengths != tuple(block_mask.seq_lengths)
         or known.block != tuple(block_mask.BLOCK_SIZE)
-        or seen.state != state_of(block_mask.mask_mod, tensors)
+        or seen.state != state_of(own, tensors)
     ):
-        return UNKNOWN
+        return None
     for tensor, before, version in zip((*_lists(block_mask), *tensors), seen.tensors, seen.versions, strict=True):
         if tensor is not before or (tensor is not None and tensor._version != version):
-            return UNKNOWN
-    return known.mask_mod
+            return None
+    return (own, (seen.state, tensors)) if known.own else (known.mask_mod, None)
 
 
 def _seen(block_mask: Any, device: torch.device) -> _Seen | None:

@@ -63,12 +63,14 @@ def launched(
     dynamic: Any,
     more: tuple[tuple[str, Any], ...] = (),
     largest: bool = False,
+    read: tuple[Any, list[torch.Tensor]] | None = None,
 ) -> Any:
     """The output of a call whose kernel is known; None if it is not.
 
     Args:
         more: as `Extras.options`.
         largest: as `Extras.max_scores`.
+        read: the state of `mask_mod` alone and the tensors that it reads, if they are known.
     """
     if not type(q) is type(k) is type(v) is _Tensor or _modes() or _transform() is not None or _tracing():
         return None
@@ -76,7 +78,10 @@ def launched(
         return None
     tensors: list[torch.Tensor] = []
     of_score = "" if score_mod is None else state_of(score_mod, tensors)
-    of_mask = "" if mask_mod is None else state_of(mask_mod, tensors)
+    if read is not None and score_mod is None:
+        of_mask, tensors = read
+    else:
+        of_mask = "" if mask_mod is None else state_of(mask_mod, tensors)
     if enable_gqa is lse is largest is False and scale is None and not more and (dynamic is None or dynamic is True):
         options = _USUAL if dynamic is None else _FOR_LENGTHS
     else:

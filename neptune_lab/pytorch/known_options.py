@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from neptune_lab.pytorch.block_masks import UNKNOWN, known_mask_of
+from neptune_lab.pytorch.block_masks import known_mask_of
 from neptune_lab.pytorch.extras import as_ordered, known_own_options
 from neptune_lab.pytorch.known_calls import launched
 
@@ -33,7 +33,7 @@ def launched_with(
 ) -> Any:
     """The output of a call whose kernel is known; None if it is not."""
     options: tuple[tuple[str, Any], ...] | None = ()
-    largest = False
+    largest, read = False, None
     if kernel_options:
         options = known_own_options(kernel_options)
         if options is None:
@@ -47,10 +47,11 @@ def launched_with(
     if block_mask is not None:
         if mask_mod is not None:
             return None
-        mask_mod = known_mask_of(block_mask, q, k)
-        if mask_mod is UNKNOWN:
+        known = known_mask_of(block_mask, q, k)
+        if known is None:
             return None
-    found = launched(q, k, v, score_mod, mask_mod, enable_gqa, scale, return_lse, dynamic, options, largest)
+        mask_mod, read = known
+    found = launched(q, k, v, score_mod, mask_mod, enable_gqa, scale, return_lse, dynamic, options, largest, read)
     return found if found is None or return_aux is None else with_aux(found, return_lse, largest, _classes()[1])
 
 

@@ -244,3 +244,15 @@ def test_gradients_of_a_known_block_mask():
         for ours, theirs in zip(found, torch.autograd.grad(wanted(*wide, mask)[0], wide, given.double()), strict=True):
             assert (ours - theirs).norm() < 1e-5 * theirs.norm()
     assert not nl.attention(*drawn(), block_mask=block_mask).requires_grad
+
+
+def test_a_score_mod_beside_a_known_block_mask_reads_its_own_tensor():
+    block_mask = made(documents(PLACES // 9))
+    bias = torch.linspace(-2, 2, N)
+    mod = lambda s, b, h, i, j: s + bias[j]  # noqa: E731
+    q, k, v = drawn()
+    for factor in (1, 2, 3):
+        bias.mul_(factor)
+        scores = (q.double() @ k.double().mT / WIDTH**0.5 + bias).masked_fill(~seen_by(block_mask), -torch.inf)
+        expected = scores.softmax(-1) @ v.double()
+        assert (nl.attention(q, k, v, score_mod=mod, block_mask=block_mask) - expected).abs().max() < 1e-5
