@@ -115,9 +115,17 @@ def _same(one: Load | Previous | Op | Cast, other: object) -> bool:
         if len(x) != len(y):
             return False
         for own, its in zip(x, y, strict=True):
-            if own is its or (id(own), id(its)) in compared:
+            if own is its:
                 continue
-            if type(own) is not type(its) or hash(own) != hash(its):
+            if type(own) is not type(its):
+                return False
+            if type(own) is Var or type(own) is Const:  # most operands; nothing is gained by noting them
+                if own != its:
+                    return False
+                continue
+            if (id(own), id(its)) in compared:
+                continue
+            if hash(own) != hash(its):
                 return False
             compared.add((id(own), id(its)))
             waiting.append((own, its))
