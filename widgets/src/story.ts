@@ -151,7 +151,7 @@ function fused(doc: Doc, first: Stop, last: Stop, code: Stop | undefined): Story
     },
   ];
   if (last !== first)
-    stops.push({ part: "right", title: "Scheduled", text: `No stage reads a reduction before it is complete, so nothing has to be repaired. The loops after ${stopName(last)}.`, key: last.key, select: [] });
+    stops.push({ part: "right", title: "Scheduled", text: `${doc.stops.some((s) => s.derivation && !s.derivation.accepted) ? "A repair was refused, as the derivation says: the stage that needs it has a loop of its own." : "No stage reads a reduction before it is complete, so nothing has to be repaired."} The loops after ${stopName(last)}.`, key: last.key, select: [] });
   if (code) stops.push(kernel(doc, code, names));
   return stops;
 }
