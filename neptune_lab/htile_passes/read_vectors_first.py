@@ -7,13 +7,16 @@ from dataclasses import replace
 from math import prod
 
 from neptune_lab.htile import nodes as ir
+from neptune_lab.htile.odd_rows import has_odd_rows
 from neptune_lab.htile.shapes import shape_of_access
 from neptune_lab.htile.walk import expressions, read_tensors, reads, region, rewrite_store, tile_read, written_tensors
 from neptune_lab.htile_passes.hoist_invariant_loads import loaded_first, tile_access
 from neptune_lab.htile_passes.rewrite import DEFAULT_WARPS, LANES, tile_pass
 
-# The most programs: of more, others load meanwhile. On an H200 a layer_norm of 322 x 655 takes 2.12 us so and 2.21
-# without, of 67 x 2065 1.95 and 2.80, of 1000 x 768 2.06 and 2.05, of 700 x 4001 8.81 and 8.30.
+# The most programs, but for rows of an odd number of elements, which are loaded one by one: of more, others load
+# meanwhile. On an H200 a layer_norm of 322 x 655 takes 2.12 us so and 2.21 without, of 67 x 2065 1.95 and 2.80, of
+# 1000 x 768 2.06 and 2.05, of 1500 x 3504 5.77 and 5.44; of 1900 x 2065, with vectors loaded as the row is
+# (`beside_rows`), 6.7 and 9.7.
 MOST_PROGRAMS = 512
 # The most elements of all vectors for each lane, which wait in registers.
 MOST_PER_LANE = 64
@@ -46,7 +49,8 @@ def read_vectors_first(program: ir.Program) -> ir.Program:
 def _kernel(kernel: ir.Kernel, program: ir.Program, names: set[str], added: list[ir.Tensor]) -> ir.Kernel:
     own = [stmt for stmt in kernel.body if isinstance(stmt, ir.Store)]
     every = [tuple(expressions(stmt)) for stmt in own]
-    if len(own) < len(kernel.body) or prod(axis.extent for axis in kernel.grid) > MOST_PROGRAMS:
+    many = prod(axis.extent for axis in kernel.grid) > MOST_PROGRAMS
+    if len(own) < len(kernel.body) or (many and not has_odd_rows(program, kernel)):
         return kernel
     if any(isinstance(expr, ir.Dot) for exprs in every for expr in exprs):
         return kernel

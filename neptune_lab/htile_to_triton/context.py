@@ -119,6 +119,7 @@ class Context:
         self.evicted: dict[str, str] = {}  # tensor that several kernels of a launch read -> its eviction policy
         self.again: Mapping[tuple[str, str], str] = {}  # (origin, row that each pass loads) -> its eviction policy
         self.caching: Mapping[str, str] = {}  # tensor -> the argument of its loads of tiles (`held_rows`)
+        self.beside: frozenset[str] = frozenset()  # vectors that are loaded as the rows beside them (`beside_rows`)
         self.late: Mapping[str, Store] = {}  # tile that is loaded in each loop that reads it -> what loads it
         self.once = False  # whether the body is a loop that runs once
         self.variables: dict[str, tuple[str, Draft]] = {}  # grid or loop variable -> (name, the line that binds it)

@@ -14,6 +14,7 @@ from neptune_lab.htile.nodes import Access, Cast, Dot, For, Kernel, Name, Permut
 from neptune_lab.htile.shapes import shape_of_access
 from neptune_lab.htile.walk import is_exception, read_tensors, stores, subexpressions, written_tensors
 from neptune_lab.htile_to_triton.asked_together import loaded_in_loops, runs_once
+from neptune_lab.htile_to_triton.beside_rows import vectors_beside_rows
 from neptune_lab.htile_to_triton.context import ADD, COMPARE, Context
 from neptune_lab.htile_to_triton.conversions import converted
 from neptune_lab.htile_to_triton.expression_text import ExpressionText, with_dtype
@@ -43,6 +44,8 @@ def emit_kernel(
     taken: set[str],
     options: EmitOptions,
     last: Together | None = None,
+    waits: int | None = None,
+    lets: bool = False,
 ) -> Context:
     """Emit `kernel`.
 
@@ -51,6 +54,8 @@ def emit_kernel(
         taken: names of the module's functions.
         options: the emitter's choices.
         last: the kernels of this launch, if they are several, of which `kernel` is the first.
+        waits: the statements before it waits for the launch before, with which it starts (`early_start`).
+        lets: the next launch starts with this one.
 
     Returns:
         A context with the kernel's statements (`root`) and parameters (`pointers`, `host_descriptors`).
@@ -78,25 +83,32 @@ def emit_kernel(
     for tensor in program.tensors:
         if tensor.name in used and tensor.space == "chip":
             ctx.tiles[tensor.name] = ctx.names.fresh(tensor.name)
-    if options.dependent_launch:
-        if kernel is not program.kernels[0]:
-            ctx.line(f"{ctx.helper('_wait')}()")
-        if kernel is not program.kernels[-1]:
-            ctx.line(f"{ctx.helper('_launch_dependents')}()")
+    if waits == 0:
+        _wait(ctx)
+    if lets:
+        ctx.line(f"{ctx.helper('_launch_dependents')}()")
     if isinstance(last, Waiting):
         rows_of_group(ctx, last, _body)
         return ctx
     ctx.late = loaded_in_loops(program, kernel, options)
     ctx.again = loaded_again(program, kernel, options.target) if last is None else {}
     ctx.caching = caching(program, kernel) if last is None and options.target.kind == "cuda" else {}
+    ctx.beside = vectors_beside_rows(program, kernel) if last is None and options.target.kind == "cuda" else frozenset()
     ctx.once = runs_once(program, kernel, options)
     if ctx.once:
         _body_once(ctx, kernel)
     else:
-        _body(ctx, kernel.body)
+        _body(ctx, kernel.body[: waits or 0])
+        if waits:
+            _wait(ctx)
+        _body(ctx, kernel.body[waits or 0 :])
     if last is not None:
         _last_program(ctx, last)
     return ctx
+
+
+def _wait(ctx: Context) -> None:
+    ctx.line(f"{ctx.helper('_wait')}()")
 
 
 def _body_once(ctx: Context, kernel: Kernel) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from neptune_lab.errors import EmitError
 from neptune_lab.htile import nodes as ir
@@ -39,7 +39,7 @@ def write_launcher(
     entry: str,
     launches: list[tuple[tuple[Kernel, Together | None], KernelSource]],
     scratch: bool,
-    dependent: bool,
+    early: Collection[int],
     kept: int = 0,
 ) -> None:
     """Writes the plain function that allocates results and launches the kernels.
@@ -48,7 +48,7 @@ def write_launcher(
         entry: its name.
         launches: each launched kernel, with those that are in the same launch, and its source.
         scratch: whether a kernel makes descriptors on the GPU, which takes an allocator.
-        dependent: whether each kernel may start while the one before it ends.
+        early: the launches that start while the one before them ends, by number.
         kept: how many of the first launches are made once, and their results kept (`count_kept`).
     """
     names = UniqueNames({entry, *(source.name for _, source in launches)})
@@ -74,7 +74,7 @@ def write_launcher(
         args += [descriptor_text(d, arguments[d.tensor]) for d in source.descriptors]
         args += [sizes[name].name for name in source.sizes]
         args += launch_hints(source)
-        args += ["launch_pdl=True"] if dependent and number else []
+        args += ["launch_pdl=True"] if number and kept + number in early else []
         launch = f"    {source.name}[({grid_text(source.grid, kernel, sizes)})]({', '.join(args)})"
         if isinstance(last, Waiting):
             _write_waiting(out, last, source, args, arguments[program.inputs[0]], names)

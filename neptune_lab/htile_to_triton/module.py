@@ -13,6 +13,7 @@ from neptune_lab.htile.spelling import check_spelling
 from neptune_lab.htile.verify import verify
 from neptune_lab.htile.walk import stores, subexpressions
 from neptune_lab.htile_to_triton.context import Context
+from neptune_lab.htile_to_triton.early_start import early_starts
 from neptune_lab.htile_to_triton.held_rows import registers
 from neptune_lab.htile_to_triton.helpers import ALLOCATOR, ASK, COUNTERS, GROUPS, HELPERS, INTERPRETED
 from neptune_lab.htile_to_triton.kernel import emit_kernel
@@ -50,7 +51,11 @@ def emit(program: Program, options: EmitOptions | None = None) -> EmittedModule:
     helpers: dict[str, dict[str, None]] = {}
     launched = launches_of(program, options)
     functions = [functions[program.kernels.index(named(kernel, last))] for kernel, last in launched]
-    contexts = [emit_kernel(program, kernel, helpers, taken, options, last) for kernel, last in launched]
+    early = early_starts(program, launched, options)
+    contexts = [
+        emit_kernel(program, kernel, helpers, taken, options, last, early.get(n), n + 1 in early)
+        for n, (kernel, last) in enumerate(launched)
+    ]
 
     out = Writer()
     kept = count_kept(program, launched, [ctx.pointers for ctx in contexts])
@@ -71,7 +76,7 @@ def emit(program: Program, options: EmitOptions | None = None) -> EmittedModule:
     if scratch:
         out.plain(*ALLOCATOR.rstrip("\n").split("\n"), "", "")
     every = list(zip(launched, sources, strict=True))
-    write_launcher(out, program, entry, every, scratch, options.dependent_launch, kept)
+    write_launcher(out, program, entry, every, scratch, early.keys(), kept)
     text = "\n".join(out.text) + "\n"
     check_emitted(text, EmitError)
     return EmittedModule(program.name, entry, text, tuple(sources), tuple(out.lines))

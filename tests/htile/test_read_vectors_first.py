@@ -71,6 +71,11 @@ def test_many_programs_and_long_vectors_stay():
     many = DECLARED.replace("i: 4", f"i: {MOST_PROGRAMS + 1}")
     scaled = (SUM, "y[i, 0:8] = x[i, 0:8] * v[0:8]")
     assert after(read_vectors_first, many, kernel(*scaled, grid=f"i: {MOST_PROGRAMS + 1}")) == "unchanged"
+    odd = many.replace("j: 8", "j: 9")
+    assert (
+        after(read_vectors_first, odd, kernel(*scaled, grid=f"i: {MOST_PROGRAMS + 1}").replace("0:8", "0:9"))
+        != "unchanged"
+    )
     wide = 128 * MOST_PER_LANE * 2
     long, text = DECLARED.replace("j: 8", f"j: {wide}"), kernel(*scaled).replace("0:8", f"0:{wide}")
     assert after(read_vectors_first, long, text) == "unchanged"
