@@ -150,7 +150,7 @@ CASES: dict[str, Refused] = {
         lambda: split(small.pair(lambda c, r: c * r, "max")),
         lambda s: s.rolling_update("o", "r.j0"),
         "no repair term, step 'prove Eq. 4' failed.*not monotone",
-        "if the producers cannot be negative",
+        "signs follow from the definition",
     ),
     "a term that cannot be inverted": Refused(
         lambda: split(small.pair(lambda c, r: te.erf(c - r))),
