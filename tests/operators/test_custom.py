@@ -369,6 +369,16 @@ def test_a_maximum_of_bfloat16_begins_at_minus_infinity() -> None:
     torch.testing.assert_close(kernel(values), values.amax(1))
 
 
+def test_a_stage_without_axes_may_be_read_by_several() -> None:
+    x = te.placeholder((7,), "float32", name="x")
+    j = te.reduce_axis((0, 7), name="j")
+    top = te.compute((), lambda *_: te.max(x[j], axis=j), name="top")
+    k = te.reduce_axis((0, 7), name="k")
+    total = te.compute((), lambda *_: te.sum(te.exp(x[k] - top()), axis=k), name="total")
+    out = te.compute((7,), lambda i: te.exp(x[i] - top()) / total(), name="out")
+    assert compile(custom("shares", [x], [out])).relative_error() < 1e-6
+
+
 def test_a_long_chain_of_stages_is_taken_and_a_deep_expression_refused() -> None:
     """Python's recursion ends at 1,000 calls, of which a level takes several."""
     x = te.placeholder((2,), "float32", name="x")

@@ -76,18 +76,19 @@ def hidden(inputs: list[Any], outputs: list[Any]) -> list[Any]:
 
 def in_order(outputs: list[Any]) -> list[Any]:
     """Every tensor that the outputs read, each after those that it reads."""
-    found: dict[Any, Any] = {}
+    found: dict[tuple[Any, int], Any] = {}  # by operation and result: TVM does not compare tensors without axes
     waiting = [(t, False) for t in reversed(outputs)]
     while waiting:
         tensor, read = waiting.pop()
-        if tensor in found:
+        key = (tensor.op, tensor.value_index)
+        if key in found:
             continue
         if read:
-            found[tensor] = tensor
+            found[key] = tensor
         else:
             waiting.append((tensor, True))
             waiting += [(t, False) for t in reversed(tensor.op.input_tensors)]
-    return list(found)
+    return list(found.values())
 
 
 def stopped(e: Any) -> Any:
