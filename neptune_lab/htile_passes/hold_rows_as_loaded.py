@@ -19,7 +19,7 @@ from neptune_lab.htile.walk import (
     tile_read,
     written_tensors,
 )
-from neptune_lab.htile_passes.rewrite import fresh_name, tile_pass
+from neptune_lab.htile_passes.rewrite import fresh_name, map_kernels_with_tiles, tile_pass
 from neptune_lab.strict.dtypes import itemsize
 
 # Bytes of an element of rows that are held as they were loaded: `again` packs two into a register.
@@ -48,12 +48,7 @@ def hold_rows_as_loaded(program: ir.Program) -> ir.Program:
     Formal statement: the kernel is one sequence of statements, and none stores to the tensor, so each read of a tile
     gives the same.
     """
-    if program.sizes:
-        return program
-    names = {tensor.name for tensor in program.tensors}
-    added: list[ir.Tensor] = []
-    kernels = tuple(_kernel(kernel, program, names, added) for kernel in program.kernels)
-    return replace(program, tensors=(*program.tensors, *added), kernels=kernels) if added else program
+    return program if program.sizes else map_kernels_with_tiles(program, _kernel)
 
 
 def _kernel(kernel: ir.Kernel, program: ir.Program, names: set[str], added: list[ir.Tensor]) -> ir.Kernel:

@@ -118,6 +118,20 @@ def map_kernels(program: Program, change: Callable[[Kernel], Kernel]) -> Program
     return program if unchanged(kernels, program.kernels) else replace(program, kernels=kernels)
 
 
+def map_kernels_with_tiles(
+    program: Program, change: Callable[[Kernel, Program, set[str], list[Tensor]], Kernel]
+) -> Program:
+    """`program` with `change` applied to every kernel; the same object if it needed no more tiles.
+
+    `change` takes the kernel, the program, the names of its tensors, and the tensors that are added to it, and itself
+    adds to the last two.
+    """
+    names = {tensor.name for tensor in program.tensors}
+    added: list[Tensor] = []
+    kernels = tuple(change(kernel, program, names, added) for kernel in program.kernels)
+    return replace(program, tensors=(*program.tensors, *added), kernels=kernels) if added else program
+
+
 def rewrite_loops(
     program: Program,
     change: Callable[[For, Kernel, Callable[[str], str]], tuple[Sequence[Tensor], Iterable[Stmt]] | None],

@@ -12,7 +12,7 @@ from neptune_lab.htile.shapes import dtype_of, identity_literal, shape_of
 from neptune_lab.htile.walk import expressions, rewrite, stores, subexpressions, with_body
 from neptune_lab.htile_passes.constants import float32, number
 from neptune_lab.htile_passes.degrees import ZERO, degree_of, scales_of
-from neptune_lab.htile_passes.rewrite import fresh_name, tile_pass
+from neptune_lab.htile_passes.rewrite import fresh_name, map_kernels_with_tiles, tile_pass
 
 # Times the number of squares: the least sum of which too small squares are less than 2 ** -24, also on a GPU that takes
 # numbers below 2 ** -126 as 0.
@@ -43,15 +43,12 @@ def squares_without_scale(program: ir.Program) -> ir.Program:
     The scale costs a maximum, a wait for it, and two products per element.  Rows of zeros, and those with NaN or an
     infinity, are computed with it as before.  For programs of one row that store one number.
     """
-    names = {tensor.name for tensor in program.tensors}
-    added: list[ir.Tensor] = []
-    kernels: list[ir.Kernel] = []
-    for kernel in program.kernels:
-        plain = None if program.sizes else _unscaled_statements(kernel, program)
-        kernels.append(kernel if plain is None else _guarded(kernel, plain, program, names, added))
-    if not added:
-        return program
-    return replace(program, kernels=tuple(kernels), tensors=(*program.tensors, *added))
+    return program if program.sizes else map_kernels_with_tiles(program, _kernel)
+
+
+def _kernel(kernel: ir.Kernel, program: ir.Program, names: set[str], added: list[ir.Tensor]) -> ir.Kernel:
+    plain = _unscaled_statements(kernel, program)
+    return kernel if plain is None else _guarded(kernel, plain, program, names, added)
 
 
 @dataclass(frozen=True, slots=True)
