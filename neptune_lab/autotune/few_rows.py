@@ -28,7 +28,8 @@ from neptune_lab.choice import Choice, CodeOptions
 from neptune_lab.errors import MeasureError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dimensions import dimensions
-from neptune_lab.loop_ir.nodes import Program, Var, loads, variables
+from neptune_lab.loop_ir.nodes import Program, Var
+from neptune_lab.loop_ir.walks import loads, variables
 from neptune_lab.loop_schedule.plan import SMALLEST_ROWS, NestPlan, parallelism, plan
 from neptune_lab.loop_schedule.templates import SplitKConfig, TileConfig
 from neptune_lab.loop_schedule.templates.nest_shape import (

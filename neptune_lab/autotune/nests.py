@@ -15,9 +15,10 @@ from neptune_lab.choice import Choice
 from neptune_lab.htile_to_triton.options import DEFAULT_STAGES, DEFAULT_WARPS
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dimensions import Dimension, Dimensions, dimensions
-from neptune_lab.loop_ir.nodes import Block, Load, Program, Var, loads, variables
+from neptune_lab.loop_ir.nodes import Block, Load, Program, Var
 from neptune_lab.loop_ir.products import is_product
 from neptune_lab.loop_ir.reduction import reducer_of
+from neptune_lab.loop_ir.walks import loads, variables
 from neptune_lab.loop_schedule.plan import NestPlan, plan
 from neptune_lab.loop_schedule.templates import TileConfig
 from neptune_lab.loop_schedule.templates.config import PerNest

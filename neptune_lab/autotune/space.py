@@ -17,7 +17,8 @@ from neptune_lab.choice import Choice
 from neptune_lab.errors import TuneError
 from neptune_lab.htile_to_triton.options import COMBINE_SPLITS, LOADS
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Op, walk
+from neptune_lab.loop_ir.nodes import Op
+from neptune_lab.loop_ir.walks import walk
 from neptune_lab.loop_schedule.templates import TileConfig
 from neptune_lab.target import Target
 

@@ -7,10 +7,11 @@ from functools import lru_cache
 
 import networkx as nx
 
-from neptune_lab.loop_ir.nodes import Block, Buffer, Previous, Program, loads, reads, variables
+from neptune_lab.loop_ir.nodes import Block, Buffer, Previous, Program
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.tree import blocks, statements
+from neptune_lab.loop_ir.walks import loads, reads, variables
 
 
 @dataclass(frozen=True, slots=True)

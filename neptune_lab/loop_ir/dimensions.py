@@ -15,7 +15,8 @@ from typing import TypeAlias
 from networkx.utils import UnionFind
 
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Block, Program, Var, loads
+from neptune_lab.loop_ir.nodes import Block, Program, Var
+from neptune_lab.loop_ir.walks import loads
 
 # One iteration variable or tensor axis that represents its dimension.
 Dimension: TypeAlias = tuple[str, str, str | int]

@@ -10,8 +10,9 @@ from typing import TypeAlias
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.iteration_domain import Extents, IterationDomain, extents_of, iteration_domain, steps_along
-from neptune_lab.loop_ir.nodes import Block, Loop, Program, loads
+from neptune_lab.loop_ir.nodes import Block, Loop, Program
 from neptune_lab.loop_ir.roles import PARTIAL, Role
+from neptune_lab.loop_ir.walks import loads
 
 # How many elements a reduction folds, and the names of its spatial iterations in the definition.
 FoldSize: TypeAlias = tuple[int, frozenset[str]]

@@ -17,13 +17,14 @@ import numpy as np
 
 from neptune_lab.loop_ir.iteration_domain import evaluate
 from neptune_lab.loop_ir.materialized_example import Judged, judged_writes
-from neptune_lab.loop_ir.nodes import Block, Load, Loop, Program, loads, walk
+from neptune_lab.loop_ir.nodes import Block, Load, Loop, Program
 from neptune_lab.loop_ir.render import loop_id
 from neptune_lab.loop_ir.roles import PARTIAL
 from neptune_lab.loop_ir.tag_events import Index, Number, Write
 from neptune_lab.loop_ir.tag_table import Cell
 from neptune_lab.loop_ir.tags import TagTrace
 from neptune_lab.loop_ir.tree import Path, statements
+from neptune_lab.loop_ir.walks import loads, walk
 
 Kind: TypeAlias = Literal["input", "tile", "part", "running", "result"]
 At: TypeAlias = Callable[[Write], int]  # the frame of a write

@@ -9,21 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeGuard
 
-from neptune_lab.loop_ir.nodes import (
-    Block,
-    Cast,
-    Const,
-    Expr,
-    Load,
-    Op,
-    Previous,
-    Program,
-    children,
-    rebuild,
-    transform,
-    walk,
-)
+from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Op, Previous, Program, children, rebuild
 from neptune_lab.loop_ir.tree import blocks, map_blocks
+from neptune_lab.loop_ir.walks import transform, walk
 
 STOP = "stop_gradient"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from neptune_lab.loop_ir.nodes import Expr, Load, Op, Previous, children, conjuncts, loads, rebuild
+from neptune_lab.loop_ir.nodes import Expr, Load, Op, Previous, children, rebuild
+from neptune_lab.loop_ir.walks import conjuncts, loads
 
 Read: TypeAlias = "Load | Previous"
 Guarded: TypeAlias = tuple[Read, tuple[Expr, ...]]

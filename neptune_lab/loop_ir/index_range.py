@@ -8,8 +8,9 @@ from math import prod
 
 import numpy as np
 
-from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op, Var, transform, variables, walk
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op, Var
 from neptune_lab.loop_ir.positions import COMPARISONS
+from neptune_lab.loop_ir.walks import transform, variables, walk
 from neptune_lab.scalar_ops import NUMPY, OPERATIONS
 
 # Positions that are enumerated.

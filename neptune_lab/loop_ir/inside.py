@@ -19,25 +19,11 @@ from neptune_lab.loop_ir.iteration_domain import (
     iteration_domain,
     points,
 )
-from neptune_lab.loop_ir.nodes import (
-    Block,
-    Buffer,
-    Const,
-    Expr,
-    Load,
-    Loop,
-    Previous,
-    Program,
-    Var,
-    bound_loops,
-    loads,
-    substitute,
-    variables,
-    walk,
-)
+from neptune_lab.loop_ir.nodes import Block, Buffer, Const, Expr, Load, Loop, Previous, Program, Var
 from neptune_lab.loop_ir.positions import may_be_outside
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.simplify import bounds_where
+from neptune_lab.loop_ir.walks import bound_loops, loads, substitute, variables, walk
 
 
 def verify_bounds(program: Program) -> None:

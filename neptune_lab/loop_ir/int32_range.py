@@ -8,9 +8,10 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from neptune_lab.loop_ir.dtypes import dtype_of
-from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Op, Program, Var, children, loads, transform, walk
+from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Op, Program, Var, children
 from neptune_lab.loop_ir.simplify import Bounds
 from neptune_lab.loop_ir.tree import blocks
+from neptune_lab.loop_ir.walks import loads, transform, walk
 from neptune_lab.scalar_ops import OPERATIONS
 from neptune_lab.strict.dtypes import INTEGERS
 

@@ -18,22 +18,10 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from neptune_lab.loop_ir.nodes import (
-    Cast,
-    Const,
-    Expr,
-    Iter,
-    Loop,
-    Op,
-    Var,
-    children,
-    rebuild,
-    substitute,
-    variables,
-    walk,
-)
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Iter, Loop, Op, Var, children, rebuild
 from neptune_lab.loop_ir.reach import as_sum, upper_limit, without_gaps
 from neptune_lab.loop_ir.simplify import bounds, simplify
+from neptune_lab.loop_ir.walks import substitute, variables, walk
 from neptune_lab.scalar_ops import NUMPY, OPERATIONS
 
 # The most points of one group that are enumerated.

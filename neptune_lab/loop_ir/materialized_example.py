@@ -15,7 +15,7 @@ from math import isclose, isfinite, isnan
 import numpy as np
 
 from neptune_lab.errors import ScheduleError
-from neptune_lab.loop_ir.nodes import Block, Const, Expr, Loop, substitute
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Loop
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.roles import PARTIAL, Role
 from neptune_lab.loop_ir.simplify import simplify
@@ -23,6 +23,7 @@ from neptune_lab.loop_ir.tag_events import Index, Number, Read, Write, origin
 from neptune_lab.loop_ir.tag_table import Cell, FirstWrong, SeenRead, Sign, TagRow, TagTable
 from neptune_lab.loop_ir.tags import TagTrace, values_of_part
 from neptune_lab.loop_ir.tree import blocks, nearest, statements
+from neptune_lab.loop_ir.walks import substitute
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import is_integer
 

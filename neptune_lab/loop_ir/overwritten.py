@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neptune_lab.loop_ir.nodes import Block, Loop, Program, loads, substitute, variables
+from neptune_lab.loop_ir.nodes import Block, Loop, Program
 from neptune_lab.loop_ir.tree import statements
+from neptune_lab.loop_ir.walks import loads, substitute, variables
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from neptune_lab.loop_ir.nodes import Cast, Expr, Load, Op, Previous, Program, Var, children, loads, walk
+from neptune_lab.loop_ir.nodes import Cast, Expr, Load, Op, Previous, Program, Var, children
 from neptune_lab.loop_ir.tree import blocks
+from neptune_lab.loop_ir.walks import loads, walk
 
 COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from neptune_lab.loop_ir.nodes import Block, Cast, Expr, Op, loads, variables
+from neptune_lab.loop_ir.nodes import Block, Cast, Expr, Op
+from neptune_lab.loop_ir.walks import loads, variables
 
 
 def factors_of(block: Block) -> tuple[Expr, Expr] | None:

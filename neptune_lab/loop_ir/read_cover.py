@@ -11,11 +11,12 @@ import numpy as np
 
 from neptune_lab.hashed import Hashed, hash_once
 from neptune_lab.loop_ir.iteration_domain import Extents, always, connected, digits_of, in_digits, points
-from neptune_lab.loop_ir.nodes import Const, Expr, Op, Var, add, mul, variables
-from neptune_lab.loop_ir.nodes import substitute as put
+from neptune_lab.loop_ir.nodes import Const, Expr, Op, Var, add, mul
 from neptune_lab.loop_ir.reach import Sum, as_sum, upper_limit, without_gaps
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.simplify import bounds, simplify
+from neptune_lab.loop_ir.walks import substitute as put
+from neptune_lab.loop_ir.walks import variables
 
 
 @hash_once

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from neptune_lab.errors import ScheduleError
-from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op, reads_buffer
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op
 from neptune_lab.loop_ir.roles import Role
+from neptune_lab.loop_ir.walks import reads_buffer
 
 REDUCERS = {"add": "sum", "max": "max", "min": "min", "mul": "prod", "or": "any", "and": "all"}
 OPERATORS = {reducer: op for op, reducer in REDUCERS.items()}

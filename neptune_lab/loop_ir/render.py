@@ -24,13 +24,12 @@ from neptune_lab.loop_ir.nodes import (
     Store,
     Var,
     children,
-    loads,
     rebuild,
-    substitute,
 )
 from neptune_lab.loop_ir.reduction import match_reduction
 from neptune_lab.loop_ir.simplify import simplify
 from neptune_lab.loop_ir.tree import blocks, blocks_under, grouped
+from neptune_lab.loop_ir.walks import loads, substitute
 from neptune_lab.scalar_ops import ATOM, symbol
 
 WIDTH = 92

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from neptune_lab.errors import ScheduleError
-from neptune_lab.loop_ir.nodes import Block, Buffer, Cast, Const, Expr, Previous, Program, Store, transform
+from neptune_lab.loop_ir.nodes import Block, Buffer, Cast, Const, Expr, Previous, Program, Store
 from neptune_lab.loop_ir.run_in_python import run_in_python
 from neptune_lab.loop_ir.tree import map_blocks, stores
+from neptune_lab.loop_ir.walks import transform
 from neptune_lab.relative_error import relative_error
 from neptune_lab.strict.console import shown
 

@@ -14,22 +14,7 @@ import numpy as np
 
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import writer_of
-from neptune_lab.loop_ir.nodes import (
-    Block,
-    Cast,
-    Const,
-    Expr,
-    Load,
-    Op,
-    Previous,
-    Program,
-    Var,
-    bound_loops,
-    folded_loops,
-    loads,
-    reads_buffer,
-    substitute,
-)
+from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Op, Previous, Program, Var
 from neptune_lab.loop_ir.reduction import IDENTITIES, reducer_of
 from neptune_lab.loop_ir.simplify import bounds, simplify
 from neptune_lab.loop_ir.value_range import (
@@ -41,6 +26,7 @@ from neptune_lab.loop_ir.value_range import (
     power,
     range_of_operation,
 )
+from neptune_lab.loop_ir.walks import bound_loops, folded_loops, loads, reads_buffer, substitute
 
 _INF = math.inf
 

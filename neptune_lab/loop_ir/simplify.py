@@ -6,20 +6,9 @@ from collections.abc import Iterable, Mapping
 from functools import reduce
 
 from neptune_lab.loop_ir.float_range import converted_bounds
-from neptune_lab.loop_ir.nodes import (
-    Cast,
-    Const,
-    Expr,
-    Op,
-    Var,
-    add,
-    children,
-    mul,
-    rebuild,
-    transform,
-    walk,
-)
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op, Var, add, children, mul, rebuild
 from neptune_lab.loop_ir.reach import as_sum
+from neptune_lab.loop_ir.walks import transform, walk
 from neptune_lab.scalar_ops import NEGATION
 
 # The limits of a - b if a comparison of a with b holds: (least, greatest), None for no limit.

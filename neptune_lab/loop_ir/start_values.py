@@ -13,10 +13,11 @@ from dataclasses import replace
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.iteration_domain import Extents, extents_of
 from neptune_lab.loop_ir.names import fresh
-from neptune_lab.loop_ir.nodes import Block, Const, Expr, Iter, Op, Program, Var, bound_loops, folded_loops, variables
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Iter, Op, Program, Var
 from neptune_lab.loop_ir.reach import as_sum, upper_limit
 from neptune_lab.loop_ir.roles import PARTIAL, Role
 from neptune_lab.loop_ir.simplify import bounds
+from neptune_lab.loop_ir.walks import bound_loops, folded_loops, variables
 
 
 def explicit_start_values(program: Program) -> Program:

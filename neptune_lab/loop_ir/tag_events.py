@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from neptune_lab.loop_ir.nodes import Block, Previous, Program, loads, reads
+from neptune_lab.loop_ir.nodes import Block, Previous, Program
 from neptune_lab.loop_ir.roles import PARTIAL, Role
 from neptune_lab.loop_ir.tree import blocks
+from neptune_lab.loop_ir.walks import loads, reads
 
 State: TypeAlias = Literal["final", "carried", "early", "repaired"]
 Number: TypeAlias = float | int | bool

@@ -21,23 +21,11 @@ from typing import Any
 import numpy as np
 
 from neptune_lab.errors import ScheduleError
-from neptune_lab.loop_ir.nodes import (
-    Block,
-    Cast,
-    Const,
-    Expr,
-    Load,
-    Op,
-    Previous,
-    Program,
-    Stmt,
-    Store,
-    Var,
-    loads,
-)
+from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Op, Previous, Program, Stmt, Store, Var
 from neptune_lab.loop_ir.run import initial_arrays
 from neptune_lab.loop_ir.tag_events import Index, Number, Read, RepairValue, Tag, Write, classify, origin
 from neptune_lab.loop_ir.tree import blocks, stores
+from neptune_lab.loop_ir.walks import loads
 from neptune_lab.scalar_ops import NUMPY, Functions, python_operator
 
 

@@ -14,7 +14,8 @@ from typing import TypeAlias
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.names import loop_names, unique
-from neptune_lab.loop_ir.nodes import Block, Const, Expr, Iter, Loop, Program, Stmt, Var, loads, substitute, variables
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Iter, Loop, Program, Stmt, Var
+from neptune_lab.loop_ir.walks import loads, substitute, variables
 from neptune_lab.strict.console import shown
 
 Path = tuple[int, ...]

@@ -23,26 +23,13 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.folds import check_fold, check_tags, fold_sizes
 from neptune_lab.loop_ir.inside import reads_of, verify_bounds
 from neptune_lab.loop_ir.iteration_domain import Extents, extents_of, iteration_domain
-from neptune_lab.loop_ir.nodes import (
-    Block,
-    Buffer,
-    Expr,
-    Load,
-    Loop,
-    Previous,
-    Program,
-    Var,
-    folded_loops,
-    loads,
-    reads,
-    substitute,
-    variables,
-)
+from neptune_lab.loop_ir.nodes import Block, Buffer, Expr, Load, Loop, Previous, Program, Var
 from neptune_lab.loop_ir.reach import as_sum
 from neptune_lab.loop_ir.read_cover import Side, uncovered
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.roles import PARTIAL, Role
 from neptune_lab.loop_ir.start_values import tile_loops
+from neptune_lab.loop_ir.walks import folded_loops, loads, reads, substitute, variables
 
 
 def verify(program: Program, definition: Program | None = None) -> None:

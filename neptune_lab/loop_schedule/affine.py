@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from neptune_lab.loop_ir.nodes import Const, Expr, Op, Var, add, mul, variables, walk
+from neptune_lab.loop_ir.nodes import Const, Expr, Op, Var, add, mul
+from neptune_lab.loop_ir.walks import variables, walk
 
 
 def affine_terms(expr: Expr, var: str) -> tuple[int, Expr] | None:

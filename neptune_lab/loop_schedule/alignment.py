@@ -16,8 +16,9 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dimensions import dimensions
 from neptune_lab.loop_ir.iteration_domain import iteration_domain
 from neptune_lab.loop_ir.names import unique
-from neptune_lab.loop_ir.nodes import Block, Const, Expr, Iter, Loop, Program, Var, loads, substitute, variables
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Iter, Loop, Program, Var
 from neptune_lab.loop_ir.render import expression
+from neptune_lab.loop_ir.walks import loads, substitute, variables
 from neptune_lab.loop_schedule.affine import affine_terms, difference, quotient
 
 

@@ -20,24 +20,11 @@ from math import prod
 from neptune_lab.errors import RepairError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import writer_of
-from neptune_lab.loop_ir.nodes import (
-    Block,
-    Cast,
-    Const,
-    Expr,
-    Load,
-    Op,
-    Program,
-    Store,
-    Var,
-    add,
-    mul,
-    transform,
-    variables,
-)
+from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Op, Program, Store, Var, add, mul
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.simplify import bounds
+from neptune_lab.loop_ir.walks import transform, variables
 
 
 @dataclass(frozen=True, slots=True)

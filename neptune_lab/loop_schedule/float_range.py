@@ -22,14 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from neptune_lab.errors import RepairError
-from neptune_lab.loop_ir.nodes import (
-    Expr,
-    Load,
-    Previous,
-    walk_once,
-)
+from neptune_lab.loop_ir.nodes import Expr, Load, Previous
 from neptune_lab.loop_ir.reduction import IDENTITIES
 from neptune_lab.loop_ir.render import expression
+from neptune_lab.loop_ir.walks import walk_once
 from neptune_lab.loop_schedule.range_cache import cached
 from neptune_lab.loop_schedule.range_samples import EACH, SEQUENCES, TAGS, draw, leaves_of
 from neptune_lab.loop_schedule.scalar_loop import ScalarLoop

@@ -8,9 +8,10 @@ from dataclasses import replace
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import early_read
-from neptune_lab.loop_ir.nodes import Block, Expr, Loop, Program, bound_loops, loads, substitute
+from neptune_lab.loop_ir.nodes import Block, Expr, Loop, Program
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.simplify import bounds, simplify
+from neptune_lab.loop_ir.walks import bound_loops, loads, substitute
 from neptune_lab.loop_schedule.affine import affine_terms
 from neptune_lab.loop_schedule.alignment import Alignment, align
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from neptune_lab.loop_ir.dataflow import writer_of
 from neptune_lab.loop_ir.dtypes import widened
-from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op, Program, Store, transform, walk
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op, Program, Store
 from neptune_lab.loop_ir.reduction import IDENTITIES, reducer_of
+from neptune_lab.loop_ir.walks import transform, walk
 from neptune_lab.loop_schedule.singular_points import Point, ProducerReads
 from neptune_lab.repair import RepairTerm, VectorRepair
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Block, Cast, Expr, Load, Program, loads, variables
+from neptune_lab.loop_ir.nodes import Block, Cast, Expr, Load, Program
+from neptune_lab.loop_ir.walks import loads, variables
 from neptune_lab.loop_to_repair.read import Reading
 
 if TYPE_CHECKING:

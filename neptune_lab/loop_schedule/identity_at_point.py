@@ -14,25 +14,12 @@ from functools import lru_cache
 
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import writer_of
-from neptune_lab.loop_ir.nodes import (
-    Block,
-    Cast,
-    Const,
-    Expr,
-    Load,
-    Op,
-    Program,
-    Var,
-    bound_loops,
-    substitute,
-    transform,
-    variables,
-    walk_once,
-)
+from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Op, Program, Var
 from neptune_lab.loop_ir.reduction import IDENTITIES, OPERATORS, REDUCERS, reducer_of
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.sign import is_nonnegative
 from neptune_lab.loop_ir.simplify import bounds, simplify
+from neptune_lab.loop_ir.walks import bound_loops, substitute, transform, variables, walk_once
 from neptune_lab.loop_schedule.estimate import plain_reads
 from neptune_lab.loop_to_repair.constant_terms import ConstantTerm, constant_term, is_always_nan
 

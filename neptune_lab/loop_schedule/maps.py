@@ -14,23 +14,10 @@ from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import readers_of, writer_of
 from neptune_lab.loop_ir.names import fresh
-from neptune_lab.loop_ir.nodes import (
-    Block,
-    Expr,
-    Load,
-    Previous,
-    Program,
-    Stmt,
-    Var,
-    loads,
-    map_store,
-    substitute,
-    transform,
-    variables,
-    with_buffers,
-)
+from neptune_lab.loop_ir.nodes import Block, Expr, Load, Previous, Program, Stmt, Var, with_buffers
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_ir.roles import Role
+from neptune_lab.loop_ir.walks import loads, map_store, substitute, transform, variables
 from neptune_lab.loop_schedule.alignment import align
 from neptune_lab.loop_schedule.fusion import fuse_naively, loop_ref, under
 from neptune_lab.loop_schedule.primitives.materialize_tags import tag_of

@@ -22,11 +22,12 @@ import numpy as np
 
 from neptune_lab.errors import RepairError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Op, Previous, Program, Var, children, loads, walk
+from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Op, Previous, Program, Var, children
 from neptune_lab.loop_ir.positions import COMPARISONS
 from neptune_lab.loop_ir.reduction import match_reduction, reducer_of
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.roles import Role
+from neptune_lab.loop_ir.walks import loads, walk
 from neptune_lab.loop_to_repair.evaluate import POINTS, Array, compute, draw, generator
 
 # For each function that ends or jumps at 0, the operand that may not be 0.

@@ -13,7 +13,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Block, Const, Program, walk
+from neptune_lab.loop_ir.nodes import Block, Const, Program
+from neptune_lab.loop_ir.walks import walk
 from neptune_lab.loop_schedule.outcome import Outcome
 
 if TYPE_CHECKING:

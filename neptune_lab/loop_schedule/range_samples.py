@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from neptune_lab.loop_ir.nodes import Expr, Load, Op, Previous, Var, buffers_read, variables, walk_once
+from neptune_lab.loop_ir.nodes import Expr, Load, Op, Previous, Var
 from neptune_lab.loop_ir.sign import may_be_infinite, range_of
+from neptune_lab.loop_ir.walks import buffers_read, variables, walk_once
 from neptune_lab.loop_schedule.identity_at_point import COMPARED
 from neptune_lab.loop_schedule.scalar_loop import ScalarLoop
 from neptune_lab.loop_to_repair.evaluate import compute

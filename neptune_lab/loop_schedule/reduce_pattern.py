@@ -8,18 +8,10 @@ from typing import TYPE_CHECKING
 
 from neptune_lab.errors import RepairError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import (
-    Block,
-    Expr,
-    Load,
-    Program,
-    Var,
-    substitute,
-    transform,
-    walk,
-)
+from neptune_lab.loop_ir.nodes import Block, Expr, Load, Program, Var
 from neptune_lab.loop_ir.reduction import match_reduction, reducer_of
 from neptune_lab.loop_ir.simplify import simplify
+from neptune_lab.loop_ir.walks import substitute, transform, walk
 from neptune_lab.loop_schedule.estimate import plain_reads
 from neptune_lab.loop_schedule.held_constants import held_constants
 from neptune_lab.loop_to_repair.read import Reading, assumptions, read_term

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.names import loop_names
-from neptune_lab.loop_ir.nodes import Block, Loop, Program, Stmt, Var, substitute
+from neptune_lab.loop_ir.nodes import Block, Loop, Program, Stmt, Var
+from neptune_lab.loop_ir.walks import substitute
 
 
 def rename_loop(program: Program, path: tree.Path, new: str) -> Program:

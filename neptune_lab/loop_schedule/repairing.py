@@ -9,20 +9,11 @@ from neptune_lab.errors import RepairError, ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import writer_of
 from neptune_lab.loop_ir.dtypes import widened
-from neptune_lab.loop_ir.nodes import (
-    Block,
-    Const,
-    Expr,
-    Load,
-    Op,
-    Program,
-    Store,
-    Var,
-    loads,
-)
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op, Program, Store, Var
 from neptune_lab.loop_ir.reduction import IDENTITIES, OPERATORS, match_reduction, reducer_of
 from neptune_lab.loop_ir.roles import RepairInfo
 from neptune_lab.loop_ir.sign import range_of
+from neptune_lab.loop_ir.walks import loads
 from neptune_lab.loop_schedule.float_range import check_range
 from neptune_lab.loop_schedule.guards import TagReads, producer_values
 from neptune_lab.loop_schedule.moved_extrema import check_ties

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op, Previous, Program, reads
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op, Previous, Program
 from neptune_lab.loop_ir.reduction import match_reduction
 from neptune_lab.loop_ir.roles import Role
+from neptune_lab.loop_ir.walks import reads
 from neptune_lab.loop_schedule.estimate import ReductionProgress, estimated, is_plain_sum, progress_of, with_estimates
 from neptune_lab.loop_schedule.guards import TagReads, guard_reads, is_last_tag
 from neptune_lab.loop_schedule.primitives.materialize_tags import cache_reduction_results, own_tag, start_of

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from neptune_lab.loop_ir.dimensions import Dimensions
-from neptune_lab.loop_ir.nodes import Block, Const, Expr, Op, Var, loads, variables
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Op, Var
 from neptune_lab.loop_ir.products import axes_of, factors_of, is_product
+from neptune_lab.loop_ir.walks import loads, variables
 
 
 def row_axis_of(

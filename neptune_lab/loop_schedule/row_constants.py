@@ -14,23 +14,11 @@ from typing import TypeVar
 
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import writer_of
-from neptune_lab.loop_ir.nodes import (
-    Block,
-    Expr,
-    Load,
-    Op,
-    Program,
-    Var,
-    loads,
-    map_store,
-    reads_buffer,
-    substitute,
-    transform,
-    variables,
-)
+from neptune_lab.loop_ir.nodes import Block, Expr, Load, Op, Program, Var
 from neptune_lab.loop_ir.reduction import OPERATORS, reducer_of
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.roles import Role
+from neptune_lab.loop_ir.walks import loads, map_store, reads_buffer, substitute, transform, variables
 from neptune_lab.loop_schedule.identity_at_point import operands_of
 from neptune_lab.loop_schedule.outcome import Phase
 from neptune_lab.loop_schedule.repairing import RepairRefused

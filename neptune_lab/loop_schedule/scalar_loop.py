@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from neptune_lab.errors import RepairError
 from neptune_lab.loop_ir.dataflow import writer_of
-from neptune_lab.loop_ir.nodes import Block, Expr, Load, Program, folded_loops, walk_once
+from neptune_lab.loop_ir.nodes import Block, Expr, Load, Program
 from neptune_lab.loop_ir.render import expression
+from neptune_lab.loop_ir.walks import folded_loops, walk_once
 from neptune_lab.loop_schedule.identity_at_point import folded_element, in_loops, without_maps
 from neptune_lab.loop_schedule.singular_points import Point, tells_infinity
 

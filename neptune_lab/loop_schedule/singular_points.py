@@ -20,22 +20,11 @@ import numpy as np
 from neptune_lab.errors import RepairError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import writer_of
-from neptune_lab.loop_ir.nodes import (
-    Block,
-    Expr,
-    Load,
-    Previous,
-    Program,
-    Var,
-    distinct_reads,
-    loads,
-    substitute,
-    transform,
-    variables,
-)
+from neptune_lab.loop_ir.nodes import Block, Expr, Load, Previous, Program, Var
 from neptune_lab.loop_ir.reduction import IDENTITIES, OPERATORS, reducer_of
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.sign import may_be_infinite, range_of
+from neptune_lab.loop_ir.walks import distinct_reads, loads, substitute, transform, variables
 from neptune_lab.loop_schedule.identity_at_point import folded_element, identity_at_point, makes_nan, operands_of
 from neptune_lab.loop_to_repair.constant_terms import becomes_nan, is_always, same_where_finite
 from neptune_lab.repair import RepairTerm, VectorRepair, text

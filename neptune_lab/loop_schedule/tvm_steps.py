@@ -10,9 +10,10 @@ from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import early_read, incomplete_read
 from neptune_lab.loop_ir.names import loop_names
-from neptune_lab.loop_ir.nodes import Block, Program, Var, add, bound_loops, mul
+from neptune_lab.loop_ir.nodes import Block, Program, Var, add, mul
 from neptune_lab.loop_ir.overwritten import escaped_read
 from neptune_lab.loop_ir.tvm_compat import TvmRefusal, apply
+from neptune_lab.loop_ir.walks import bound_loops
 from neptune_lab.loop_schedule.affine import affine_terms
 from neptune_lab.loop_schedule.alignment import accesses
 from neptune_lab.loop_schedule.fusion import loop_ref

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, transform
+from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op
+from neptune_lab.loop_ir.walks import transform
 from neptune_lab.loop_to_repair.lower import lower
 from neptune_lab.repair import VectorRepair
 

@@ -33,15 +33,11 @@ from neptune_lab.loop_ir.nodes import (
     Stmt,
     Store,
     Var,
-    bound_loops,
-    loads,
-    map_store,
     mul,
-    transform,
-    variables,
     with_buffers,
 )
 from neptune_lab.loop_ir.roles import RepairInfo, Role
+from neptune_lab.loop_ir.walks import bound_loops, loads, map_store, transform, variables
 from neptune_lab.loop_schedule.guards import TagReads, producer_values
 from neptune_lab.loop_schedule.primitives.materialize_tags import cache_reduction_results, own_tag
 from neptune_lab.loop_schedule.vector_matrix import moved_sum, reference_step

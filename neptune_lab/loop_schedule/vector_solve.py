@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from neptune_lab.errors import RepairError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Block, Cast, Expr, Load, Program, Var, loads, substitute, walk
+from neptune_lab.loop_ir.nodes import Block, Cast, Expr, Load, Program, Var
 from neptune_lab.loop_ir.reduction import match_reduction
+from neptune_lab.loop_ir.walks import loads, substitute, walk
 from neptune_lab.loop_schedule.estimate import ReductionProgress, is_plain_sum, plain_reads, progress_of
 from neptune_lab.loop_schedule.float_range import check_range
 from neptune_lab.loop_schedule.fusion import loop_ref

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from neptune_lab.errors import TileError
 from neptune_lab.htile.nodes import Arith, IndexExpr, Int, Name, Slice
-from neptune_lab.loop_ir.nodes import Const, Expr, Op, Var, add, variables
+from neptune_lab.loop_ir.nodes import Const, Expr, Op, Var, add
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.simplify import simplify
+from neptune_lab.loop_ir.walks import variables
 from neptune_lab.scalar_ops import OPERATIONS
 
 

@@ -19,24 +19,11 @@ from neptune_lab.htile.nodes import (
 )
 from neptune_lab.htile.nodes import Cast as TileCast
 from neptune_lab.loop_ir.dtypes import as_multiplied, dtype_of
-from neptune_lab.loop_ir.nodes import (
-    Block,
-    Cast,
-    Const,
-    Expr,
-    Load,
-    Op,
-    Previous,
-    Program,
-    Var,
-    substitute,
-    transform,
-    variables,
-    walk,
-)
+from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Op, Previous, Program, Var
 from neptune_lab.loop_ir.reduction import REDUCERS, identity
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.simplify import bounds, simplify
+from neptune_lab.loop_ir.walks import substitute, transform, variables, walk
 from neptune_lab.loop_to_htile.access_regions import (
     TileableNest,
     access_region,

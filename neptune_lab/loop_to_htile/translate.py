@@ -14,12 +14,13 @@ from neptune_lab.htile.nodes import Access, Dot, Elementwise, For, GridAxis, Int
 from neptune_lab.htile.nodes import Program as TileProgram
 from neptune_lab.htile.nodes import Stmt as TileStmt
 from neptune_lab.loop_ir.annotations import GRID, HINTS, SEQUENTIAL
-from neptune_lab.loop_ir.nodes import Block, Const, Expr, Loop, Op, Program, Stmt, loads, substitute, variables
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Loop, Op, Program, Stmt
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.simplify import simplify
 from neptune_lab.loop_ir.tree import blocks_under
 from neptune_lab.loop_ir.verify import bounds_of_store, verify
+from neptune_lab.loop_ir.walks import loads, substitute, variables
 from neptune_lab.loop_to_htile.access_regions import TileableNest, access_region
 from neptune_lab.loop_to_htile.capacity import check_fits
 from neptune_lab.loop_to_htile.patterns import Converter, always, match_compute_pattern

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neptune_lab.loop_ir.nodes import Expr, Op, Program, transform
+from neptune_lab.loop_ir.nodes import Expr, Op, Program
 from neptune_lab.loop_ir.reduction import IDENTITIES
+from neptune_lab.loop_ir.walks import transform
 from neptune_lab.loop_to_repair.evaluate import POINTS, Array, compute, draw, draw_leaves, generator
 
 _TRIALS = 3

@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterator, Mapping
 from itertools import product
 
 from neptune_lab.errors import RepairError
-from neptune_lab.loop_ir.nodes import Const, Expr, Op, children, rebuild, transform, variables, walk
+from neptune_lab.loop_ir.nodes import Const, Expr, Op, children, rebuild
 from neptune_lab.loop_ir.render import expression
+from neptune_lab.loop_ir.walks import transform, variables, walk
 from neptune_lab.loop_to_repair.lower import lower
 from neptune_lab.loop_to_repair.read import read_term
 from neptune_lab.repair import simplify, time_limit

@@ -17,9 +17,10 @@ import sympy
 
 from neptune_lab.errors import RepairError
 from neptune_lab.loop_ir.names import unique
-from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Program, Var, walk
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Program, Var
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.sign import range_of
+from neptune_lab.loop_ir.walks import walk
 from neptune_lab.repair.condition import nonneg
 from neptune_lab.repair.functions import SYMPY, is_arithmetic, start_of
 from neptune_lab.scalar_ops import OPERATIONS, ScalarOp

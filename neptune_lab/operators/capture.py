@@ -177,9 +177,9 @@ class Captures:
         Returns:
             The reads as text, each once: those with an index that is neither a loop variable nor a constant.
         """
-        from neptune_lab.loop_ir.nodes import is_plain, loads
         from neptune_lab.loop_ir.render import expression
         from neptune_lab.loop_ir.tree import blocks
+        from neptune_lab.loop_ir.walks import is_plain, loads
 
         reads = [r for block in blocks(program) for r in loads(block.body.value) if r.buffer in self.arrays]
         computed = [r for r in reads if not is_plain(r)]
@@ -233,8 +233,9 @@ class _Where:
 def _within(read: _Where, axis: int, index: Expr) -> Expr:
     """The index in int32, plus the axis's extent if it is negative."""
     from neptune_lab.loop_ir.index_range import range_of
-    from neptune_lab.loop_ir.nodes import Const, Op, loads
+    from neptune_lab.loop_ir.nodes import Const, Op
     from neptune_lab.loop_ir.simplify import bounds_where, in_int32, without_choices
+    from neptune_lab.loop_ir.walks import loads
 
     size, extents = read.shape[axis], read.extents
     index = without_choices(in_int32(index, extents), extents)

@@ -217,10 +217,11 @@ def check_reach(program: Program) -> None:
     Formal statement: every index of a read that no condition guards lies within its axis.  Only indices whose bounds
     are exact are checked: each loop variable occurs once, and there is no remainder.
     """
-    from neptune_lab.loop_ir.nodes import Load, Op, Var, walk
+    from neptune_lab.loop_ir.nodes import Load, Op, Var
     from neptune_lab.loop_ir.render import expression
     from neptune_lab.loop_ir.simplify import bounds
     from neptune_lab.loop_ir.tree import blocks
+    from neptune_lab.loop_ir.walks import walk
 
     shapes = {b.name: b.shape for b in program.buffers}
     for block in blocks(program):

@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from neptune_lab.errors import DefinitionError
-from neptune_lab.loop_ir.nodes import Program, walk_once
+from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_ir.tree import blocks
+from neptune_lab.loop_ir.walks import walk_once
 
 # The number of operations, and how many are nested in one another.
 Extent: TypeAlias = tuple[int, int]

@@ -14,7 +14,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from neptune_lab.loop_ir.nodes import Const, Expr, Load, transform
+from neptune_lab.loop_ir.nodes import Const, Expr, Load
+from neptune_lab.loop_ir.walks import transform
 
 Ties: TypeAlias = Mapping[Expr, float]
 """By an expression max(x, y), min(x, y) or sqrt(x) without indices (`without_indices`), the part of the cotangent that

@@ -8,9 +8,10 @@ from neptune_lab.htile.nodes import Elementwise, TileExpr
 from neptune_lab.htile.nodes import Program as TileProgram
 from neptune_lab.htile.shapes import operation
 from neptune_lab.htile.walk import stores, subexpressions
-from neptune_lab.loop_ir.nodes import Cast, Load, walk
+from neptune_lab.loop_ir.nodes import Cast, Load
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_ir.tree import blocks, find_block
+from neptune_lab.loop_ir.walks import walk
 from neptune_lab.loop_schedule import PRIMITIVES
 from neptune_lab.loop_schedule.schedule import Applied, Schedule
 from neptune_lab.pipeline.record import AppliedPass

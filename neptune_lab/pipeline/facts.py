@@ -9,9 +9,10 @@ import numpy as np
 
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.iteration_domain import evaluate
-from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Loop, Op, Program, Var, loads, transform, walk
+from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Loop, Op, Program, Var
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.tree import stores
+from neptune_lab.loop_ir.walks import loads, transform, walk
 from neptune_lab.strict.dtypes import itemsize
 from neptune_lab.traffic import operations
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from neptune_lab.errors import NeptuneError
-from neptune_lab.loop_ir.nodes import Op, walk
+from neptune_lab.loop_ir.nodes import Op
 from neptune_lab.loop_ir.tree import blocks
+from neptune_lab.loop_ir.walks import walk
 from neptune_lab.loop_schedule import PRIMITIVES
 from neptune_lab.loop_schedule.definition.refusal import FloatsDiffer
 from neptune_lab.loop_schedule.schedule import Schedule, Step

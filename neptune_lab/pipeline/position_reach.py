@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from neptune_lab.errors import TileError
 from neptune_lab.htile.sizes import Sample
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, Var, children, walk
+from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, Var, children
+from neptune_lab.loop_ir.walks import walk
 from neptune_lab.operators import Operator
 from neptune_lab.pipeline.size_samples import UNCUT, Tiling, lengths_of, sample_sets
 from neptune_lab.scalar_ops import rows

@@ -19,7 +19,8 @@ from neptune_lab.htile.words import kinds
 from neptune_lab.htile_to_triton import EmittedModule
 from neptune_lab.loop_ir import render, tree
 from neptune_lab.loop_ir.dataflow import Node, nodes_and_edges
-from neptune_lab.loop_ir.nodes import Block, Const, Op, Program, Stmt, loads, walk
+from neptune_lab.loop_ir.nodes import Block, Const, Op, Program, Stmt
+from neptune_lab.loop_ir.walks import loads, walk
 from neptune_lab.loop_schedule.outcome import Phase
 from neptune_lab.loop_schedule.schedule import Schedule, Step
 from neptune_lab.pipeline.layout import laid_out

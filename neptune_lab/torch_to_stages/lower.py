@@ -11,7 +11,8 @@ from torch.utils import _pytree as pytree
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.loop_ir.names import unique
-from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Var, walk
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Var
+from neptune_lab.loop_ir.walks import walk
 from neptune_lab.strict.dtypes import COMPUTED
 from neptune_lab.torch_to_stages.graph import Graph
 from neptune_lab.torch_to_stages.known import MOST, Known, known

@@ -9,27 +9,10 @@ from typing import Literal
 
 from neptune_lab.loop_ir.dimensions import Dimension, Dimensions, dimensions
 from neptune_lab.loop_ir.names import unique
-from neptune_lab.loop_ir.nodes import (
-    Block,
-    Buffer,
-    Cast,
-    Const,
-    Expr,
-    Iter,
-    Load,
-    Loop,
-    Op,
-    Program,
-    Stmt,
-    Store,
-    Var,
-    loads,
-    substitute,
-    transform,
-    variables,
-)
+from neptune_lab.loop_ir.nodes import Block, Buffer, Cast, Const, Expr, Iter, Load, Loop, Op, Program, Stmt, Store, Var
 from neptune_lab.loop_ir.reduction import OPERATORS, identity
 from neptune_lab.loop_ir.simplify import bounds, simplify
+from neptune_lab.loop_ir.walks import loads, substitute, transform, variables
 from neptune_lab.operators.ties import HALVES_TIES, OF_EXTREMA, without_indices
 from neptune_lab.torch_to_stages.lines import SourceLine
 from neptune_lab.torch_to_stages.masks import decided

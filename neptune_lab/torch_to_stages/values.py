@@ -12,7 +12,8 @@ from typing import TypeAlias
 
 import torch
 
-from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, walk
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var
+from neptune_lab.loop_ir.walks import walk
 from neptune_lab.scalar_ops import NEGATION, OPERATIONS
 from neptune_lab.strict.dtypes import HALVES
 from neptune_lab.torch_to_stages.lines import SourceLine

@@ -11,20 +11,8 @@ from typing import NamedTuple
 
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.iteration_domain import evaluate
-from neptune_lab.loop_ir.nodes import (
-    Block,
-    Cast,
-    Expr,
-    Load,
-    Loop,
-    Op,
-    Previous,
-    Program,
-    loads,
-    substitute,
-    variables,
-    walk,
-)
+from neptune_lab.loop_ir.nodes import Block, Cast, Expr, Load, Loop, Op, Previous, Program
+from neptune_lab.loop_ir.walks import loads, substitute, variables, walk
 from neptune_lab.strict.dtypes import itemsize
 from neptune_lab.traffic.record import StageTraffic, TensorTraffic, Traffic
 from neptune_lab.traffic.regions import Formula, Region, Span, TooMany, constant, distinct, touched

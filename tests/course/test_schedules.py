@@ -13,8 +13,9 @@ from neptune_widgets.course import schedules as exercises
 import neptune_lab as nl
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Const, Expr, Loop, Previous, Program, Stmt, loads, substitute
+from neptune_lab.loop_ir.nodes import Const, Expr, Loop, Previous, Program, Stmt
 from neptune_lab.loop_ir.simplify import bounds
+from neptune_lab.loop_ir.walks import loads, substitute
 from neptune_lab.operators import attention
 
 

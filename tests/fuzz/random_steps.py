@@ -77,16 +77,16 @@ def _value(rng: random.Random, p: Parameter, sch: Schedule, block: str, loop: st
 
 
 def _read(sch: Schedule, block: str) -> list[str]:
-    from neptune_lab.loop_ir.nodes import loads
     from neptune_lab.loop_ir.tree import find_block
+    from neptune_lab.loop_ir.walks import loads
 
     return [load.buffer for load in loads(find_block(sch.program, block)[1].body.value)]
 
 
 def fusible(sch: Schedule) -> list[tuple[str, str]]:
     """(reduction, loop) of each reduction that reads another one's result, and the loops that the other one folds."""
-    from neptune_lab.loop_ir.nodes import loads, variables
     from neptune_lab.loop_ir.tree import blocks
+    from neptune_lab.loop_ir.walks import loads, variables
 
     found = []
     reductions = [b for b in blocks(sch.program) if b.is_reduction]

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, walk
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var
 from neptune_lab.loop_ir.simplify import Bounds, bounds, simplify, without_choices
+from neptune_lab.loop_ir.walks import walk
 from neptune_lab.loop_schedule.affine import affine_terms
 
 PYTHON = {

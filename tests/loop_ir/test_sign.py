@@ -11,13 +11,14 @@ import small_operators as small
 from tvm import te, tirx
 
 from neptune_lab.loop_ir import sign
-from neptune_lab.loop_ir.nodes import Const, Load, Op, Var, loads
+from neptune_lab.loop_ir.nodes import Const, Load, Op, Var
 from neptune_lab.loop_ir.reduction import match_reduction
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.sign import is_nonnegative, may_be_empty, may_be_infinite, range_of
 from neptune_lab.loop_ir.tree import blocks, find_block
 from neptune_lab.loop_ir.tvm_compat import from_te
 from neptune_lab.loop_ir.value_range import ValueRange
+from neptune_lab.loop_ir.walks import loads
 from neptune_lab.loop_to_repair.read import assumptions, read_term
 from neptune_lab.operators import softmax
 from neptune_lab.pipeline import SplitKConfig, schedule

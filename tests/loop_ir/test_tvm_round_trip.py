@@ -11,9 +11,10 @@ from tvm import s_tir, te
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Block, Buffer, Const, Iter, Load, Loop, Op, Program, Store, Var, walk
+from neptune_lab.loop_ir.nodes import Block, Buffer, Const, Iter, Load, Loop, Op, Program, Store, Var
 from neptune_lab.loop_ir.run import run
 from neptune_lab.loop_ir.tvm_compat import from_te, from_tvm, outward, to_tvm, tvmscript
+from neptune_lab.loop_ir.walks import walk
 from neptune_lab.loop_schedule import Schedule
 from neptune_lab.loop_schedule.templates import TEMPLATES
 from neptune_lab.operators import attention, softmax

@@ -9,8 +9,9 @@ from tvm import te
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Op, Previous, walk
+from neptune_lab.loop_ir.nodes import Op, Previous
 from neptune_lab.loop_ir.run_in_python import run_in_python
+from neptune_lab.loop_ir.walks import walk
 from neptune_lab.loop_schedule import Schedule
 from neptune_lab.operators import norms
 from neptune_lab.pipeline import SplitKConfig, compile, schedule

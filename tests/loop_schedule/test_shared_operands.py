@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 import neptune_lab as nl
-from neptune_lab.loop_ir.nodes import Expr, Load, Op, Var, distinct_reads, substitute, transform, walk_once
+from neptune_lab.loop_ir.nodes import Expr, Load, Op, Var
+from neptune_lab.loop_ir.walks import distinct_reads, substitute, transform, walk_once
 from neptune_lab.loop_schedule import Schedule
 from neptune_lab.loop_to_repair.evaluate import compute, leaves
 

@@ -10,9 +10,10 @@ from loop_schedule.test_normalisations import check_promise, check_seeds, rewrit
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Program, walk
+from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_ir.parser import from_text
 from neptune_lab.loop_ir.printer import to_text
+from neptune_lab.loop_ir.walks import walk
 from neptune_lab.loop_schedule import PRIMITIVES
 
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neptune_lab.errors import RepairError
-from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, walk
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var
+from neptune_lab.loop_ir.walks import walk
 from neptune_lab.loop_to_repair.lower import lower
 from neptune_lab.loop_to_repair.read import read_term
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import neptune_lab as nl
-from neptune_lab.loop_ir.nodes import Var, loads, variables
+from neptune_lab.loop_ir.nodes import Var
 from neptune_lab.loop_ir.tree import blocks
+from neptune_lab.loop_ir.walks import loads, variables
 from neptune_lab.operators import attention, backward, training
 from neptune_lab.operators.reverse_mode import assemble, partial_sums, parts
 

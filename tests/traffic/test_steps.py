@@ -12,7 +12,8 @@ import neptune_lab as nl
 from neptune_lab.errors import EmitError, MachineCodeError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.iteration_domain import evaluate
-from neptune_lab.loop_ir.nodes import Block, loads, substitute
+from neptune_lab.loop_ir.nodes import Block
+from neptune_lab.loop_ir.walks import loads, substitute
 from neptune_lab.operators import attention, norms, softmax
 from neptune_lab.strict.dtypes import itemsize
 from neptune_lab.target import Target

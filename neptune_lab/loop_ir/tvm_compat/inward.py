@@ -31,10 +31,7 @@ from neptune_lab.loop_ir.nodes import (
     Store,
     Var,
     add,
-    conjuncts,
     const,
-    map_store,
-    transform,
 )
 from neptune_lab.loop_ir.reduction import REDUCERS
 from neptune_lab.loop_ir.roles import Role
@@ -42,6 +39,7 @@ from neptune_lab.loop_ir.simplify import simplify
 from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.loop_ir.tvm_compat.as_written import hidden, operator_of
 from neptune_lab.loop_ir.tvm_compat.words import call_names, first_line, node_names
+from neptune_lab.loop_ir.walks import conjuncts, map_store, transform
 from neptune_lab.strict.dtypes import LARGEST_FINITE
 
 

@@ -14,22 +14,9 @@ from tvm.ir import Range
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import BufferRegion, BufferStore, For, IterVar, SeqStmt
 
-from neptune_lab.loop_ir.nodes import (
-    Block,
-    Buffer,
-    Cast,
-    Const,
-    Expr,
-    Load,
-    Op,
-    Previous,
-    Program,
-    Stmt,
-    Store,
-    Var,
-    loads,
-)
+from neptune_lab.loop_ir.nodes import Block, Buffer, Cast, Const, Expr, Load, Op, Previous, Program, Stmt, Store, Var
 from neptune_lab.loop_ir.tvm_compat.words import THREAD_BINDING, build
+from neptune_lab.loop_ir.walks import loads
 
 # Name, extent and kind of an iteration variable.
 _Axis: TypeAlias = tuple[str, int, str]

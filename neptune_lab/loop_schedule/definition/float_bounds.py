@@ -15,22 +15,11 @@ from dataclasses import dataclass
 from itertools import count
 
 from neptune_lab.loop_ir.dataflow import writer_of
-from neptune_lab.loop_ir.nodes import (
-    Cast,
-    Const,
-    Expr,
-    Load,
-    Op,
-    Program,
-    Var,
-    children,
-    rebuild,
-    substitute,
-    variables,
-)
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Program, Var, children, rebuild
 from neptune_lab.loop_ir.reduction import match_reduction, reducer_of
 from neptune_lab.loop_ir.simplify import bounds
 from neptune_lab.loop_ir.value_range import ValueRange, range_of_operation
+from neptune_lab.loop_ir.walks import substitute, variables
 from neptune_lab.loop_schedule.definition.stages import computed, without_casts
 from neptune_lab.strict.dtypes import LARGEST_FINITE
 

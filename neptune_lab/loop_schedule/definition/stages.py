@@ -12,25 +12,10 @@ from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import readers_of, writer_of
 from neptune_lab.loop_ir.names import unique
-from neptune_lab.loop_ir.nodes import (
-    Block,
-    Buffer,
-    Cast,
-    Expr,
-    Iter,
-    Load,
-    Loop,
-    Op,
-    Program,
-    Stmt,
-    Store,
-    Var,
-    substitute,
-    transform,
-    variables,
-)
+from neptune_lab.loop_ir.nodes import Block, Buffer, Cast, Expr, Iter, Load, Loop, Op, Program, Stmt, Store, Var
 from neptune_lab.loop_ir.reduction import match_reduction, reducer_of
 from neptune_lab.loop_ir.roles import Role
+from neptune_lab.loop_ir.walks import substitute, transform, variables
 from neptune_lab.strict.dtypes import HALVES
 
 # Reads that are replaced in one expression.

@@ -7,8 +7,9 @@ from dataclasses import replace
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.annotations import GRID
-from neptune_lab.loop_ir.nodes import Loop, Program, variables
+from neptune_lab.loop_ir.nodes import Loop, Program
 from neptune_lab.loop_ir.roles import Role
+from neptune_lab.loop_ir.walks import variables
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.kinds import GridAxis, LoopRef

@@ -5,7 +5,8 @@ from __future__ import annotations
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import readers_of
-from neptune_lab.loop_ir.nodes import Program, loads
+from neptune_lab.loop_ir.nodes import Program
+from neptune_lab.loop_ir.walks import loads
 from neptune_lab.loop_schedule.copies import check_free, check_untagged, with_origin
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.kinds import BlockName, BufferName, Scope

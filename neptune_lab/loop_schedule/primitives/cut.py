@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Program, Stmt, loads
+from neptune_lab.loop_ir.nodes import Program, Stmt
+from neptune_lab.loop_ir.walks import loads
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.kinds import BlockName
 from neptune_lab.loop_schedule.outcome import Outcome, Phase, plain

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Program, folded_loops
+from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_ir.start_values import start_before
+from neptune_lab.loop_ir.walks import folded_loops
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.kinds import BlockName, OwnLoopRef

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from neptune_lab.errors import ScheduleError
-from neptune_lab.loop_ir.nodes import Block, Buffer, Cast, Expr, Load, Op, Program, Store, Var, variables
+from neptune_lab.loop_ir.nodes import Block, Buffer, Cast, Expr, Load, Op, Program, Store, Var
 from neptune_lab.loop_ir.render import expression
+from neptune_lab.loop_ir.walks import variables
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.definition.float_bounds import FINITE_IN_FLOAT32, ROUNDS_TO_INFINITY, Bounds
 from neptune_lab.loop_schedule.definition.refusal import FloatsDiffer, equation

@@ -8,7 +8,8 @@ from dataclasses import replace
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.names import unique
-from neptune_lab.loop_ir.nodes import Program, Var, reads, variables
+from neptune_lab.loop_ir.nodes import Program, Var
+from neptune_lab.loop_ir.walks import reads, variables
 from neptune_lab.loop_schedule import fusion
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.fusion import check_reads, loop_ref, names_under, under

@@ -9,8 +9,9 @@ from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import readers_of, writer_of
 from neptune_lab.loop_ir.dtypes import dtype_of
-from neptune_lab.loop_ir.nodes import Block, Cast, Expr, Load, Program, loads, transform, walk
+from neptune_lab.loop_ir.nodes import Block, Cast, Expr, Load, Program
 from neptune_lab.loop_ir.reduction import reducer_of
+from neptune_lab.loop_ir.walks import loads, transform, walk
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.definition.stages import computed, stage, without_dead
 from neptune_lab.loop_schedule.kinds import BlockName

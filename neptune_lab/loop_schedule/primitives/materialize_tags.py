@@ -7,25 +7,9 @@ from dataclasses import replace
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.names import unique
-from neptune_lab.loop_ir.nodes import (
-    Block,
-    Const,
-    Expr,
-    Iter,
-    Load,
-    Op,
-    Previous,
-    Program,
-    Store,
-    Var,
-    map_store,
-    reads,
-    transform,
-    variables,
-    walk,
-    with_buffers,
-)
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Iter, Load, Op, Previous, Program, Store, Var, with_buffers
 from neptune_lab.loop_ir.roles import Role
+from neptune_lab.loop_ir.walks import map_store, reads, transform, variables, walk
 from neptune_lab.loop_schedule.affine import affine_terms
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.kinds import BlockName

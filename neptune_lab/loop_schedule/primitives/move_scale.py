@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass, replace
 
 from neptune_lab.errors import ScheduleError
-from neptune_lab.loop_ir.nodes import Block, Buffer, Cast, Expr, Load, Op, Program, Store, Var, loads, variables
+from neptune_lab.loop_ir.nodes import Block, Buffer, Cast, Expr, Load, Op, Program, Store, Var
 from neptune_lab.loop_ir.render import expression
+from neptune_lab.loop_ir.walks import loads, variables
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.definition.float_bounds import (
     FINITE_IN_FLOAT32,

@@ -23,13 +23,12 @@ from neptune_lab.loop_ir.nodes import (
     Var,
     add,
     mul,
-    substitute,
-    variables,
     with_buffers,
 )
 from neptune_lab.loop_ir.reduction import OPERATORS, match_reduction
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.roles import Role
+from neptune_lab.loop_ir.walks import substitute, variables
 from neptune_lab.loop_schedule.affine import affine_terms, quotient
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.fusion import loop_ref

@@ -19,15 +19,10 @@ from neptune_lab.loop_ir.nodes import (
     Previous,
     Program,
     Store,
-    bound_loops,
-    loads,
-    map_store,
-    reads,
-    transform,
-    variables,
     with_buffers,
 )
 from neptune_lab.loop_ir.roles import Role
+from neptune_lab.loop_ir.walks import bound_loops, loads, map_store, reads, transform, variables
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.kinds import BlockName
 from neptune_lab.loop_schedule.outcome import Outcome, plain

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Program, loads
+from neptune_lab.loop_ir.nodes import Program
+from neptune_lab.loop_ir.walks import loads
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.fusion import loop_ref, under
 from neptune_lab.loop_schedule.kinds import BlockName, LoopRef

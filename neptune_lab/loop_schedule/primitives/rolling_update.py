@@ -7,9 +7,10 @@ from functools import partial
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Expr, Load, Program, reads, transform
+from neptune_lab.loop_ir.nodes import Expr, Load, Program
 from neptune_lab.loop_ir.reduction import match_reduction
 from neptune_lab.loop_ir.roles import Role
+from neptune_lab.loop_ir.walks import reads, transform
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.fusion import check_reads, fuse_naively, loop_ref, names_under, under
 from neptune_lab.loop_schedule.kinds import BlockName, Formula, LoopRef, MapPolicy, Switch

@@ -8,9 +8,10 @@ from functools import lru_cache
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dtypes import dtype_of
-from neptune_lab.loop_ir.nodes import Block, Expr, Load, Program, Var, substitute, transform
+from neptune_lab.loop_ir.nodes import Block, Expr, Load, Program, Var
 from neptune_lab.loop_ir.reduction import match_reduction, reducer_of
 from neptune_lab.loop_ir.roles import Role
+from neptune_lab.loop_ir.walks import substitute, transform
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.definition.stages import computed, inlined, stage, without_dead
 from neptune_lab.loop_schedule.kinds import BlockName

@@ -6,25 +6,11 @@ from dataclasses import dataclass, field, replace
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import (
-    Block,
-    Buffer,
-    Const,
-    Expr,
-    Iter,
-    Load,
-    Op,
-    Program,
-    Store,
-    Var,
-    add,
-    loads,
-    substitute,
-    transform,
-)
+from neptune_lab.loop_ir.nodes import Block, Buffer, Const, Expr, Iter, Load, Op, Program, Store, Var, add
 from neptune_lab.loop_ir.reduction import OPERATORS, match_reduction, reducer_of
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.simplify import bounds, simplify
+from neptune_lab.loop_ir.walks import loads, substitute, transform
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.definition.stages import elementwise, nest, new_name, renamed, stage, without_dead
 from neptune_lab.loop_schedule.kinds import BlockName

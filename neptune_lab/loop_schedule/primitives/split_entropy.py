@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.dataflow import writer_of
-from neptune_lab.loop_ir.nodes import Block, Expr, Load, Op, Program, Store, Var, substitute, variables
+from neptune_lab.loop_ir.nodes import Block, Expr, Load, Op, Program, Store, Var
 from neptune_lab.loop_ir.reduction import match_reduction, reducer_of
 from neptune_lab.loop_ir.render import expression
+from neptune_lab.loop_ir.walks import substitute, variables
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.definition.float_bounds import Bounds
 from neptune_lab.loop_schedule.definition.refusal import FloatsDiffer

@@ -8,24 +8,10 @@ from functools import partial
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import writer_of
-from neptune_lab.loop_ir.nodes import (
-    Block,
-    Const,
-    Expr,
-    Load,
-    Op,
-    Program,
-    Store,
-    Var,
-    bound_loops,
-    map_store,
-    reads,
-    substitute,
-    transform,
-    walk,
-)
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op, Program, Store, Var
 from neptune_lab.loop_ir.reduction import OPERATORS, match_reduction
 from neptune_lab.loop_ir.roles import Role
+from neptune_lab.loop_ir.walks import bound_loops, map_store, reads, substitute, transform, walk
 from neptune_lab.loop_schedule.alignment import align
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.fusion import cannot_align, check_reads, loop_ref, names_under, under

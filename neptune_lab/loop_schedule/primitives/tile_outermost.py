@@ -8,8 +8,9 @@ from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dimensions import dimensions
 from neptune_lab.loop_ir.names import loop_names, unique
-from neptune_lab.loop_ir.nodes import Block, Const, Expr, Iter, Loop, Op, Program, Stmt, Var, add, loads, mul
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Iter, Loop, Op, Program, Stmt, Var, add, mul
 from neptune_lab.loop_ir.roles import Role
+from neptune_lab.loop_ir.walks import loads
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.kinds import LoopRef, Size

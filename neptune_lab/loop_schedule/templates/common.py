@@ -11,10 +11,11 @@ from typing import Concatenate, ParamSpec
 from neptune_lab.errors import NeptuneError, ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.annotations import SEQUENTIAL
-from neptune_lab.loop_ir.nodes import Program, folded_loops, reads, variables
+from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_ir.products import is_product
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_ir.roles import Role
+from neptune_lab.loop_ir.walks import folded_loops, reads, variables
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.plan import NestPlan
 from neptune_lab.loop_schedule.schedule import Schedule

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import readers_of
-from neptune_lab.loop_ir.nodes import Block, Load, Program, walk
+from neptune_lab.loop_ir.nodes import Block, Load, Program
+from neptune_lab.loop_ir.walks import walk
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates.one_stage import schedule_stage
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dimensions import Dimension, Dimensions, dimensions
-from neptune_lab.loop_ir.nodes import Block, Const, Expr, Loop, Program, Var, loads, reads
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Loop, Program, Var
 from neptune_lab.loop_ir.reduction import reducer_of
+from neptune_lab.loop_ir.walks import loads, reads
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.plan import NestPlan
 from neptune_lab.loop_schedule.schedule import Schedule

@@ -13,9 +13,10 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import graph
 from neptune_lab.loop_ir.dimensions import Dimension, dimensions
 from neptune_lab.loop_ir.dtypes import as_multiplied, dtype_of
-from neptune_lab.loop_ir.nodes import Block, Load, Op, Program, Var, loads, variables, walk
+from neptune_lab.loop_ir.nodes import Block, Load, Op, Program, Var
 from neptune_lab.loop_ir.products import factors_of, is_product
 from neptune_lab.loop_ir.reduction import reducer_of
+from neptune_lab.loop_ir.walks import loads, variables, walk
 from neptune_lab.loop_schedule.plan import NestPlan
 from neptune_lab.strict.dtypes import EIGHTS, HALVES, INTEGERS
 

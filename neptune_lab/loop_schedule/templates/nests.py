@@ -14,8 +14,9 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import graph
 from neptune_lab.loop_ir.dimensions import dimensions
 from neptune_lab.loop_ir.names import loop_names, unique
-from neptune_lab.loop_ir.nodes import Program, variables
+from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_ir.reduction import reducer_of
+from neptune_lab.loop_ir.walks import variables
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.plan import NestPlan, parallelism, plan
 from neptune_lab.loop_schedule.schedule import Schedule

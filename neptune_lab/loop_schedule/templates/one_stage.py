@@ -5,9 +5,10 @@ from __future__ import annotations
 from math import prod
 
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Block, Var, loads, variables
+from neptune_lab.loop_ir.nodes import Block, Var
 from neptune_lab.loop_ir.products import is_product
 from neptune_lab.loop_ir.reduction import reducer_of
+from neptune_lab.loop_ir.walks import loads, variables
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates.common import extent_of, put_outermost, run_in_order, tile_loops

@@ -10,7 +10,8 @@ import numpy as np
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dimensions import dimensions
 from neptune_lab.loop_ir.iteration_domain import evaluate
-from neptune_lab.loop_ir.nodes import Const, Expr, Op, Program, loads, variables, walk
+from neptune_lab.loop_ir.nodes import Const, Expr, Op, Program
+from neptune_lab.loop_ir.walks import loads, variables, walk
 from neptune_lab.loop_schedule.plan import NestPlan
 
 # Positions at which a mask is evaluated, at most.

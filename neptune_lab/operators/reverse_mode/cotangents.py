@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.loop_ir.names import unique
-from neptune_lab.loop_ir.nodes import Buffer, Cast, Const, Expr, Load, Op, Var, loads, substitute, variables
+from neptune_lab.loop_ir.nodes import Buffer, Cast, Const, Expr, Load, Op, Var
+from neptune_lab.loop_ir.walks import loads, substitute, variables
 from neptune_lab.operators.reverse_mode.derivatives import Arithmetic, partial, rules_of
 from neptune_lab.operators.reverse_mode.masks import is_weighted, of_visible
 from neptune_lab.operators.reverse_mode.origins import Origin, Use, uses_of

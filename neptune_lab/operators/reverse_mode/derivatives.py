@@ -14,7 +14,8 @@ from typing import TypeAlias
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.loop_ir.gradient_marks import is_mark
-from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, loads
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var
+from neptune_lab.loop_ir.walks import loads
 from neptune_lab.operators.ties import HALVES_TIES, Ties, merged, without_indices
 from neptune_lab.scalar_ops import OPERATIONS, compose
 

@@ -10,8 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from neptune_lab.loop_ir.names import unique
-from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, Var, substitute, transform, variables, walk
+from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, Var
 from neptune_lab.loop_ir.simplify import simplify
+from neptune_lab.loop_ir.walks import substitute, transform, variables, walk
 from neptune_lab.operators.reverse_mode.stages import Axis, Stage, with_term
 
 # Axes that are cut at most, of all stages together.

@@ -19,9 +19,10 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from neptune_lab.loop_ir.names import unique
-from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, Var, loads, substitute, transform, variables
+from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, Var
 from neptune_lab.loop_ir.positions import compares_positions
 from neptune_lab.loop_ir.simplify import simplify
+from neptune_lab.loop_ir.walks import loads, substitute, transform, variables
 from neptune_lab.operators.reverse_mode.stages import Axis, Stage
 
 # The fewest rows of all groups together: 256 programs of 64 rows, two for each multiprocessor of a Hopper GPU.

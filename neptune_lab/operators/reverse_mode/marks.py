@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from neptune_lab.loop_ir.gradient_marks import followed, is_mark
-from neptune_lab.loop_ir.nodes import Expr, Load, Op, loads, walk
+from neptune_lab.loop_ir.nodes import Expr, Load, Op
+from neptune_lab.loop_ir.walks import loads, walk
 from neptune_lab.operators.reverse_mode.derivatives import Arithmetic
 from neptune_lab.operators.reverse_mode.softmaxes import without_casts
 from neptune_lab.operators.reverse_mode.stabilisers import without_gradient

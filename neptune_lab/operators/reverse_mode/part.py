@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import reduce
 
 from neptune_lab.loop_ir.names import unique
-from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, Var, substitute, variables, walk
+from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, Var
+from neptune_lab.loop_ir.walks import substitute, variables, walk
 from neptune_lab.operators.reverse_mode.derivatives import Arithmetic
 from neptune_lab.operators.reverse_mode.stages import Axis
 from neptune_lab.operators.reverse_mode.transpose import transposed

@@ -13,9 +13,10 @@ from math import prod
 
 from neptune_lab.loop_ir.dimensions import Dimension, Dimensions, dimensions
 from neptune_lab.loop_ir.names import unique
-from neptune_lab.loop_ir.nodes import Block, Load, Program, Var, is_plain, loads
+from neptune_lab.loop_ir.nodes import Block, Load, Program, Var
 from neptune_lab.loop_ir.products import axes_of, factors_of, is_product
 from neptune_lab.loop_ir.tree import blocks
+from neptune_lab.loop_ir.walks import is_plain, loads
 from neptune_lab.operators.reverse_mode.stages import Axis, Stage, needed
 
 # The most numbers that one program of the last step adds up.

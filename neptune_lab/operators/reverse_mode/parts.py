@@ -15,9 +15,10 @@ from itertools import pairwise
 
 from neptune_lab.loop_ir.dimensions import Dimension, Dimensions, dimensions
 from neptune_lab.loop_ir.names import unique
-from neptune_lab.loop_ir.nodes import Block, Load, Program, is_plain, loads
+from neptune_lab.loop_ir.nodes import Block, Load, Program
 from neptune_lab.loop_ir.products import is_product
 from neptune_lab.loop_ir.tree import blocks
+from neptune_lab.loop_ir.walks import is_plain, loads
 from neptune_lab.operators.reverse_mode.groups import with_groups_summed
 from neptune_lab.operators.reverse_mode.stages import Stage, in_order, needed, renamed
 from neptune_lab.operators.reverse_mode.stored import read_rounded

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, add, mul, substitute, walk
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, add, mul
+from neptune_lab.loop_ir.walks import substitute, walk
 from neptune_lab.operators.reverse_mode.derivatives import Arithmetic
 from neptune_lab.operators.reverse_mode.stages import Stage
 from neptune_lab.operators.ties import LAST_NAN, NAN_AMONG_EQUALS, OF_EXTREMA, WITHOUT_FILLING, Ties

@@ -7,17 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from neptune_lab.loop_ir.names import unique
-from neptune_lab.loop_ir.nodes import (
-    Cast,
-    Const,
-    Expr,
-    Load,
-    Op,
-    Var,
-    children,
-    loads,
-    substitute,
-)
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, children
+from neptune_lab.loop_ir.walks import loads, substitute
 from neptune_lab.operators.reverse_mode.stages import Axis, Stage
 
 # The largest number in scores of which a log-sum-exp is kept: its rounding to float32 changes a weight by 1e-3.

@@ -17,7 +17,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from neptune_lab.errors import DefinitionError, RepairError
-from neptune_lab.loop_ir.nodes import Expr, Load, Op, loads, substitute, transform, variables
+from neptune_lab.loop_ir.nodes import Expr, Load, Op
+from neptune_lab.loop_ir.walks import loads, substitute, transform, variables
 from neptune_lab.loop_to_repair.multiples import is_zero, multiple_of
 from neptune_lab.operators.reverse_mode.derivatives import Arithmetic, partial
 from neptune_lab.operators.reverse_mode.stages import Stage

@@ -9,8 +9,9 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Block, Buffer, Expr, Iter, Load, Op, Program, Store, Var, loads, transform
+from neptune_lab.loop_ir.nodes import Block, Buffer, Expr, Iter, Load, Op, Program, Store, Var
 from neptune_lab.loop_ir.reduction import OPERATORS, identity, match_reduction
+from neptune_lab.loop_ir.walks import loads, transform
 
 Axis: TypeAlias = tuple[str, int]
 """An iteration variable and its extent."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, loads, transform, variables
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op
+from neptune_lab.loop_ir.walks import loads, transform, variables
 from neptune_lab.operators.reverse_mode.softmaxes import without_casts
 from neptune_lab.operators.reverse_mode.stages import Stage
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from functools import reduce
 
 from neptune_lab.loop_ir.names import unique
-from neptune_lab.loop_ir.nodes import Const, Expr, Op, Var, substitute, variables
+from neptune_lab.loop_ir.nodes import Const, Expr, Op, Var
 from neptune_lab.loop_ir.reach import Sum, as_sum
+from neptune_lab.loop_ir.walks import substitute, variables
 from neptune_lab.operators.reverse_mode.stages import Axis
 
 

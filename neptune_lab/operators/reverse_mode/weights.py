@@ -23,16 +23,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from neptune_lab.loop_ir.nodes import (
-    Const,
-    Expr,
-    Load,
-    Op,
-    reads_buffer,
-    substitute,
-    transform,
-    walk,
-)
+from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op
+from neptune_lab.loop_ir.walks import reads_buffer, substitute, transform, walk
 from neptune_lab.operators.reverse_mode.softmaxes import Softmax, is_infinite, without_casts
 from neptune_lab.operators.reverse_mode.stages import Stage, in_order, with_term
 from neptune_lab.strict.dtypes import FLOATS, LARGEST_FINITE

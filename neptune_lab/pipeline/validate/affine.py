@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from neptune_lab.errors import ScheduleError
-from neptune_lab.loop_ir.nodes import Block, Const, Expr, Op, Var, variables
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Op, Var
+from neptune_lab.loop_ir.walks import variables
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from functools import cache, partial
 import numpy as np
 
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Cast, Op, Program, walk
+from neptune_lab.loop_ir.nodes import Cast, Op, Program
+from neptune_lab.loop_ir.walks import walk
 from neptune_lab.pipeline.validate.reference import evaluate, evaluate_sets
 
 Arrays = dict[str, np.ndarray]

@@ -9,8 +9,9 @@ import numpy as np
 
 from neptune_lab.htile.rounding import AS_FLOAT32, round_to
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Program, Var, loads, variables
+from neptune_lab.loop_ir.nodes import Program, Var
 from neptune_lab.loop_ir.positions import positions_below
+from neptune_lab.loop_ir.walks import loads, variables
 from neptune_lab.strict.dtypes import EIGHTS
 
 Arrays = dict[str, np.ndarray]

@@ -11,9 +11,10 @@ import numpy as np
 
 from neptune_lab.htile.rounding import AS_FLOAT32, round_to
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Op, Program, Var, variables
+from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Op, Program, Var
 from neptune_lab.loop_ir.positions import may_be_outside
 from neptune_lab.loop_ir.reduction import match_reduction
+from neptune_lab.loop_ir.walks import variables
 from neptune_lab.scalar_ops import NUMPY, OPERATIONS
 
 Array = np.ndarray

@@ -32,12 +32,10 @@ from neptune_lab.loop_ir.nodes import (
     Store,
     Var,
     children,
-    loads,
     rebuild,
-    substitute,
-    variables,
 )
 from neptune_lab.loop_ir.verify import verify
+from neptune_lab.loop_ir.walks import loads, substitute, variables
 from neptune_lab.loop_schedule.schedule import Applied, Schedule
 from neptune_lab.operators import Operator
 from neptune_lab.pipeline.validate.affine import Term, factors, products, strides_of, unclear, with_strides

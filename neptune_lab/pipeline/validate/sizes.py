@@ -15,16 +15,8 @@ from networkx.utils import UnionFind
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import (
-    Block,
-    Const,
-    Expr,
-    Op,
-    Program,
-    Var,
-    loads,
-    variables,
-)  # fmt: skip
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Op, Program, Var  # fmt: skip
+from neptune_lab.loop_ir.walks import loads, variables
 from neptune_lab.loop_schedule import PRIMITIVES
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.schedule import Schedule, Step

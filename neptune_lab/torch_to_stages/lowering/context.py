@@ -9,7 +9,8 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 
 from neptune_lab.errors import DefinitionError
-from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op, Var, walk
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op, Var
+from neptune_lab.loop_ir.walks import walk
 from neptune_lab.torch_to_stages.lines import SourceLine
 from neptune_lab.torch_to_stages.refusals import refused_operation
 from neptune_lab.torch_to_stages.stages import Stages

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dimensions import dimensions
-from neptune_lab.loop_ir.nodes import Block, Expr, Load, Loop, Previous, Program, loads, substitute, variables
+from neptune_lab.loop_ir.nodes import Block, Expr, Load, Loop, Previous, Program
 from neptune_lab.loop_ir.simplify import bounds
+from neptune_lab.loop_ir.walks import loads, substitute, variables
 
 if TYPE_CHECKING:
     pass

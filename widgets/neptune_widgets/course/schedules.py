@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import NeptuneError, ScheduleError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import variables
+from neptune_lab.loop_ir.walks import variables
 from neptune_widgets.course.exercise import NotYet, exercise
 from neptune_widgets.course.schedule_costs import Costs, costs, kib
 

@@ -54,9 +54,9 @@ def reconciled(program: Program, block: str) -> tuple[Reconciled, ...]:
     from neptune_lab.htile.nodes import Access, Slice
     from neptune_lab.htile.printer import flat_access
     from neptune_lab.loop_ir import tree
-    from neptune_lab.loop_ir.nodes import loads, substitute
     from neptune_lab.loop_ir.render import expression
     from neptune_lab.loop_ir.simplify import simplify
+    from neptune_lab.loop_ir.walks import loads, substitute
     from neptune_lab.loop_to_htile.access_regions import access_region
     from neptune_lab.loop_to_htile.dimension_order import reconcile_dimension_order
 
