@@ -326,6 +326,7 @@ def test_the_first_primitive_is_declared_as_it_is_written():
         ("docs/using/explorer.md", []),
         pytest.param("docs/using/from_torch.md", ["by iota[", "in global memory: nothing"], marks=pytest.mark.nightly),
         pytest.param("docs/using/pytorch.md", [], marks=pytest.mark.nightly),
+        pytest.param("docs/using/training.md", [], marks=pytest.mark.nightly),
         ("docs/using/torch_compile.md", ["norm 14848 bytes apart, 4224 in", "attention 8192 bytes apart"]),
         ("docs/using/traffic.md", ["\nkernel  ", "\nscore 16777216 8388608\n", "\noperations\n"]),
         ("docs/using/machine_code.md", ["HMMA.16816.F32", "KernelResources(registers="]),
