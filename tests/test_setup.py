@@ -240,9 +240,9 @@ def test_a_nightly_file_with_many_tests_is_spread_over_workers(long_run, tmp_pat
 
 
 def test_what_runs_at_night_is_named_with_what_the_day_keeps():
-    """Every file with tests of the mark has a row in CONTRIBUTING.md, and every row has such a file."""
+    """Every file with tests of the mark has a row in tests/nightly.md, and every row has such a file."""
     tests = ROOT / "tests"
-    rows = re.findall(r"^\| `([^`]+\.py)` \|", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(r"^\| `([^`]+\.py)` \|", (tests / "nightly.md").read_text(encoding="utf-8"), re.MULTILINE)
     marks = "pytest.mark.nightly", "from by_turns import"
     marked = [p for p in tests.rglob("test_*.py") if any(mark in p.read_text(encoding="utf-8") for mark in marks)]
     assert sorted(row.removeprefix("tests/") for row in rows) == sorted(

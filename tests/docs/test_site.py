@@ -250,13 +250,6 @@ def contributing() -> str:
 def paths_named(text: str) -> Iterator[str]:
     """Paths between backquotes: those with a slash, which begin with a folder of the repository."""
     tops = {path.name for path in ROOT.iterdir()}
-    # The rows of the table of nightly tests name files below tests/.
-    text = re.sub(
-        r"(?<=^\| in `tests/` \|)(.*?\n)(.*?)(?=\n\n)",
-        lambda table: table[1] + re.sub(r"`(?!tests/)(?=[\w-]+/[\w./-]*`)", "`tests/", table[2]),
-        text,
-        flags=re.DOTALL | re.MULTILINE,
-    )
     for name in re.findall(r"`([\w./-]+)`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)):
         if "/" in name and name.split("/")[0] in tops and not name.startswith("build/"):
             yield name
