@@ -30,6 +30,8 @@ def make(seed: str) -> Case:
         kind = "gradient"
     if kind == "operator" and random.Random(f"{seed} long rows").random() < 0.06:
         kind = "long rows"
+    if kind == "operator" and random.Random(f"{seed} row vectors").random() < 0.04:
+        kind = "row vectors"
     if kind == "attention":
         kind = random.Random(f"{seed} attention").choices([kind, "gluon", "few rows"], [88, 5, 7])[0]
     case: Case = {"kind": kind, "seed": rng.randrange(1 << 30)}
@@ -49,6 +51,10 @@ def make(seed: str) -> Case:
         from fuzz.long_rows import draw_long_rows
 
         case.update(draw_long_rows(random.Random(f"{seed} long rows of a case")))
+    elif kind == "row vectors":
+        from fuzz.row_vectors import draw_row_vectors
+
+        case.update(draw_row_vectors(random.Random(f"{seed} row vectors of a case")))
     elif kind == "gradient":
         from fuzz.gradients import draw_gradient
 
@@ -87,6 +93,10 @@ def run(case: Case) -> Outcome:
             from fuzz.long_rows import run_long_rows
 
             run_long_rows(case, outcome)
+        elif case["kind"] == "row vectors":
+            from fuzz.row_vectors import run_row_vectors
+
+            run_row_vectors(case, outcome)
         elif case["kind"] == "gluon":
             from fuzz.gluon import run_gluon
 

@@ -44,6 +44,16 @@ def test_no_random_kernel_of_long_rows_is_wrong(cases: range):
     assert {"loaded again", "pass cut_long_rows", "pass align_row_loops", "pass load_row_tiles_ahead"} <= {*met}
 
 
+@pytest.mark.parametrize("cases", [range(700), pytest.param(range(700, 9000), marks=pytest.mark.nightly)], ids=str)
+def test_no_random_norm_with_vectors_is_wrong(cases: range):
+    """Vectors that are read first, as rows are, or from copies that are made while the row is reduced."""
+    records = [run_one((n, SEED)) for n in cases if make(f"{SEED}:{n}")["kind"] == "row vectors"]
+    failed = [f"{record['n']}: {record['detail']}" for record in records if record["verdict"] in FAILURES]
+    assert not failed, "\n".join(failed)
+    met = [name for record in records for name, count in record["met"].items() if count]
+    assert {"pass read_vectors_first", "vectors beside rows", "starts early", "programs that wait"} <= {*met}
+
+
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("first", range(0, CASES, CHUNK))
 def test_no_random_program_is_wrong(first: int):

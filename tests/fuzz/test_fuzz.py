@@ -8,10 +8,12 @@ import random
 import numpy as np
 import pytest
 
+import neptune_lab as nl
 from fuzz import draw, dying_worker, judge, special, workers
 from fuzz.definitions import evaluate, to_python
-from fuzz.outcome import Outcome
+from fuzz.outcome import Outcome, Wrong
 from fuzz.report import Report
+from fuzz.row_vectors import check_early_starts
 from fuzz.run_case import custom_operator, make
 from fuzz.shrink import shrunk
 from neptune_lab.errors import ScheduleError
@@ -123,3 +125,19 @@ def test_sums_that_the_order_decides_say_nothing():
         assert judge.wrong(np.array([first, -np.inf, 6.0]), want, masks=False, inputs_finite=False) is None
     assert judge.wrong(np.array([0.0, 0.0, 6.0]), want, masks=False, inputs_finite=False) == (1,)
     assert judge.wrong(np.array([0.0, np.nan, np.nan]), want, masks=False, inputs_finite=False) == (2,)
+
+
+def test_a_launch_that_reads_too_early_is_found(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("neptune_lab.htile_passes.cut_long_rows.MANY_ELEMENTS", 0)
+    op = nl.operators.norms.layer_norm(rows=600, cols=1101, dtype="float16")
+    source = nl.compile(op, target="h200", validate="none").source
+    assert check_early_starts(source) == 1
+    wait = "    _wait()\n"
+    first, second = source.split(wait)
+    late = second.index("    tl.store(")
+    with pytest.raises(Wrong, match="gamma_shifted"):
+        check_early_starts(first + second[:late] + wait + second[late:])
+    with pytest.raises(Wrong, match="waits 0 times"):
+        check_early_starts(first + second)
+    with pytest.raises(Wrong, match="does not let it"):
+        check_early_starts(source.replace("    _launch_dependents()\n", ""))
