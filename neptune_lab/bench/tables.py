@@ -30,7 +30,7 @@ def microseconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
-TARGETS_HEADER = ("operators", "against", "at least", "found", "", "smallest")
+TARGETS_HEADER = ("operators", "compared with", "target: at least", "measured", "verdict", "smallest ratio")
 
 
 def target_rows(results: BenchmarkResults) -> Rows:
