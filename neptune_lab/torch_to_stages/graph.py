@@ -29,8 +29,9 @@ from neptune_lab.torch_to_stages.composite import composite_operations_once
 from neptune_lab.torch_to_stages.definitions import refused_arguments
 from neptune_lab.torch_to_stages.lines import RecordedLines, line_of_error, line_of_node
 from neptune_lab.torch_to_stages.marked_stops import MarkedStops
-from neptune_lab.torch_to_stages.refusals import help_for, refusal, refused_operation, untraced
+from neptune_lab.torch_to_stages.refusals import help_for, refusal, refused_derivative, refused_operation, untraced
 from neptune_lab.torch_to_stages.replaced_functions import ReplacedFunctions
+from neptune_lab.torch_to_stages.transform_levels import is_level_of_derivative, levels_restored
 
 # Loggers of torch that write down errors which are raised as well.
 _NOISY = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
@@ -189,10 +190,11 @@ def _exported(
             fx_traceback.preserve_node_meta(),
             torch.no_grad(),
             composite_operations_once(),
+            levels_restored(),
         ):
             warnings.simplefilter("ignore")
             exported = torch.export.export(module, args, strict=False)
-            _check_nodes(exported.graph)
+            _check_nodes(exported.graph_module)
             # Each pass traces the graph again, so the pass that removes writes in place takes operations apart too.
             found, operations, before = _found(exported.graph, decomposition), _operations(exported), str(exported)
             if settled is not None and not found and operations in settled:
@@ -258,13 +260,15 @@ def without_torchs_words() -> Iterator[None]:
         sys.stderr.write(printed.getvalue().replace(f"{graph}\n", "") if graph else printed.getvalue())
 
 
-def _check_nodes(graph: torch.fx.Graph) -> None:
+def _check_nodes(module: torch.fx.GraphModule) -> None:
     """Refuses operations whose result's shape depends on values, and those that torch's decompositions would hide."""
-    for node in graph.nodes:
+    for node in [n for m in module.modules() if isinstance(m, torch.fx.GraphModule) for n in m.graph.nodes]:
         name = getattr(node.target, "_opname", "")
         results = pytree.tree_leaves(node.meta.get("val"))
         if any(not isinstance(n, int) for t in results if isinstance(t, torch.Tensor) for n in t.shape):
             raise refused_operation(name, line_of_node(node), "here, since its result's shape depends on values")
+        if is_level_of_derivative(node.target):
+            raise refused_derivative(line_of_node(node))
         if name.startswith("linalg_") and help_for(name) is not None:
             raise refused_operation(name, line_of_node(node))
 

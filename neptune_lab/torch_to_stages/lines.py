@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import linecache
 import re
 import sys
@@ -132,8 +133,11 @@ def _user_frame(frame: FrameType | None) -> FrameType | None:
 
 
 def is_users(path: str) -> bool:
-    """Whether a file is neither torch's, Triton's nor this package's, nor the part of IPython that runs cells."""
-    if path.startswith((_OURS, _TORCH, _TRITON, "<frozen", "<eval_with_key>", "<string>", "<__array")):
+    """Whether a file is neither torch's, Triton's nor this package's, nor contextlib or the part of IPython that runs
+    cells."""
+    if path.startswith(
+        (_OURS, _TORCH, _TRITON, "<frozen", "<eval_with_key>", "<string>", "<__array", contextlib.__file__)
+    ):
         return False
     return Path(path).parts[-2:-1] != ("neptune_widgets",) and Path(path).parts[-3:-1] != ("IPython", "core")
 

@@ -77,6 +77,10 @@ _UNTRACED = {
         "a derivative by autograd",
         _OF_DERIVATIVE,
     ),
+    "a fake tensor in the exported program": (
+        "something that torch's exporter loses, such as torch.vmap with out_dims other than 0",
+        "torch.vmap(f)(x).movedim(0, 1) in place of torch.vmap(f, out_dims=1)(x)",
+    ),
     "neptune_lab/runtime/": ("a kernel of this package", _OF_KERNEL),
     "triton/runtime/": ("a kernel of Triton", "write out what it computes, or pass its result in"),
 }
@@ -125,6 +129,11 @@ def untraced(error: BaseException) -> tuple[str, str] | None:
 def refused_kernel(line: SourceLine | None) -> DefinitionError:
     """The error for a call of `nl.attention`, or of another kernel of this package."""
     return refusal("a kernel of this package cannot be traced", line, _OF_KERNEL)
+
+
+def refused_derivative(line: SourceLine | None) -> DefinitionError:
+    """The error for a derivative of torch.func (`jvp`, `vjp`, `grad`) that the exporter wrote into a graph."""
+    return refusal("a derivative of torch.func cannot be traced", line, _OF_DERIVATIVE)
 
 
 def refused_operation(name: str, line: SourceLine | None, why: str = "") -> DefinitionError:

@@ -66,13 +66,28 @@ def gradient_of_a_function(x):
     return torch.func.grad(lambda y: y.logsumexp(0).sum())(x)
 
 
+def forward_derivative(x):
+    return torch.func.jvp(lambda y: y.softmax(-1), (x,), (x,))[1]
+
+
+def backward_derivative(x):
+    return torch.func.vjp(torch.sin, x)[1](x)[0]
+
+
+def mapped_to_the_last_dimension(x):
+    return torch.vmap(lambda row: row.softmax(0), in_dims=1, out_dims=1)(x)
+
+
 @pytest.mark.parametrize(
     ("function", "what", "help"),
     [
         (flex, "it calls flex_attention", "nl.attention beside the function"),
         (attends, "a kernel of this package cannot be traced", "F.scaled_dot_product_attention"),
         (gradient, "it calls a derivative by autograd", "with_gradients"),
-        (gradient_of_a_function, "it calls a derivative of torch.func", "with_gradients"),
+        (gradient_of_a_function, "a derivative of torch.func cannot be traced", "with_gradients"),
+        (forward_derivative, "a derivative of torch.func cannot be traced", "with_gradients"),
+        (backward_derivative, "a derivative of torch.func cannot be traced", "with_gradients"),
+        (mapped_to_the_last_dimension, "torch.vmap with out_dims other than 0", "movedim"),
         (
             torch.jit.script(torch.nn.Linear(8, 8)),
             "torch cannot trace RecursiveScriptModule",
@@ -84,6 +99,25 @@ def test_what_cannot_be_traced_is_named(function: Callable[..., Any], what: str,
     with pytest.raises(DefinitionError, match=what) as caught:
         nl.from_torch(function, torch.randn(4, 8))
     assert help in caught.value.help
+
+
+def sorted_in_a_map(x):
+    return torch.vmap(lambda row: row.sort()[0])(x)
+
+
+def derivative_in_a_map(x):
+    return torch.vmap(lambda row: torch.func.jvp(lambda r: r.sort()[0], (row,), (row,))[1])(x)
+
+
+@pytest.mark.parametrize(
+    "function", [forward_derivative, backward_derivative, derivative_in_a_map, gradient_of_a_function, sorted_in_a_map]
+)
+def test_a_refused_transform_leaves_no_level_behind(function: Callable[..., Any]):
+    """Every tensor of the process would be wrapped from then on."""
+    refusal(function)
+    assert torch._C._functorch.peek_interpreter_stack() is None
+    assert torch.autograd.forward_ad._current_level == -1
+    assert nl.from_torch(lambda x: x.exp(), torch.ones(3, 4)).outputs
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

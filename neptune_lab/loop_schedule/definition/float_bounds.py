@@ -19,7 +19,7 @@ from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Program, Var,
 from neptune_lab.loop_ir.reduction import match_reduction, reducer_of
 from neptune_lab.loop_ir.simplify import bounds
 from neptune_lab.loop_ir.value_range import ValueRange, range_of_operation
-from neptune_lab.loop_ir.walks import substitute, variables
+from neptune_lab.loop_ir.walks import substitute, variables, walk_once
 from neptune_lab.loop_schedule.definition.stages import computed, without_casts
 from neptune_lab.strict.dtypes import LARGEST_FINITE
 
@@ -65,9 +65,18 @@ class Bounds:
         Returns:
             The range; an end is infinite if no bound is known.
         """
-        if expr not in self._known:
-            self._known[expr] = self._of(expr)
-        return self._known[expr]
+        form = self._form(expr)
+        if form not in self._known:
+            self._known[form] = self._of(expr)
+        return self._known[form]
+
+    def _form(self, expr: Expr) -> Expr:
+        """The same expression for all names of its variables, as `_folded` makes new ones: only their ranges matter.
+
+        Without it, the layers of a deep model would double what there is to bound: each read would be of other names.
+        """
+        names = dict.fromkeys(node.name for node in walk_once(expr) if isinstance(node, Var))
+        return substitute(expr, {n: Var(f"*{i} of {self.extents.get(n)}") for i, n in enumerate(names)})
 
     def magnitude(self, expr: Expr) -> float:
         """The largest magnitude of a value; `of` has the conditions.
