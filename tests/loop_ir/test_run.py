@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf, nan
 
 import numpy as np
 import pytest
@@ -39,6 +40,30 @@ def test_what_nobody_wrote_is_nan():
     first, *rest = PROGRAM.body
     values = run(replace(PROGRAM, body=(*rest, first)), {"inp": np.zeros((2, 3))})
     assert np.isnan(values["xsum"]).all()
+
+
+_X, _HALF = Load("inp", (Var("i"), Var("j"))), Op("div", (Load("inp", (Var("i"), Var("j"))), Const(2.0, "float32")))
+_ONE, _LARGE, _ZERO = (Const(value, "float32") for value in (1.0, 1e30, 0.0))
+# What TVM simplifies over the reals: a function of x, and its values at 1, infinity and NaN.
+AS_WRITTEN = {
+    "x - x": (Op("sub", (_X, _X)), [0, nan, nan]),
+    "1 / (x - x)": (Op("div", (_ONE, Op("sub", (_X, _X)))), [inf, nan, nan]),
+    "0 * x": (Op("mul", (_ZERO, _X)), [0, nan, nan]),
+    "(x + 1e30) - 1e30": (Op("sub", (Op("add", (_X, _LARGE)), _LARGE)), [0, inf, nan]),
+    "(x - x/2) + x/2": (Op("add", (Op("sub", (_X, _HALF)), _HALF)), [1, nan, nan]),
+    "x == x": (Op("select", (Op("eq", (_X, _X)), _ONE, _ZERO)), [1, 1, 0]),
+    "x - x == 0": (Op("select", (Op("eq", (Op("sub", (_X, _X)), _ZERO)), _ONE, _ZERO)), [1, 0, 0]),
+    "not x < 1": (Op("select", (Op("not", (Op("lt", (_X, _ONE)),)), _ONE, _ZERO)), [1, 1, 1]),
+}
+
+
+@pytest.mark.parametrize("name", AS_WRITTEN)
+def test_floats_are_computed_as_written(name: str):
+    value, expected = AS_WRITTEN[name]
+    program = softmax.figure1(1, 3, "float32").program
+    _, block, _ = find_block(program, "s_exp")
+    changed = replace_block(program, "s_exp", replace(block, body=replace(block.body, value=value)))
+    np.testing.assert_array_equal(run(changed, {"inp": np.array([[1, inf, nan]])})["xexp"], [expected])
 
 
 def with_output(value) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import hypothesis
 import pytest
 from hypothesis import HealthCheck, given, settings
 from random_chains import Chain, Stage, chains, check_chain
@@ -73,6 +74,11 @@ CHAINS = {
             tile=1,
         ),
     ),
+    # TVM makes x - x 0, and 2 / 0 an error of its own, if it is let: in floats it is NaN or infinite.
+    "a division by a difference of 0": (
+        "unfit",
+        Chain((Stage("max", "x"), Stage("sum", ("div", 2.0, ("sub", "x", "x")))), tile=1),
+    ),
     "product of shifted": ("refused", Chain((Stage("max", "x"), Stage("prod", ("sub", "x", "r0"))))),
     "a maximum compared": ("refused", Chain((Stage("max", "x"), Stage("any", ("above", "x", "r0"))))),
 }
@@ -99,12 +105,13 @@ def test_a_masked_product_loses_its_digits():
     assert check_chain(Chain(stages)) == "refused"
 
 
-def outcomes(examples: int, *, derandomize: bool) -> Counter[str]:
+def outcomes(examples: int, seed: int) -> Counter[str]:
     seen: Counter[str] = Counter()
 
+    @hypothesis.seed(seed)
     @settings(
         max_examples=examples,
-        derandomize=derandomize,
+        derandomize=False,
         deadline=None,
         suppress_health_check=list(HealthCheck),
         database=None,
@@ -128,7 +135,7 @@ def sensible(seen: Counter[str], fused: float = 0.2) -> bool:
 
 
 def test_random_chains():
-    seen = outcomes(20, derandomize=True)
+    seen = outcomes(20, seed=0)
     assert sensible(seen), seen
 
 
@@ -136,6 +143,6 @@ def test_random_chains():
 @pytest.mark.parametrize("part", range(10))
 def test_many_random_chains(part: int):
     """In parts that run side by side; each draws chains of its own, of which 11 to 28 in 100 were fused."""
-    seen = outcomes(100, derandomize=False)
+    seen = outcomes(100, seed=part)
     print(seen)
     assert sensible(seen, fused=0.05), seen

@@ -56,7 +56,7 @@ def _compiled(program: Program) -> Any:
     unbound = replace(program, body=tuple(_unbind(s) for s in program.body))
     started = explicit_start_values(unbound)
     verify_bounds(started)  # native code must stay in its buffers
-    module = tvm.IRModule({"main": to_tvm(started, expose=True)})
+    module = tvm.IRModule({"main": to_tvm(started, native=True)})
     # Most programs run once or twice, and small: LLVM's second level takes longer than it saves.
     return tvm.compile(module, target=tvm.target.Target({"kind": "llvm", "opt-level": 1}))["main"]
 

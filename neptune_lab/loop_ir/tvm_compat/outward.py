@@ -15,7 +15,7 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import BufferRegion, BufferStore, For, IterVar, SeqStmt
 
 from neptune_lab.loop_ir.nodes import Block, Buffer, Cast, Const, Expr, Load, Op, Previous, Program, Stmt, Store, Var
-from neptune_lab.loop_ir.tvm_compat.words import THREAD_BINDING, build
+from neptune_lab.loop_ir.tvm_compat.words import THREAD_BINDING, build, build_as_written
 from neptune_lab.loop_ir.walks import loads
 
 # Name, extent and kind of an iteration variable.
@@ -31,13 +31,18 @@ def _buffer(b: Buffer) -> Any:
 
 @lru_cache(maxsize=2048)
 def _block(
-    name: str, axes: tuple[_Axis, ...], body: Store, init: Store | None, buffers: tuple[tuple[Buffer, Any], ...]
+    name: str,
+    axes: tuple[_Axis, ...],
+    body: Store,
+    init: Store | None,
+    buffers: tuple[tuple[Buffer, Any], ...],
+    native: bool,
 ) -> Any:
     """A block without its bindings and predicates; `buffers`: those that it accesses, with TVM's.
 
     TVM's are in the key, since a buffer may be converted again: by another thread, or after it has left its cache.
     """
-    return _Out(dict(buffers)).block(name, axes, body, init)
+    return _Out(dict(buffers), native).block(name, axes, body, init)
 
 
 def _accessed(block: Block) -> dict[str, None]:
@@ -51,9 +56,15 @@ def _accessed(block: Block) -> dict[str, None]:
 
 
 class _Out:
-    """One conversion, of a program with these buffers; holds the TVM buffer of each name."""
+    """One conversion, of a program with these buffers; holds the TVM buffer of each name.
 
-    def __init__(self, buffers: Mapping[Buffer, Any]) -> None:
+    Args:
+        native: to run it, so that floats are computed as written.
+    """
+
+    def __init__(self, buffers: Mapping[Buffer, Any], native: bool) -> None:
+        self.native = native
+        self.build = build_as_written if native else build
         self.known = {b.name: b for b in buffers}
         self.buffers = {b.name: converted for b, converted in buffers.items()}
 
@@ -73,9 +84,9 @@ class _Out:
                 return tirx.if_then_else(tirx.GT(t, tirx.const(0, "int32")), read, self.expr(initial, env))
             case Op("guard", (a, point, replacement)):
                 x = self.expr(a, env)
-                return tirx.Select(tirx.EQ(x, self.expr(point, env)), self.expr(replacement, env), x)
+                return tirx.Select(self.build("eq", [x, self.expr(point, env)]), self.expr(replacement, env), x)
             case Op(name, args):
-                return build(name, [self.expr(a, env) for a in args])
+                return self.build(name, [self.expr(a, env) for a in args])
             case Cast(dtype, arg):
                 return tirx.Cast(dtype, self.expr(arg, env))
         raise AssertionError(expr)
@@ -117,7 +128,7 @@ class _Out:
     def realize(self, block: Block, env: dict[str, Any]) -> Any:
         axes = tuple([(it.name, it.extent, it.kind) for it in block.iters])
         accessed = tuple([(self.known[name], self.buffers[name]) for name in _accessed(block)])
-        inner = _block(block.name, axes, block.body, block.init, accessed)
+        inner = _block(block.name, axes, block.body, block.init, accessed, self.native)
         predicate = tirx.const(True, "bool")
         for n, p in enumerate(block.predicates):
             predicate = self.expr(p, env) if n == 0 else tirx.And(predicate, self.expr(p, env))
@@ -142,19 +153,23 @@ class _Out:
         stmts = [self.stmt(s, env) for s in body]
         return stmts[0] if len(stmts) == 1 else SeqStmt(stmts)
 
-    def function(self, program: Program, *, expose: bool) -> Any:
-        """`expose`: every buffer is a parameter, so that none is compacted and all values are returned."""
+    def function(self, program: Program) -> Any:
         inside = tuple(b.name for b in program.buffers if b.name not in program.params)
-        params, allocated = ([*program.params, *inside], ()) if expose else (list(program.params), inside)
+        params, allocated = ([*program.params, *inside], ()) if self.native else (list(program.params), inside)
         body = self.body(program.body, {})
         root = SBlock([], [], [], "root", body, None, [self.buffers[n] for n in allocated])
         func = tirx.PrimFunc([self.buffers[n] for n in params], SBlockRealize([], tirx.const(True, "bool"), root))
         return func.with_attr({"tirx.noalias": True, "global_symbol": "main"})
 
 
-def to_tvm(program: Program, *, expose: bool = False) -> Any:
-    """The program as a TensorIR function; with `expose`, every buffer is a parameter (inputs and outputs first)."""
-    return _Out({b: _buffer(b) for b in program.buffers}).function(program, expose=expose)
+def to_tvm(program: Program, *, native: bool = False) -> Any:
+    """The program as a TensorIR function.
+
+    Args:
+        native: to run it.  Every buffer is a parameter (inputs and outputs first), so that none is compacted and all
+            values are returned; and floats are computed as written.
+    """
+    return _Out({b: _buffer(b) for b in program.buffers}, native).function(program)
 
 
 def tvmscript(program: Program) -> str:

@@ -24,6 +24,34 @@ def build(name: str, operands: Sequence[Any]) -> Any:
     return compose(row.formula, operands, build, lambda value: tirx.const(value, operands[0].ty.dtype))
 
 
+# Integers of the size of a float.
+_BITS = {"float16": "int16", "float32": "int32", "float64": "int64"}
+
+
+def build_as_written(name: str, operands: Sequence[Any]) -> Any:
+    """As `build`, for native code: TVM, which simplifies floats over the reals, finds nothing to simplify.
+
+    It would make `x - x` 0, `(x + 1e30) - 1e30` x, and `2 / (x - x)` an internal error, a division by 0.  So operands
+    are read back from their bits, the second twice: no two look alike to it, and none is a sum or a constant.
+    """
+    row = OPERATIONS[name]
+    if row.tvm == "Not":  # not (x < 1) would be x >= 1, which differs at NaN
+        return tirx.NE(tirx.bitwise_xor(tirx.Cast("int32", operands[0]), tirx.const(1, "int32")), 0)
+    if row.formula is not None and not row.tvm:
+        return compose(row.formula, operands, build_as_written, lambda v: tirx.const(v, operands[0].ty.dtype))
+    if row.tvm[:1].isupper() and len(operands) == 2:
+        operands = _opaque(operands[0]), _opaque(_opaque(operands[1]))
+    return build(name, operands)
+
+
+def _opaque(e: Any) -> Any:
+    """A float in a form that TVM cannot simplify; LLVM makes nothing of it."""
+    dtype = str(e.ty.dtype)
+    if dtype == "bfloat16":  # which TVM computes in float32
+        return tirx.Cast(dtype, _opaque(tirx.Cast("float32", e)))
+    return tirx.reinterpret(dtype, tirx.reinterpret(_BITS[dtype], e)) if dtype in _BITS else e
+
+
 def node_names() -> dict[str, str]:
     """The operation of each class of nodes, by the class's name."""
     return {row.tvm: row.name for row in rows("loop") if row.tvm[:1].isupper()}
