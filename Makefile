@@ -75,7 +75,7 @@ test: setup system  ## everything CI runs: check and, beside it, pytest (ARGS="-
 	@$(MAKE) --no-print-directory --jobs=2 --keep-going check suite
 
 # Tests start dozens of processes, each of which would compile the package anew if Python were told to keep no bytecode.
-suite: export PYTHONDONTWRITEBYTECODE =
+suite nightly fuzz: export PYTHONDONTWRITEBYTECODE =
 suite: setup  ## pytest alone (ARGS as for test)
 	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder $(ARGS)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -179,24 +178,16 @@ def long_run():
     return module_at(ROOT / "scripts" / "long_run.py")
 
 
-def test_a_long_run_goes_on_where_it_failed(long_run, tmp_path, capfd):
-    def steps(status: int) -> list:
-        code = ("print('first')", f"raise SystemExit({status})", "print('third')")
-        made = [long_run.Step(f"step {n}", (sys.executable, "-c", c)) for n, c in enumerate(code, 1)]
-        return [*made, long_run.Step("by itself", (sys.executable, "-c", "print('fourth')"), resumes=True)]
-
-    assert long_run.run(steps(3), tmp_path, tmp_path / "state") == 1
+def test_a_long_run_says_what_failed_and_goes_on(long_run, tmp_path, capfd):
+    codes = {"first": "raise SystemExit(3)", "nothing left": "raise SystemExit(5)", "third": "print('third ran')"}
+    commands = {name: (sys.executable, "-c", code) for name, code in codes.items()}
+    assert long_run.run(commands, tmp_path, tmp_path / "state") == 1
     said = capfd.readouterr().out
-    assert "first" in said
-    assert "third" in said
-    assert said.endswith("3 of 4 steps passed\nfailed: step 2\n")
-    assert list(json.loads((tmp_path / "state" / "passed.json").read_text())) == ["step 1", "step 3", "by itself"]
-    assert long_run.run(steps(0), tmp_path, tmp_path / "state") == 0
-    said = capfd.readouterr().out
-    assert "passed before: step 1\npassed before: step 3" in said
-    assert "first" not in said
-    assert "fourth" in said
-    assert said.endswith("4 of 4 steps passed\n")
+    assert "third ran" in said
+    assert said.endswith(
+        "first: FAILED after 0.0 minutes\nnothing left: passed after 0.0 minutes\nthird: passed after 0.0 minutes\n"
+    )
+    assert long_run.run({"third": commands["third"]}, tmp_path, tmp_path / "state") == 0
 
 
 def test_other_sources_are_run_again(long_run, tmp_path):
@@ -213,30 +204,22 @@ def test_other_sources_are_run_again(long_run, tmp_path):
     assert long_run.digest(tmp_path) not in (before, other_tests)
 
 
-def test_the_nightly_run_has_every_nightly_test_and_the_fuzzer(long_run, tmp_path):
+def test_tests_that_passed_are_not_run_again(long_run, tmp_path):
     (tmp_path / "tests").mkdir()
-    for name, mark in (("slow", "@pytest.mark.nightly"), ("quick", "")):
-        text = f"import pytest\n{mark}\n@pytest.mark.parametrize('n', range(2))\ndef test_it(n): pass\n"
-        (tmp_path / "tests" / f"test_{name}.py").write_text(text)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = nightly\naddopts = -m 'not nightly'\n")
-    steps = long_run.nightly_steps(tmp_path, "7", tmp_path)
-    assert [step.name for step in steps] == ["pytest tests/test_slow.py", "fuzz 10000 --seed 7"]
-    assert "-n" not in steps[0].command
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = nightly\naddopts = -p resuming -m 'not nightly'\n")
+    test = tmp_path / "tests" / "test_slow.py"
+    text = "import pytest\n@pytest.mark.nightly\n@pytest.mark.parametrize('n', range(4))\ndef test_it(n): {}\n"
 
+    def outcome(body: str, workers: int) -> str:
+        test.write_text(text.format(body) + "def test_quick(): assert 0\n")
+        command = [c.replace("logical", str(workers)) for c in long_run.nightly_command(tmp_path / "state")]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+        said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True).stdout
+        return re.sub(r" in .*", "", said.splitlines()[-1]).strip("= ")
 
-def test_a_nightly_file_with_many_tests_is_spread_over_workers(long_run, tmp_path):
-    text = "import pytest\n@pytest.mark.nightly\n@pytest.mark.parametrize('n', range({}))\ndef test_it(n): pass\n"
-    for name, count in (("test_few", 23), ("test_many", 24), ("browser/test_page", 99)):
-        file = tmp_path / "tests" / f"{name}.py"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text.format(count))
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = nightly\n")
-    spread = {step.name: "-n" in step.command for step in long_run.nightly_steps(tmp_path, "7", tmp_path)[:-1]}
-    assert spread == {
-        "pytest tests/browser/test_page.py": False,
-        "pytest tests/test_few.py": False,
-        "pytest tests/test_many.py": True,
-    }
+    assert outcome("assert n % 2", 1) == "2 failed, 2 passed"
+    assert outcome("assert n % 2 == 0; pytest.skip()", 0) == "2 skipped, 3 deselected"
+    assert outcome("assert n % 2 == 0", 1) == "2 passed"
 
 
 def test_what_runs_at_night_is_named_with_what_the_day_keeps():
