@@ -54,20 +54,33 @@ def nodes_and_edges(program: Program) -> tuple[list[Node], list[Edge]]:
     inputs = dict.fromkeys(program.inputs)
     buffers = {buffer.name: buffer for buffer in program.buffers}
     nodes = [_input_node(buffers[name]) for name in inputs]
-    writers: dict[str, list[str]] = {}
-    for block in blocks(program):
+    writers: dict[str, list[tuple[int, Block]]] = {}
+    for at, block in enumerate(blocks(program)):
         nodes.append(_node(block))
-        writers.setdefault(block.writes, []).append(block.name)
+        writers.setdefault(block.writes, []).append((at, block))
     edges: dict[str, list[Edge]] = {node.name: [] for node in nodes}
-    for block in blocks(program):
+    for at, block in enumerate(blocks(program)):
         found: dict[str, tuple[str, bool]] = {}
         for buffer, previous in _reads(block):
-            for source in writers.get(buffer, [buffer] if buffer in inputs else []):
-                if source != block.name:
-                    found[source] = buffer, previous or (source in found and found[source][1])
+            sources = _sources(writers[buffer], at) if buffer in writers else [buffer] if buffer in inputs else []
+            for source in sources:
+                found[source] = buffer, previous or (source in found and found[source][1])
         for source, (buffer, previous) in found.items():
             edges[source].append(_edge(source, block.name, buffer, previous))
     return nodes, [edge for leaving in edges.values() for edge in leaving]
+
+
+def _sources(writers: list[tuple[int, Block]], reader: int) -> list[str]:
+    """The writers of a buffer whose values the block number `reader` may read, itself left out.
+
+    A start value reaches what folds it, and readers before that: behind the loop, they read what was folded.
+    """
+    others = [at for at, writer in writers if writer.role is not Role.INITIAL and at < reader]
+    return [
+        writer.name
+        for at, writer in writers
+        if at != reader and not (writer.role is Role.INITIAL and any(at < other for other in others))
+    ]
 
 
 @lru_cache(maxsize=4096)

@@ -1,7 +1,9 @@
 """An output that is a map of what a nest reads anyway is stored by the nest's kernel: the sum of a row and a residual,
-beside its norm."""
+beside its norm. A map that a rolling loop and a second pass both read is computed by both."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -53,3 +55,24 @@ def test_how_many_kernels_there_are_and_what_they_compute(case: str, columns: in
     assert len(kernel.htile.kernels) == kernels
     for got, want in zip(kernel(*inputs), function(*(x.double() for x in inputs)), strict=True):
         torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5)
+
+
+def _twice(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(2):
+        x = x + torch.softmax(x, -1)
+    return x
+
+
+def _thrice(x: torch.Tensor) -> torch.Tensor:
+    return _twice(x) + torch.softmax(_twice(x), -1)
+
+
+@pytest.mark.parametrize(("function", "kernels"), [(_twice, 2), (_thrice, 3)])
+def test_a_map_that_is_read_behind_its_loop_is_computed_again(
+    function: Callable[[torch.Tensor], torch.Tensor], kernels: int
+):
+    torch.manual_seed(0)
+    x = torch.randn(5, 150)
+    kernel = nl.compile(nl.from_torch(function, x), config=nl.TileConfig(block_q=2, block_kv=64), validate="none")
+    assert len(kernel.htile.kernels) == kernels
+    torch.testing.assert_close(kernel(x).double(), function(x.double()), rtol=1e-5, atol=1e-5)

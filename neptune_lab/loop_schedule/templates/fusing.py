@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+import networkx as nx
+
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.dataflow import graph
 from neptune_lab.loop_ir.dimensions import Dimension, Dimensions, dimensions
 from neptune_lab.loop_ir.nodes import Block, Const, Expr, Loop, Program, Var
 from neptune_lab.loop_ir.reduction import reducer_of
-from neptune_lab.loop_ir.walks import loads, reads
+from neptune_lab.loop_ir.walks import loads, reads, walk
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.plan import NestPlan
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates.common import run_in_order
+
+# The most operations and operands of a map that a second pass computes again.
+LARGEST_AGAIN = 64
 
 
 def fuse_into_loop(sch: Schedule, nest: NestPlan, loop: str) -> None:
@@ -25,6 +31,47 @@ def fuse_into_loop(sch: Schedule, nest: NestPlan, loop: str) -> None:
         sch.fuse_under(block, loop)
     for block in nest.maps:
         _first_that_works(*_ways_in(sch, nest, block, loop))(block, loop)
+
+
+def maps_read_behind(sch: Schedule, nest: NestPlan, left: Collection[str], later: Collection[str]) -> tuple[str, ...]:
+    """The maps in a rolling loop that a second pass behind it reads too, such as a row that is added to its own
+    softmax, where the row is computed from what other kernels reduce.
+
+    The loop has a tile of such a map at a time, so the second pass must compute it again.  Maps of inputs alone are
+    left to `inline_map`.
+
+    Args:
+        sch: the schedule, whose loop holds what it can.
+        nest: the nest.
+        left: its reductions that the loop does not hold.
+        later: blocks that other nests will contain.  A map that one of them reads is stored by the loop.
+
+    Returns:
+        Their names, in order; none if one of them reads a product of the loop, or is long.
+    """
+    flow, dims = graph(sch.base), dimensions(sch.base)
+    blocks = {b.name: b for b in tree.blocks(sch.base)}
+    axes = {name: {*dims.all_of(b)} for name, b in blocks.items() if reducer_of(b) is None}
+    here = {nest.first, *nest.maps, *nest.auxiliary_reductions, *nest.reductions}
+    loop = here.union(*(nx.ancestors(flow, name) for name in nest.reductions if name not in left))
+    again: list[str] = []
+    for name in reversed([name for name in axes if name in loop]):
+        readers = {*flow.successors(name)}
+        behind = readers - loop
+        if readers & {*later} or not all(axes.get(reader) == axes[name] for reader in behind):
+            continue
+        if behind or readers & {*again}:
+            again.append(name)
+    found = [name for name in reversed(again) if name in here and blocks[name].writes not in sch.base.outputs]
+    sources = {name: {*flow.predecessors(name)} & blocks.keys() for name in found}
+    made = {source for name in found for source in sources[name]} - {*found}
+    if not made or made & here:
+        return ()
+    sizes = dict[str, int]()
+    for name in found:
+        own = sum(1 for _ in walk(blocks[name].body.value))
+        sizes[name] = own + sum(sizes.get(source, 0) for source in sources[name])
+    return tuple(found) if max(sizes.values()) <= LARGEST_AGAIN else ()
 
 
 def fuse_maps_beside(sch: Schedule, nest: NestPlan, loop: str) -> None:
@@ -234,6 +281,7 @@ __all__ = [
     "fuse_into_loop",
     "fuse_maps_beside",
     "fuse_prologue",
+    "maps_read_behind",
     "own_loops",
     "second_pass_in_order",
     "second_pass_on_grid",

@@ -44,6 +44,7 @@ from neptune_lab.loop_schedule.templates.fusing import (
     fuse_into_loop,
     fuse_maps_beside,
     fuse_prologue,
+    maps_read_behind,
     second_pass_in_order,
 )
 from neptune_lab.loop_schedule.templates.nest_config import config_after, nest_configs
@@ -165,6 +166,7 @@ def schedule_rolling(sch: Schedule, state: TemplateState, n: int) -> None:
         ScheduleError: the nest's reductions have no parallel axis in common.
     """
     nest, config = state.nests[n], state.configs[n]
+    steps, nests = len(sch.steps), (state.nests, state.configs)
     _check_parallel(sch, nest)
     loop = tile_nest(sch, nest, config)
     contraction = tile_contraction(sch, nest, config, loop.partition(".")[2])
@@ -177,6 +179,13 @@ def schedule_rolling(sch: Schedule, state: TemplateState, n: int) -> None:
     left = () if nest.serial_axes else _roll(sch, nest, loop)
     if left:
         state.insert(n, plan(sch.base, left, placed=placed(sch, state.start)))
+    if again := maps_read_behind(sch, nest, left, blocks_of_later_nests(sch, state, n)):
+        sch.back_to(steps)
+        for name in again:
+            sch.inline(name)
+        state.nests, state.configs = nests
+        state.replan(n, sch)
+        return schedule_rolling(sch, state, n)
     if grid is not None and not nest.serial_axes:
         fuse_maps_beside(sch, nest, loop)
     fuse_prologue(sch, nest, grid, _rolling(state))
