@@ -17,8 +17,9 @@ _dual: Any = forward_ad
 def levels_restored() -> Iterator[None]:
     """Ends the levels of torch.func (vmap, jvp, grad) that were entered inside and not left, also after an error.
 
-    The exporter writes `vmap` and `jvp` as operations that enter and leave a level.  If an operation between them raises
-    an error while the graph is traced again, the level stays, and every tensor of the process is wrapped from then on.
+    The exporter writes `vmap` and `jvp` as operations that enter and leave a level.  If an operation between them
+    raises an error while the graph is traced again, the level stays, and every tensor of the process is wrapped from
+    then on.
     """
     depth, dual = _functorch.get_dynamic_layer_stack_depth(), _dual._current_level
     try:

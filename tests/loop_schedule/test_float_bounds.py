@@ -19,7 +19,7 @@ def combined(q, k, v, name):
 
 
 def test_layers_that_read_the_one_before_in_several_ways_take_linear_time():
-    """Each layer reads the one before in three reductions, as queries, keys and values do: 3^6 paths through six layers."""
+    """Each layer reads the one before in three reductions, as queries, keys and values do: 3^6 paths in six layers."""
     x = y = te.placeholder((4, 4), "float16", name="x")
     w = te.placeholder((4, 4), "float16", name="w")
     layers = 6
