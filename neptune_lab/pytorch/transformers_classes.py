@@ -1,8 +1,7 @@
 """Layers for models of `transformers` that choose a class by the name of the implementation.
 
 Most models look up a function (`transformers_attention`).  Some have a dict of classes of their own, and raise a
-KeyError for a name that is not in it.  Those of which the class computes its scores in a method, or as SAM's layers
-do, get a class under our name that is the eager one but for its attention.
+KeyError for a name that is not in it.  They get a class under our name that is the eager one but for its attention.
 """
 
 from __future__ import annotations
@@ -64,6 +63,121 @@ def _of_tokens(scaling: Callable[[Any], float]) -> Callable[[Any], Any]:
     return made
 
 
+def _of_falcon(eager: Any) -> Any:
+    """Falcon's layer.  ALiBi is in the mask that its model makes, as sdpa's layer takes it; eager's adds it twice."""
+
+    class Attention(eager):
+        def forward(
+            self,
+            hidden_states: torch.Tensor,
+            alibi: torch.Tensor | None,
+            attention_mask: torch.Tensor | None,
+            position_ids: torch.Tensor | None = None,
+            layer_past: Any = None,
+            use_cache: bool = False,
+            output_attentions: bool = False,
+            position_embeddings: Any = None,
+            **others: Any,
+        ) -> tuple[torch.Tensor, None]:
+            query, key, value = (t.transpose(1, 2) for t in self._split_heads(self.query_key_value(hidden_states)))
+            if alibi is None:
+                rotated = import_module(eager.__module__).apply_rotary_pos_emb
+                query, key = rotated(query, key, *position_embeddings)
+            if layer_past is not None:
+                key, value = layer_past.update(key, value, self.layer_idx)
+            # (its layers with rotary positions have no dropout)
+            dropout = self.attention_dropout.p if self.training and alibi is not None else 0.0
+            given: Any = {"output_attentions": output_attentions}
+            out, _ = transformers_attention.attention_forward(
+                self, query, key, value, attention_mask, self.inv_norm_factor, dropout, **given
+            )
+            return self.dense(out.flatten(2)), None
+
+    return Attention
+
+
+def _of_captions(eager: Any) -> Any:
+    """GIT's layer: its model makes one mask, of floats, for images and tokens."""
+
+    class Attention(eager):
+        def forward(
+            self,
+            hidden_states: torch.Tensor,
+            attention_mask: torch.Tensor | None = None,
+            past_key_values: Any = None,
+            **others: Any,
+        ) -> tuple[torch.Tensor, None]:
+            query, key, value = _projected(self, hidden_states, hidden_states)
+            if past_key_values is not None:
+                key, value = past_key_values.update(key, value, self.layer_idx)
+            return _attended(self, query, key, value, attention_mask, bool(others.get("output_attentions")))
+
+    return Attention
+
+
+def _of_points(eager: Any) -> Any:
+    """SuperGlue's layer, among the points of an image and between those of two."""
+
+    class Attention(eager):
+        def forward(
+            self,
+            hidden_states: torch.Tensor,
+            attention_mask: torch.Tensor | None = None,
+            encoder_hidden_states: torch.Tensor | None = None,
+            encoder_attention_mask: torch.Tensor | None = None,
+            output_attentions: bool = False,
+        ) -> tuple[torch.Tensor, None]:
+            states, mask = hidden_states, attention_mask
+            if encoder_hidden_states is not None:
+                states, mask = encoder_hidden_states, encoder_attention_mask
+            query, key, value = _projected(self, hidden_states, states)
+            return _attended(self, query, key, value, mask, output_attentions)
+
+    return Attention
+
+
+def _of_patches(eager: Any) -> Any:
+    """Data2Vec's layer of images: the layer's biases of positions and the model's are added to the scores."""
+
+    class Attention(eager):
+        def forward(
+            self,
+            hidden_states: torch.Tensor,
+            output_attentions: bool = False,
+            relative_position_bias: torch.Tensor | None = None,
+            interpolate_pos_encoding: bool = False,
+            resolution: Any = None,
+        ) -> tuple[torch.Tensor, None]:
+            bias = relative_position_bias
+            if self.has_relative_position_bias:
+                window = tuple(size // self.config.patch_size for size in resolution)
+                own = self.relative_position_bias(window, interpolate_pos_encoding, dim_size=hidden_states.shape[1])
+                bias = own if bias is None else own + bias
+            query, key, value = _projected(self, hidden_states, hidden_states)
+            return _attended(self, query, key, value, bias, output_attentions)
+
+    return Attention
+
+
+def _projected(layer: Any, hidden: torch.Tensor, states: torch.Tensor) -> list[torch.Tensor]:
+    """Queries of the hidden states, and keys and values of `states`: (batch, heads, length, head_dim)."""
+    pairs = ((layer.query, hidden), (layer.key, states), (layer.value, states))
+    sizes = layer.num_attention_heads, layer.attention_head_size
+    return [project(of).unflatten(-1, sizes).transpose(1, 2) for project, of in pairs]
+
+
+def _attended(
+    layer: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, output_attentions: bool
+) -> tuple[torch.Tensor, None]:
+    """The results of all heads side by side, and None in place of the weights."""
+    dropout = layer.dropout.p if layer.training else 0.0
+    given: Any = {"output_attentions": output_attentions}
+    out, _ = transformers_attention.attention_forward(
+        layer, query, key, value, mask, layer.attention_head_size**-0.5, dropout, is_causal=False, **given
+    )
+    return out.flatten(2), None
+
+
 def _with_table(table: torch.Tensor | None, mask: torch.Tensor | None, q_len: int, kv_len: int) -> Any:
     """The mask, and what a layer's table of the keys that each query sees hides: such tables are causal."""
     if table is None:
@@ -74,8 +188,12 @@ def _with_table(table: torch.Tensor | None, mask: torch.Tensor | None, q_len: in
     return seen & mask if mask.dtype == torch.bool else mask.masked_fill(~seen, -torch.inf)
 
 
-# By the names of a model and of its dict: the class under our name, made of the eager one.
+# By the names of a model, or its module, and of the dict: the class under our name, made of the eager one.
 _MAKERS: dict[tuple[str, str], Callable[[Any], Any]] = {
+    ("data2vec.modeling_data2vec_vision", "DATA2VEC_VISION_SELF_ATTENTION_CLASSES"): _of_patches,
+    ("falcon", "FALCON_ATTENTION_CLASSES"): _of_falcon,
+    ("git", "GIT_SELF_ATTENTION_CLASSES"): _of_captions,
+    ("superglue", "SUPERGLUE_SELF_ATTENTION_CLASSES"): _of_points,
     ("bark", "BARK_ATTENTION_CLASSES"): _of_tokens(lambda layer: 1 / math.sqrt(layer.head_dim)),
     ("gpt_neo", "GPT_NEO_ATTENTION_CLASSES"): _of_tokens(lambda _: 1.0),
     ("gptj", "GPTJ_ATTENTION_CLASSES"): _of_tokens(lambda layer: 1 / float(layer.scale_attn)),
@@ -86,11 +204,16 @@ _MAKERS: dict[tuple[str, str], Callable[[Any], Any]] = {
 }
 
 
+def module_name(model: str) -> str:
+    """The module of a key of `_MAKERS`."""
+    return f"transformers.models.{model if '.' in model else f'{model}.modeling_{model}'}"
+
+
 def register_classes() -> None:
     """Adds our classes to the dicts of the models that the installed `transformers` has."""
     for (model, name), made in _MAKERS.items():
         try:
-            module = import_module(f"transformers.models.{model}.modeling_{model}")
+            module = import_module(module_name(model))
         except ImportError:  # another version
             continue
         classes = getattr(module, name, {})

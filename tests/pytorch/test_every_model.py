@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from counted_layers import counted_layers
 from every_model import IDS, LEFT, inputs_of, models_of, pair, result
 from every_model_types import ENCODERS, IMAGES, MENDED, OTHERS, SOUNDS, TOKENS
+from transformers import SuperPointConfig
 
 from neptune_lab.errors import LaunchError
 from neptune_lab.pytorch import transformers_masks
@@ -168,7 +170,7 @@ def test_which_masks_a_models_code_is_made_for():
         "align": (False, False, True, False), "deepseek_v4": (False, False, False, False),
         "gemma4": (True, False, True, False), "phi4_multimodal": (True, True, False, False),
         "bloom": (False, False, False, True), "gptj": (False, False, False, False),
-        "falcon": (False, False, False, True),
+        "falcon": (False, False, False, False),
     }  # fmt: skip
     assert mask_kinds(type("Unknown", (), {})) == mask_kinds(object)  # of no module with models: floats
 
@@ -210,6 +212,69 @@ def test_a_layer_of_sam(model: str, name: str, relative: bool, layers: list[Any]
         ours.train()(images)
     with pytest.raises(LaunchError, match="no weights to return"):
         ours.eval()(images, output_attentions=True)
+
+
+LAYERS = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+FALCON = {**LAYERS, "vocab_size": 64}
+PATCHES = {**LAYERS, "intermediate_size": 16, "image_size": 16, "patch_size": 8}
+POINTS = {"encoder_hidden_sizes": [8] * 4, "decoder_hidden_size": 8, "descriptor_decoder_dim": 16, "max_keypoints": 9}
+MATCHING = {
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "keypoint_encoder_sizes": [8],
+    "gnn_layers_types": ["self", "cross"],
+    "keypoint_detector_config": SuperPointConfig(**POINTS),
+}
+IMAGES_OF = {"pixel_values": torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))}
+PAIRS_OF = {"pixel_values": torch.rand(1, 2, 3, 32, 32, generator=torch.Generator().manual_seed(0))}
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "others", "given"),
+    [
+        ("FalconForCausalLM", "FalconConfig", FALCON, {"attention_mask": LEFT}),
+        ("FalconForCausalLM", "FalconConfig", {**FALCON, "alibi": True}, {"attention_mask": LEFT}),
+        (
+            "FalconForCausalLM",
+            "FalconConfig",
+            {**FALCON, "multi_query": False, "new_decoder_architecture": True, "num_kv_heads": 1},
+            {},
+        ),
+        ("GitForCausalLM", "GitConfig", {**FALCON, "intermediate_size": 16, "vision_config": PATCHES}, IMAGES_OF),
+        ("Data2VecVisionModel", "Data2VecVisionConfig", {**PATCHES, "use_relative_position_bias": True}, IMAGES_OF),
+        (
+            "Data2VecVisionModel",
+            "Data2VecVisionConfig",
+            {**PATCHES, "use_shared_relative_position_bias": True},
+            IMAGES_OF,
+        ),
+        (
+            "SuperGlueForKeypointMatching",
+            "SuperGlueConfig",
+            MATCHING,
+            PAIRS_OF,
+        ),
+    ],
+)
+@torch.no_grad()
+def test_a_model_that_chooses_a_class_by_the_name(
+    name: str, config: str, others: dict[str, Any], given: dict[str, Any], layers: list[Any]
+):
+    """Beside sdpa's layers if there are any: eager's of Falcon add ALiBi to the mask and to the scores."""
+    make, settings = getattr(transformers, name), getattr(transformers, config)
+    torch.manual_seed(0)
+    plain = "eager" if name.startswith(("Git", "SuperGlue")) else "sdpa"
+    usual, ours = (make._from_config(settings(**others), attn_implementation=n).eval() for n in (plain, "neptune_lab"))
+    for p in usual.parameters():
+        p.data = torch.randn(p.shape)
+    ours.load_state_dict(usual.state_dict())
+    tokens = {"input_ids": IDS} if "ForCausalLM" in name else {}
+    got, want = (result(model(**tokens, **given)) for model in (ours, usual))
+    seen = LEFT.bool() if "attention_mask" in given else torch.ones(got.shape[:2]).bool()
+    assert (got[seen] - want[seen]).norm() < 2e-5 * want[seen].norm()
+    assert layers
+    with pytest.raises(LaunchError, match="no weights to return"):
+        ours(**tokens, **given, output_attentions=True)
 
 
 def test_a_model_with_attention_of_its_own_says_so(monkeypatch: pytest.MonkeyPatch):
