@@ -12,10 +12,10 @@ contestants of a size take turns, and of four medians of `triton.testing.do_benc
 each, where one takes longer than 10 ms); --both N times both passes together too, for at most N positions. Memory is
 the peak of the backward pass above what was allocated before it, and of both passes above the inputs and the
 cotangent. --parts times the device's part, a replayed CUDA graph of the backward pass, with cold caches and in turns,
-and the host's, of backward passes that nothing waits for. Gradients of one head are checked against float64; a
-contestant that is wrong is not timed. --workers processes compile at the same time, and time one after another; each
-leaves out, and lists, what it does not start within --seconds. With --check nothing is timed. With TRITON_INTERPRET=1
-it runs on the CPU, slowly and without times.
+and the host's, of backward passes that nothing waits for and that take less than 0.5 ms. Gradients of one head are
+checked against float64; a contestant that is wrong is not timed. --workers processes compile at the same time, and
+time one after another; each leaves out, and lists, what it does not start within --seconds. With --check nothing is
+timed. With TRITON_INTERPRET=1 it runs on the CPU, slowly and without times.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ from neptune_lab.files import write_text
 TURNS = 4
 # Milliseconds of a call from which fewer of them are timed.
 LONG = 10.0
+# Microseconds of a pass, up to which what it keeps the host is timed: of longer ones, launches wait for the GPU.
+MOST_OF_HOST = 500.0
 GRID = [
     f"{batch}x32x{length}x{width}{mask}"
     for length in (16384, 8192, 4096, 2048, 1024)
@@ -246,7 +248,8 @@ def timed(this: Ready, both: int, parts: bool) -> list[Measured]:
     for one in this.right:
         us = sorted(times[one.name])[1]
         two = sorted(of_both[one.name])[1] if of_both[one.name] else None
-        more = {"device_us": of_device.get(one.name), "host_us": host_part(one.backward) if parts else None}
+        host = host_part(one.backward) if parts and us < MOST_OF_HOST else None
+        more = {"device_us": of_device.get(one.name), "host_us": host}
         row = Measured(this.size, one.name, one.error, us, work / us / 1e6, one.mib, two, step_mib=one.step_mib, **more)
         found.append(row)
     return found
@@ -382,7 +385,8 @@ def main() -> None:
             timed = "" if one.us is None else f"{one.us:9.1f} us {one.tflops:6.0f} TFLOP/s"
             both = "" if one.both_us is None else f"both {one.both_us:9.1f} us"
             memory = "" if one.mib is None else f"{one.mib:6} MiB, both {one.step_mib}"
-            parts = "" if one.host_us is None else f"host {one.host_us:.0f} device {one.device_us or 0:.0f}"
+            named = (("device", one.device_us), ("host", one.host_us))
+            parts = " ".join(f"{part} {us:.1f}" for part, us in named if us is not None)
             found = f"error {one.error:.1e} {timed} {memory} {both} {parts} {one.note}"
             print(f"{one.size:20} {one.name:9} {found}", flush=True)
         if given.out is not None:

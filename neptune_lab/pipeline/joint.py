@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from neptune_lab.operators import Operator
     from neptune_lab.pipeline.kernel import Kernel
     from neptune_lab.target import Target
+    from neptune_lab.tensor_spec import TensorSpec
 
 # Queries of a tile by the width of the heads.
 QUERIES = {64: 128, 128: 64}
+# The same if the kernel reads an element of 32 bits per pair: of 128 queries, shared memory holds no second tile.
+QUERIES_OF_WIDE_PAIRS = 64
 # The width of heads with which programs that add in order are faster than two nests, or as fast to 1.3%, under any
 # mask. Without a mask, under which programs have different numbers of tiles, they are with each width: with 64 columns,
 # on an H200, 70 us in place of 77 at 1 x 32 x 1024, 748 in place of 853 at 1 x 32 x 4096, and 252 in place of 282 at
@@ -45,6 +48,8 @@ def joint_choice(op: Operator, *, deterministic: bool) -> Choice | None:
     queries = QUERIES.get(_width(op))
     if queries is None:
         return None
+    if any(t.dtype == "float32" and _is_of_pairs(t, op) for t in op.inputs):
+        queries = QUERIES_OF_WIDE_PAIRS
     code = CodeOptions(code="gluon", deterministic=deterministic, joint=True)
     # (a nest that only adds up what others store has tiles of its own: with 64 columns, sums over samples took 5 times
     # as long on an H200)
@@ -79,8 +84,13 @@ def default_joint_choice(op: Operator) -> Choice | None:
 
 def _has_pairs(op: Operator) -> bool:
     """Whether a result has an element per query and key."""
+    return any(_is_of_pairs(t, op) for t in op.outputs)
+
+
+def _is_of_pairs(tensor: TensorSpec, op: Operator) -> bool:
+    """Whether a tensor has an element per query and key."""
     lengths = {t.shape[-2] for t in op.outputs if len(t.shape) == 4 and t.shape[-1] == _width(op)}
-    return any({*t.shape[-2:]} <= lengths for t in op.outputs if len(t.shape) > 1)
+    return len(tensor.shape) > 1 and {*tensor.shape[-2:]} <= lengths
 
 
 def joint_choice_for_lengths(op: Operator, *, deterministic: bool) -> Choice | None:

@@ -69,13 +69,27 @@ def simulated(
     added: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> float:
     """The largest relative error of a gradient; `added`: what is added to scores, of the bias."""
+    # (the largest of floats in Python would pass over NaN)
+    return float(torch.tensor(errors(kernel, op, mask, transposed=transposed, added=added)).max())
+
+
+def errors(
+    kernel: nl.Kernel,
+    op: Operator,
+    mask: Mask | None = None,
+    *,
+    transposed: bool = False,
+    added: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> list[float]:
+    """The relative error of each gradient."""
     program = joined(kernel.htile, in_order=kernel.code.deterministic).program
     plain = {
         s.name: interpreted(program, k, s.arguments)
         for s, k in zip(kernel.triton.kernels, program.kernels, strict=True)
         if s.language == "triton"
     }
-    drawn = {n: torch.from_numpy(a.astype(np.float32)).bfloat16() for n, a in op.random_inputs(0).items()}
+    dtypes = {tensor.name: getattr(torch, tensor.dtype) for tensor in op.inputs}
+    drawn = {n: torch.from_numpy(a.astype(np.float32)).to(dtypes[n]) for n, a in op.random_inputs(0).items()}
     wide = [t.double().requires_grad_() for t in drawn.values()]
     bias = added(wide[3]) if added is not None else wide[3].mT if transposed else wide[3]
     score = wide[0] @ wide[1].mT * wide[0].shape[-1] ** -0.5 + bias
@@ -93,8 +107,11 @@ def simulated(
         "import torch\n", f"import torch\n{NOT_A_NUMBER}", 1
     )
     found = Simulator(source, plain=plain)(kernel.triton.entry, *(given[n] for n in kernel.htile.inputs))
-    # (the largest of floats in Python would pass over NaN)
-    return float(torch.stack([(a.double() - b).norm() / b.norm() for a, b in zip(found, expected, strict=False)]).max())
+    return [float((a.double() - b).norm() / b.norm()) for a, b in zip(found, expected, strict=False)]
+
+
+def causal(b, h, q, kv):
+    return kv <= q
 
 
 @cache
@@ -166,19 +183,52 @@ def test_tiles_of_pairs_at_two_places_are_two(second: Added, added: Callable[[to
     assert simulated(kernel, op, added=added) < 1e-2
 
 
-def test_pairs_of_32_bits_are_refused():
-    """Two consumers' products leave no room for them."""
-    with pytest.raises(EmitError, match="reads float32 of bias for each pair"):
-        backward(with_bias(256, 256, 128, dtype=torch.float32), IN_ORDER, ("q", "k", "v"))
+def as_chosen(op: Operator, *, deterministic: bool = True) -> nl.Kernel:
+    """The backward pass in one kernel with the tiles that are chosen for it."""
+    passes = training(op).backward
+    choice = joint_choice(passes, deterministic=deterministic)
+    assert choice is not None
+    return compile_choice(passes, choice, target="h200", validate="none")
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize(
+    ("lengths", "batch", "mask", "of_samples"),
+    [
+        ((256, 256), 2, None, False),
+        ((320, 264), 1, None, False),
+        ((256, 256), 2, causal, False),
+        ((128, 256), 2, None, True),
+    ],
+    ids=["a sum over samples", "parts of tiles", "hidden tiles", "of each sample"],
+)
+def test_pairs_of_32_bits_are_stored_before_they_are_rounded(
+    lengths: tuple[int, int], batch: int, mask: Mask | None, of_samples: bool, deterministic: bool
+):
+    """Nearer to float64 than gradients of a bias of 16 bits, which are 1.6e-3 from it."""
+    op = with_bias(*lengths, 64, batch, mask=mask, of_samples=of_samples, dtype=torch.float32)
+    kernel = as_chosen(op, deterministic=deterministic)
+    assert [k.language for k in kernel.triton.kernels].count("gluon") == 1
+    *others, of_bias = errors(kernel, op, mask)
+    assert max(others) < 1e-2
+    assert of_bias < 1.2e-3
+
+
+@pytest.mark.parametrize(
+    ("dtype", "reason"),
+    [(torch.float32, "bytes of shared memory"), (torch.int32, "reads int32 of bias for each pair; expected a float")],
+    ids=str,
+)
+def test_pairs_that_are_refused_of_heads_of_128_columns(dtype: torch.dtype, reason: str):
+    """Two consumers' products leave no room for pairs of 32 bits that are also stored."""
+    with pytest.raises(EmitError, match=reason):
+        backward(with_bias(256, 256, 128, dtype=dtype), IN_ORDER, None)
 
 
 def test_pairs_beside_those_that_are_visited_are_refused():
     with pytest.raises(EmitError, match="is read beside the pairs"):
         backward(with_two_biases(lambda t, b, h, q, kv: t[h, q, kv + 8], 264), IN_ORDER, ("q", "k", "v"))
-
-
-def causal(b, h, q, kv):
-    return kv <= q
 
 
 @pytest.mark.one_in(12)
@@ -189,9 +239,11 @@ def test_gradients_of_random_calls(seed: int):
     lengths = tuple(int(n) for n in 8 * rng.integers(16, 45, 2))
     width, transposed = int(rng.choice([64, 128])), bool(rng.integers(2))
     mask = [None, causal, lambda b, h, q, kv: kv <= q + 70, lambda b, h, q, kv: (kv <= q) | (kv < 70)][rng.integers(4)]
-    op = with_bias(*lengths, width, *(int(n) for n in rng.integers(1, 3, 2)), mask, transposed=transposed)
+    counts = [int(n) for n in rng.integers(1, 3, 2)]
+    dtype = [torch.bfloat16, torch.float32][rng.integers(2)]
+    op = with_bias(*lengths, width, *counts, mask, transposed=transposed, dtype=dtype)
     try:
-        kernel = backward(op, nl.CodeOptions(code="gluon", joint=True, deterministic=bool(rng.integers(2))), None)
+        kernel = as_chosen(op, deterministic=bool(rng.integers(2)))
     except EmitError:
         return
     seen = torch.ones(lengths, dtype=torch.bool)
@@ -251,9 +303,9 @@ def test_narrow_heads_read_pairs_in_triton_in_the_forward_pass(width: int, with_
     ("op", "reason"),
     [
         (lambda: with_bias(256, 300, 64), "do not begin at multiples of 16 bytes"),
-        (lambda: with_bias(256, 256, 64, dtype=torch.float32), "is not the left operand"),
+        (lambda: with_bias(256, 300, 64, dtype=torch.float32), "takes? .* bytes of shared memory"),
     ],
-    ids=["odd rows", "32 bits"],
+    ids=["odd rows", "32 bits and 128 queries"],
 )
 def test_what_is_refused(op: Callable[[], Operator], reason: str):
     with pytest.raises(EmitError, match=reason):
@@ -300,6 +352,24 @@ def other_head(store: ir.Store) -> ir.Store:
     if not stores_pairs(store):
         return store
     return replace(store, target=replace(store.target, index=(ir.Int(0), *store.target.index[1:])))
+
+
+@pytest.mark.parametrize("tile", ["d_score_chip", "weights", "d_weights_in_bfloat16"])
+def test_pairs_of_32_bits_are_those_that_the_left_operand_rounds(tile: str):
+    program = as_chosen(with_bias(256, 256, 64, dtype=torch.float32)).htile
+    found = pairs_of(program)
+    assert found is not None
+    assert found.tensor == "d_score"
+    assert isinstance(found.statement.value, ir.Access)
+    other = replace(found.statement, value=replace(found.statement.value, tensor=tile))
+    program = changed(found.maker, lambda s: other if s.target.tensor == "d_score" else s, program)
+    if tile == "d_score_chip":  # (as it is)
+        stored = joint_of(program).pairs
+        assert stored is not None
+        assert stored.unrounded == "d_score_2"
+    else:
+        with pytest.raises(UnsupportedKernel, match="is not the left operand"):
+            joint_of(program)
 
 
 @pytest.mark.parametrize("change", [other_values, other_place, other_head], ids=lambda f: f.__name__)

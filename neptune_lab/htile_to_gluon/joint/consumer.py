@@ -116,6 +116,9 @@ class JointConsumer:
             self._store(stmt)
         value = self._value(this)
         ctx.line(f"{plan.part_of_turn('turn', self.me)}.store({value})")
+        if plan.apart:
+            assert plan.joint.pairs is not None
+            ctx.line(f"{plan.part_of_apart(self.me)}.store({ctx.tiles[plan.joint.pairs.unrounded]})")
         ctx.line("fence_async_shared()")
         self._accumulate(late)
         ctx.line(f"{ctx.helper('_meet_of')}({OWN} + {self.me}, 128)")
@@ -159,14 +162,15 @@ class JointConsumer:
             ctx.line(f"{ring.slot}, {ring.phase} = {ctx.helper('_next')}({ring.slot}, {ring.phase}, {plan.slots})")
 
     def _store_pairs(self, this: LoopPart) -> None:
-        """Stores this consumer's part of the tile that both read."""
+        """Stores this consumer's part of the tile that both read, or of that before it is rounded."""
         ctx, plan = self.ctx, self.plan
         if plan.pairs is None:
             return
         assert plan.joint.pairs is not None
         self._at(plan.joint.pairs.statement)
         dim = 1 if plan.pairs.matrices is None else 2
-        mine = f"{plan.turns}.index(turn).slice({self.me} * {ROWS}, {ROWS}, dim={dim})"
+        tile = plan.apart or f"{plan.turns}.index(turn)"
+        mine = f"{tile}.slice({self.me} * {ROWS}, {ROWS}, dim={dim})"
         place = f"[{plan.place_in_pairs(ctx, this, self.me)}]"
         ctx.line(call(ctx.helper("_copy_out"), plan.pairs.parameter, place, mine))
 
@@ -262,8 +266,8 @@ class JointConsumer:
         ctx.line("if done > 0:")
         for line in (
             *given,
-            # (of the tile that this step replaces; that of the step before may still be on its way)
-            *(["tma.store_wait(1)"] if plan.pairs is not None else []),
+            # (of the tile that this step replaces; with two of them, that of the step before may still be on its way)
+            *([f"tma.store_wait({0 if plan.apart else 1})"] if plan.pairs is not None else []),
             f"{ctx.helper('_meet_of')}({OWN} + {self.me}, 128)",
             f"mbarrier.arrive({plan.staged}.index({self.me}), count=1)",
         ):

@@ -45,10 +45,10 @@ def _check_tiles(program: ir.Program, kernel: ir.Kernel, mine: Structure, theirs
     """Raises UnsupportedKernel unless the tiles have the shapes and dtypes of the joint kernel's."""
     widths = {shape_of(p.store.target, program)[1] for p in (*mine.first.trailing, *theirs.first.trailing)}
     columns = {shape_of(p.store.target, program)[1] for p in mine.first.leading}
-    if len(widths) != 1 or not widths <= {*WIDTHS} or columns != ({64} if widths == {128} else {128}):
+    if len(widths) != 1 or not widths <= {*WIDTHS} or columns not in ([{64}] if widths == {128} else [{64}, {128}]):
         raise UnsupportedKernel(
             f"{kernel.name} has heads of {sorted(widths)} columns and tiles of {sorted(columns)} queries; expected "
-            "heads of 128 and 64 queries, or heads of 64 and 128 queries"
+            "heads of 128 and 64 queries, or heads of 64 and 64 or 128 queries"
         )
     loaded = [p.b for p in (*mine.first.leading, *mine.first.trailing)]
     if {dtype_of(b, program) for b in loaded} - {*HALVES}:

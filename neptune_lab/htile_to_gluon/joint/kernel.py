@@ -229,8 +229,11 @@ def _entry(
     square = [CONSUMERS * ROWS, plan.queries]
     layout = f"gl.NVMMASharedLayout.get_default_for({square}, {dtype})"
     if plan.pairs is not None:
-        square = [*([] if plan.pairs.matrices is None else [1]), plan.queries, CONSUMERS * ROWS]
-        layout = f"{plan.pairs.parameter}.layout"
+        pairs = [*([] if plan.pairs.matrices is None else [1]), plan.queries, CONSUMERS * ROWS]
+        if plan.apart:
+            allocate(plan.apart, pairs, "gl.float32", f"{plan.pairs.parameter}.layout")
+        else:
+            square, layout = pairs, f"{plan.pairs.parameter}.layout"
     allocate(plan.turns, [2, *square], dtype, layout)
     body.append(f"{plan.turned} = _barriers(2, {CONSUMERS})")
     apart = [] if plan.total.matrices is None else [1]

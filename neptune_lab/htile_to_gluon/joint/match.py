@@ -32,7 +32,15 @@ from neptune_lab.htile.walk import evaluate, expressions, same_index, stores, su
 from neptune_lab.htile_to_gluon.joint.diagonals import Diagonals, diagonals_of, without
 from neptune_lab.htile_to_gluon.joint.form import KEYS, check_form
 from neptune_lab.htile_to_gluon.joint.masks import Definition, definition, hides, zero_unless
-from neptune_lab.htile_to_gluon.joint.pairs import Pairs, after_pairs, check_pairs, pairs_of, without_stores
+from neptune_lab.htile_to_gluon.joint.pairs import (
+    Pairs,
+    after_pairs,
+    before_rounding,
+    check_pairs,
+    pairs_of,
+    unrounded,
+    without_stores,
+)
 from neptune_lab.htile_to_gluon.joint.squares import Exchanged, exchanged
 from neptune_lab.htile_to_gluon.joint.terms import SQUARE, Terms
 from neptune_lab.htile_to_gluon.match import match_structure
@@ -221,7 +229,7 @@ def _joint(
     if diagonals is not None:
         diagonals = _diagonals_there(nests, diagonals)
     if pairs is not None:
-        pairs = _pairs_there(nests, pairs)
+        pairs = _pairs_there(nests, pairs, value)
     return Joint(kernel, mine, around, heads, other, value, held, *rest, diagonals, pairs, of_mine)
 
 
@@ -268,15 +276,21 @@ def _diagonals_there(nests: _Nests, diagonals: Diagonals) -> Diagonals:
     return replace(diagonals, tile=tile, row=nests.keys[0].axis, visited=visited)
 
 
-def _pairs_there(nests: _Nests, pairs: Pairs) -> Pairs:
+def _pairs_there(nests: _Nests, pairs: Pairs, value: str) -> Pairs:
     """The tensor of pairs, of which the nest over keys has what is stored, and with what hides the pairs that it does
-    not visit (`pairs.only_shown`)."""
+    not visit (`pairs.only_shown`).
+
+    Args:
+        value: the tile of the nest over queries that is the left operand of the sum.
+    """
     if pairs.maker != nests.other.name:
         raise UnsupportedKernel(f"{pairs.tensor} is stored by a nest without a sum over keys")
     program, target = nests.program, nests.output.target
     shape = (*program.tensor(target.tensor).shape[:-2], *nests.lengths)
     operands = [_unguarded(program, part.trailing[0]) for part in nests.theirs.parts]
     check_pairs(program, pairs, [*zip(nests.theirs.parts, nests.queries, operands, strict=True)], _outer(target), shape)
+    if program.tensor(pairs.tensor).dtype == "float32":
+        pairs = replace(pairs, unrounded=unrounded(program, nests.mine.parts, value))
     left_out = [nests.left_out(head) for head in nests.heads_apart]
     if not any(left_out):
         return pairs
@@ -324,19 +338,8 @@ def _same_tile(program: ir.Program, mine: Structure, keys: list[Terms], queries:
     wanted = queries[0].of(stored.value)
     for stmt in mine.parts[0].middle:
         if keys[0].of(stmt.target) == wanted:
-            return _before_rounding(program, stmt)
+            return before_rounding(program, stmt)
     raise UnsupportedKernel(f"no tile of the nest over queries has the values of {stored.target.tensor}")
-
-
-def _before_rounding(program: ir.Program, stmt: ir.Store) -> str:
-    """The tile of float32 that a statement rounds, or what it stores: values are rounded because they are stored, and
-    the sum of what is not rounded is closer to the definition's."""
-    match stmt.value:
-        case ir.Cast(arg=ir.Access(tensor=name, index=index)) if index == stmt.target.index:
-            tensor = program.tensor(name)
-            return name if (tensor.space, tensor.dtype) == ("chip", "float32") else stmt.target.tensor
-        case _:
-            return stmt.target.tensor
 
 
 def _lengths(program: ir.Program, output: ir.Store, sum_: Product) -> tuple[ir.IndexExpr, ir.IndexExpr]:

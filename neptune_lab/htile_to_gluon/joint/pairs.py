@@ -5,12 +5,14 @@
                t[i, j] = x[i, j]                              t[i, j] = transpose(x[j, i])
                y[i] = y[i] + x[i, j] @ k[j]                   total[i] += transpose(x[j, i]) @ k[j]
 
-The kernel of both nests has x in shared memory, for the other consumer, from where the copy engine stores it.
+The kernel of both nests has x in shared memory, for the other consumer, from where the copy engine stores it.  If t is
+of float32, x is rounded for the products only, and t has what is rounded, from shared memory of its own.
 
 Legality.  Formal statement: each part of the nest over keys stores t once, unconditionally, for the pairs that it
-visits, and its value is the tile x that is the left operand of the sum; nothing else stores t.  Both nests compute x
-from the same terms (match.py).  The kernel of both visits each pair that the nest over keys visits, so whatever was
-stored is stored, with the same value.  What it visits besides was never stored, so nobody reads it.
+visits, and its value is the tile x that is the left operand of the sum, or the tile of float32 of which x is a
+rounding; nothing else stores t.  Both nests compute x from the same terms (match.py).  The kernel of both visits each
+pair that the nest over keys visits, so whatever was stored is stored, with the same value.  What it visits besides was
+never stored, so nobody reads it.
 
 Under a mask, the nest over keys also visits pairs that the kernel of both leaves out, to store zeros.  Readers then see
 
@@ -44,12 +46,14 @@ class Pairs:
         stored: the statements of the kernel `maker` that store it, and the loop around each; None: it is outside.
         output: a tensor of the same elements, in the same order, that is stored in its place; "": there is none.
         shown: conditions of positions (masks.py); where one is false, a pair is 0, and need not be stored.
+        unrounded: the tile of float32 that is stored, of which the left operand is a rounding; "": that one is stored.
     """
 
     stored: tuple[tuple[ir.For | None, ir.Store], ...]
     maker: str
     output: str = ""
     shown: tuple[Any, ...] = ()
+    unrounded: str = ""
 
     @property
     def statement(self) -> ir.Store:
@@ -164,7 +168,7 @@ def copied(program: ir.Program, found: Pairs) -> tuple[ir.Kernel, str] | None:
     if found.shown:  # (what is hidden would not be copied)
         return None
     readers = [k for k in program.kernels if any(found.tensor in read_tensors(s) for s in stores(k.body))]
-    if tensor.space != "global" or len(readers) != 1 or tensor.dtype not in HALVES:
+    if tensor.space != "global" or len(readers) != 1 or tensor.dtype not in (*HALVES, "float32"):
         return None
     (kernel,) = readers
     values: dict[ir.Access, tuple[ir.Index, ...] | None] = {}
@@ -231,14 +235,39 @@ def check_pairs(
     for part, terms, value in parts:
         mine = [(loop, stored) for loop, stored in left if _is_of(loop, part) and _is_at(stored, terms)]
         stored = mine[0][1] if len(mine) == 1 else None
-        if stored is None or terms.of(stored.value) != terms.of(value) or tuple(stored.target.index[:-2]) != outer:
+        dtype = dtype_of(value, program)
+        kept = None if stored is None else terms.of(stored.value)
+        rounded = kept if tensor.dtype == dtype else ("cast", dtype, kept)
+        if stored is None or rounded != terms.of(value) or tuple(stored.target.index[:-2]) != outer:
             raise UnsupportedKernel(f"{found.tensor} is not the left operand of the sum over keys")
         left.remove(mine[0])
-        dtype = dtype_of(value, program)
-        if tensor.strides is not None or dtype != tensor.dtype or dtype not in HALVES:
+        if tensor.strides is not None or tensor.dtype not in (dtype, "float32") or dtype not in HALVES:
             raise UnsupportedKernel(f"{found.tensor} is not contiguous, or has another dtype than what is stored in it")
     if left or tensor.shape != shape:
         raise UnsupportedKernel(f"{found.tensor} has other pairs than the sum over keys")
+
+
+def before_rounding(program: ir.Program, stmt: ir.Store) -> str:
+    """The tile of float32 that a statement rounds, or what it stores: values are rounded because they are stored, and
+    the sum of what is not rounded is closer to the definition's."""
+    match stmt.value:
+        case ir.Cast(arg=ir.Access(tensor=name, index=index)) if index == stmt.target.index:
+            tensor = program.tensor(name)
+            return name if (tensor.space, tensor.dtype) == ("chip", "float32") else stmt.target.tensor
+        case _:
+            return stmt.target.tensor
+
+
+def unrounded(program: ir.Program, parts: tuple[LoopPart, ...], value: str) -> str:
+    """The tile of float32 that each part of a nest rounds to the tile `value`.
+
+    Raises:
+        UnsupportedKernel: there is none, or not one in all parts.
+    """
+    tiles = {before_rounding(program, s) for part in parts for s in part.middle if s.target.tensor == value}
+    if len(tiles) != 1 or tiles == {value}:
+        raise UnsupportedKernel(f"no tile has what {value} is before it is rounded")
+    return tiles.pop()
 
 
 def _is_of(loop: ir.For | None, part: LoopPart) -> bool:
@@ -254,4 +283,14 @@ def _is_at(stored: ir.Store, terms: Terms) -> bool:
     return all(isinstance(at, ir.Slice) and same_index(at, mine) for at, mine in places)
 
 
-__all__ = ["Pairs", "after_pairs", "check_pairs", "copied", "only_shown", "pairs_of", "without_stores"]
+__all__ = [
+    "Pairs",
+    "after_pairs",
+    "before_rounding",
+    "check_pairs",
+    "copied",
+    "only_shown",
+    "pairs_of",
+    "unrounded",
+    "without_stores",
+]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import shape_of
@@ -50,6 +51,7 @@ class Plan:
             add in any order.
         parts: the tensor of sums along diagonals (diagonals.py); None: there are none.
         pairs: the descriptor through which a consumer stores `joint.pairs`; None: there are none.
+        apart: the name of the buffer from which they are stored if they are not what both consumers read; "": they are.
         finish: how the last row block stores the output; None: another kernel does.
         loaded: of that, the name of the barriers by which consumers see that the total is in their buffers.
     """
@@ -72,6 +74,7 @@ class Plan:
     order: str | None
     parts: str | None = None
     pairs: HostDescriptor | None = None
+    apart: str = ""
     finish: Finish | None = None
     loaded: str = ""
 
@@ -116,7 +119,8 @@ class Plan:
         turns = 2 * tile_bytes((2 * ROWS, self.queries), self.held[0].dtype)
         vectors = sum(self.slots_of(v) for v in self.vectors) * tile_bytes((self.queries,), "float32")
         squares = self.slots * sum(tile_bytes(s.ring.shape, s.ring.dtype) for s in self.squares)
-        return held + rings + turns + vectors + squares + 2 * tile_bytes((ROWS, self.share), "float32")
+        apart = tile_bytes((self.queries, KEYS), "float32") if self.apart else 0
+        return held + rings + turns + vectors + squares + apart + 2 * tile_bytes((ROWS, self.share), "float32")
 
     @property
     def parameters(self) -> list[str]:
@@ -124,7 +128,7 @@ class Plan:
         held = [name for h in self.held for name in (h.buffer, h.ready)]
         filled = (*self.rings, *(square.ring for square in self.squares))
         rings = [name for r in filled for name in (r.slots, r.full, r.empty)]
-        turns = (self.turns, self.turned)
+        turns = (self.turns, self.turned, *([self.apart] if self.apart else []))
         return [*held, *rings, *(v.ring for v in self.vectors), *turns, *self.for_adder]
 
     @property
@@ -164,21 +168,34 @@ class Plan:
         """The slots of a vector's ring."""
         return self.slots if self.squares and vector.early else 2
 
+    @property
+    def stores_turns(self) -> bool:
+        """Whether the tiles that both consumers read are stored, as pairs of queries and keys."""
+        return self.pairs is not None and not self.apart
+
     def tile_of_turn(self, turn: str) -> str:
-        """A tile that both consumers read: keys and queries, or if pairs are stored, queries and keys."""
-        shape = [self.queries, 2 * ROWS]
-        matrix = self.pairs is not None and self.pairs.matrices is not None
-        return f"{self.turns}.index({turn})" + (f".reshape({shape})" if matrix else "")
+        """A tile that both consumers read: keys and queries, or if it is stored, queries and keys."""
+        tile = f"{self.turns}.index({turn})"
+        return self._as_matrix(tile) if self.stores_turns else tile
 
     def part_of_turn(self, turn: str, consumer: str) -> str:
         """The keys of a consumer in it."""
-        if self.pairs is None:
+        if not self.stores_turns:
             return f"{self.tile_of_turn(turn)}.slice({consumer} * {ROWS}, {ROWS}, dim=0)"
         return f"{self.tile_of_turn(turn)}.slice({consumer} * {ROWS}, {ROWS}, dim=1).permute((1, 0))"
 
+    def part_of_apart(self, consumer: str) -> str:
+        """The keys of a consumer in the pairs that are stored, if both consumers read others."""
+        return f"{self._as_matrix(self.apart)}.slice({consumer} * {ROWS}, {ROWS}, dim=1).permute((1, 0))"
+
+    def _as_matrix(self, tile: str) -> str:
+        """Pairs in shared memory, which may be a matrix of one head."""
+        matrix = self.pairs is not None and self.pairs.matrices is not None
+        return tile + (f".reshape({[self.queries, KEYS]})" if matrix else "")
+
     def queries_of_turn(self, turn: str) -> str:
         """All of it, with queries as rows."""
-        return self.tile_of_turn(turn) + (".permute((1, 0))" if self.pairs is None else "")
+        return self.tile_of_turn(turn) + ("" if self.stores_turns else ".permute((1, 0))")
 
     def ring_of(self, product: Product) -> RingBuffer:
         """The ring of a product's right operand."""
@@ -351,7 +368,9 @@ def plan_of(
     described = through(program.tensor(total), (ROWS, share), (queries, width), names)
     pairs = None if joint.pairs is None else _of_pairs(program, joint.pairs, queries, names)
     made = (names.fresh(name) for name in ("turns", "turned", "stage", "staged", "freed"))
-    more = {"finish": finish, "loaded": names.fresh("loaded")} if finish is not None else {}
+    more: dict[str, Any] = {"finish": finish, "loaded": names.fresh("loaded")} if finish is not None else {}
+    if joint.pairs is not None and joint.pairs.unrounded:
+        more["apart"] = names.fresh("unrounded")
     tiles = (held, rings, queries, vectors, squares, 2)
     plan = Plan(joint, structure, *tiles, described, share, *made, order=order, parts=parts, pairs=pairs)
     return program, replace(plan, **more)

@@ -139,7 +139,7 @@ def with_squares(
     """The structure with on-chip tiles in place of tiles of pairs in global memory.
 
     Raises:
-        UnsupportedKernel: such a tile is not of 16 bits: two consumers' products leave no room for others.
+        UnsupportedKernel: such a tile is of another dtype than a float of 16 or 32 bits.
     """
     squares: dict[tuple[str, tuple[ir.IndexExpr, ...]], Square] = {}
     parts: list[LoopPart] = []
@@ -154,8 +154,8 @@ def with_squares(
             if key not in squares:
                 is_exchanged = expr.tensor in of.names
                 tensor = program.tensor(of.names.get(expr.tensor, expr.tensor))
-                if tensor.dtype not in HALVES:
-                    raise UnsupportedKernel(f"it reads {tensor.dtype} of {tensor.name} for each pair; expected 16 bits")
+                if tensor.dtype not in (*HALVES, "float32"):
+                    raise UnsupportedKernel(f"it reads {tensor.dtype} of {tensor.name} for each pair; expected a float")
                 extents = (rows.extent, columns.extent)
                 shape = extents[::-1] if is_exchanged else extents
                 ring = RingBuffer(
