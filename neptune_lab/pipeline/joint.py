@@ -43,13 +43,15 @@ def joint_choice(op: Operator, *, deterministic: bool) -> Choice | None:
 
     Args:
         op: a backward pass.
-        deterministic: whether programs add in one order.
+        deterministic: whether programs add in one order. So they do with gradients of 32 bits per pair in any case:
+            samples then add to one tensor, where each would store its pairs, and a kernel would read them.
     """
     queries = QUERIES.get(_width(op))
     if queries is None:
         return None
-    if any(t.dtype == "float32" and _is_of_pairs(t, op) for t in op.inputs):
+    if any(_is_of_wide_pairs(t, op) for t in op.inputs):
         queries = QUERIES_OF_WIDE_PAIRS
+    deterministic = deterministic or any(_is_of_wide_pairs(t, op) for t in op.outputs)
     code = CodeOptions(code="gluon", deterministic=deterministic, joint=True)
     # (a nest that only adds up what others store has tiles of its own: with 64 columns, sums over samples took 5 times
     # as long on an H200)
@@ -85,6 +87,11 @@ def default_joint_choice(op: Operator) -> Choice | None:
 def _has_pairs(op: Operator) -> bool:
     """Whether a result has an element per query and key."""
     return any(_is_of_pairs(t, op) for t in op.outputs)
+
+
+def _is_of_wide_pairs(tensor: TensorSpec, op: Operator) -> bool:
+    """Whether a tensor has an element of 32 bits per query and key."""
+    return tensor.dtype == "float32" and _is_of_pairs(tensor, op)
 
 
 def _is_of_pairs(tensor: TensorSpec, op: Operator) -> bool:

@@ -23,6 +23,7 @@ from neptune_lab.htile.shapes import shape_of
 from neptune_lab.htile.walk import rewrite, tile_dims
 from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.expressions import emit, read_ahead, whole_tile
+from neptune_lab.htile_to_gluon.joint.pair_places import part_of_pairs, place_in_pairs
 from neptune_lab.htile_to_gluon.joint.plan import Plan
 from neptune_lab.htile_to_gluon.joint.producer import each_tile, number
 from neptune_lab.htile_to_gluon.joint.vectors import Vector
@@ -118,6 +119,8 @@ class JointConsumer:
         ctx.line(f"{plan.part_of_turn('turn', self.me)}.store({value})")
         if plan.apart:
             assert plan.joint.pairs is not None
+            if plan.pairs_freed:
+                ctx.line(f"mbarrier.wait({plan.pairs_freed}.index({self.me}), done & 1 ^ 1)")
             ctx.line(f"{plan.part_of_apart(self.me)}.store({ctx.tiles[plan.joint.pairs.unrounded]})")
         ctx.line("fence_async_shared()")
         self._accumulate(late)
@@ -168,11 +171,11 @@ class JointConsumer:
             return
         assert plan.joint.pairs is not None
         self._at(plan.joint.pairs.statement)
-        dim = 1 if plan.pairs.matrices is None else 2
-        tile = plan.apart or f"{plan.turns}.index(turn)"
-        mine = f"{tile}.slice({self.me} * {ROWS}, {ROWS}, dim={dim})"
-        place = f"[{plan.place_in_pairs(ctx, this, self.me)}]"
-        ctx.line(call(ctx.helper("_copy_out"), plan.pairs.parameter, place, mine))
+        if plan.pairs_staged:
+            ctx.line(f"mbarrier.arrive({plan.pairs_staged}.index({self.me}), count=1)")
+            return
+        place = f"[{place_in_pairs(ctx, plan, this, self.me)}]"
+        ctx.line(call(ctx.helper("_copy_out"), plan.pairs.parameter, place, part_of_pairs(plan, "turn", self.me)))
 
     def _diagonals(self, this: LoopPart) -> None:
         """Stores sums along the diagonals of a tile, while the last product of a step runs."""
@@ -267,7 +270,7 @@ class JointConsumer:
         for line in (
             *given,
             # (of the tile that this step replaces; with two of them, that of the step before may still be on its way)
-            *([f"tma.store_wait({0 if plan.apart else 1})"] if plan.pairs is not None else []),
+            *([f"tma.store_wait({0 if plan.apart else 1})"] if plan.pairs is not None and not plan.pairs_freed else []),
             f"{ctx.helper('_meet_of')}({OWN} + {self.me}, 128)",
             f"mbarrier.arrive({plan.staged}.index({self.me}), count=1)",
         ):

@@ -12,6 +12,7 @@ from neptune_lab.htile_to_gluon.joint.diagonals import Diagonals, without
 from neptune_lab.htile_to_gluon.joint.finish import Finish, finish_of, head_of
 from neptune_lab.htile_to_gluon.joint.form import CONSUMERS
 from neptune_lab.htile_to_gluon.joint.match import Joint
+from neptune_lab.htile_to_gluon.joint.pair_sums import with_sum
 from neptune_lab.htile_to_gluon.joint.pairs import after_pairs, copied, only_shown
 from neptune_lab.htile_to_gluon.joint.parts import parts_shape, sum_of_parts
 from neptune_lab.htile_to_gluon.joint.squares import shared_first
@@ -84,7 +85,7 @@ def joined(program: ir.Program, *, in_order: bool = False, together: int | None 
         program, summed, tensors = _with_parts(program, joint.diagonals, parts)
         added = [*tensors, *added]
         after.append(summed)
-    joint, late, left_out = _pairs_before_readers(program, joint)
+    joint, late, left_out = _pairs_before_readers(program, joint, summing=in_order and finish is None)
     kernels = _in_new_order(
         program, joint, _Zeros(joint, total, order, finish, stored.shape[:-2]), [*after, *late], left_out
     )
@@ -125,15 +126,21 @@ def _with_parts(
     return without(program, diagonals), summed, (made, tile)
 
 
-def _pairs_before_readers(program: ir.Program, joint: Joint) -> tuple[Joint, tuple[ir.Kernel, ...], set[str]]:
+def _pairs_before_readers(
+    program: ir.Program, joint: Joint, *, summing: bool
+) -> tuple[Joint, tuple[ir.Kernel, ...], set[str]]:
     """The joint kernel, the kernels that read what it stores for each pair, and the names of those and of a kernel that
-    only copies that, whose copy the joint kernel then stores itself."""
+    only copies that, or only sums it over samples if `summing`, whose result the joint kernel then stores itself."""
     if joint.pairs is None:
         return joint, (), set()
     late = tuple(only_shown(program, kernel, joint.pairs) for kernel in _after_pairs(program, joint))
     left_out = {kernel.name for kernel in late}
-    copy = copied(program, joint.pairs)
-    if copy is not None:
+    added, copy = with_sum(program, joint) if summing else None, copied(program, joint.pairs)
+    if added is not None:
+        joint, kernel = added
+        late = tuple(one for one in late if one.name != kernel.name)
+        left_out.add(kernel.name)
+    elif copy is not None:
         kernel, output = copy
         late = tuple(one for one in late if one.name != kernel.name)
         joint = replace(joint, pairs=replace(joint.pairs, output=output))

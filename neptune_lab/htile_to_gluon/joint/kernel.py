@@ -16,6 +16,7 @@ from neptune_lab.htile_to_gluon.context import (
 from neptune_lab.htile_to_gluon.functions import KernelLine, function_lines, lines_of, specialized
 from neptune_lab.htile_to_gluon.joint.consumer import JointConsumer
 from neptune_lab.htile_to_gluon.joint.joining import Joined
+from neptune_lab.htile_to_gluon.joint.pair_places import emit_pair_adder
 from neptune_lab.htile_to_gluon.joint.plan import Plan, plan_of
 from neptune_lab.htile_to_gluon.joint.producer import ADDER, CONSUMERS, TICKET, emit_adder, emit_producer
 from neptune_lab.htile_to_gluon.kernel import BARRIERS, PRODUCER_REGISTERS, WIDE_REGISTERS, GluonKernel
@@ -37,12 +38,14 @@ class _Bodies:
 
     Args:
         producer, consumer, adder: the contexts that they were emitted in.
+        pair_adder: None: no warp adds pairs.
         counter: the order, and its pointer; empty: programs add in any order.
     """
 
     producer: GluonContext
     consumer: GluonContext
     adder: GluonContext
+    pair_adder: GluonContext | None
     counter: dict[str, str]
 
 
@@ -144,7 +147,11 @@ def _bodies(made: Joined, plan: Plan, context: Callable[[], GluonContext], taken
         counter = {plan.order: consumer.names.fresh(f"{plan.order}_ptr")}
         adder.pointers |= counter
     emit_adder(adder, plan)
-    return _Bodies(producer, consumer, adder, counter)
+    pair_adder = context() if plan.pairs_staged else None
+    if pair_adder is not None:
+        pair_adder.pointers |= counter
+        emit_pair_adder(pair_adder, plan)
+    return _Bodies(producer, consumer, adder, pair_adder, counter)
 
 
 def _text(
@@ -152,6 +159,7 @@ def _text(
 ) -> tuple[tuple[KernelLine, ...], tuple[str, ...], tuple[HostDescriptor, ...], list[str]]:
     """The functions, and what the launcher passes to the entry: tensors by pointers, by descriptors, and sizes."""
     producer, consumer, adder, counter = bodies.producer, bodies.consumer, bodies.adder, bodies.counter
+    adds_pairs = bodies.pair_adder is not None and plan.pairs is not None
     ticket = [TICKET] if counter else []
     vectors = [v.descriptor for v in plan.vectors if v.descriptor is not None]
     loaded = [v.tensor.name for v in plan.vectors if v.descriptor is None]
@@ -171,10 +179,12 @@ def _text(
     ]
     for_consumer = [*own_pointers.values(), *(d.parameter for d in outputs), *of_each[1], *plan.parameters, *ticket]
     for_adder = [*counter.values(), plan.total.parameter, *of_each[2], *plan.for_adder, *ticket]
+    for_pair_adder = [*counter.values(), *([plan.pairs.parameter] if plan.pairs else []), *plan.for_pairs, *ticket]
     warps = (
         *((f"{name}_consumer", [*for_consumer, str(n)]) for n in range(CONSUMERS)),
         (f"{name}_producer", for_producer),
         *((f"{name}_adder", [*for_adder, *([str(n)] if plan.adders > 1 else [])]) for n in range(plan.adders)),
+        *([(f"{name}_pair_adder", for_pair_adder)] if adds_pairs else []),
     )
     entry = _entry(plan, warps, copied, "".join(counter.values()))
     blank = [KernelLine(""), KernelLine("")]
@@ -189,6 +199,11 @@ def _text(
         *blank,
         *function_lines(kernel, f"{name}_adder", [*for_adder, *numbered], lines_of(adder)),
         *blank,
+        *(
+            ()
+            if bodies.pair_adder is None
+            else (*function_lines(kernel, f"{name}_pair_adder", for_pair_adder, lines_of(bodies.pair_adder)), *blank)
+        ),
         *function_lines(kernel, name, for_entry, body, sizes),
     )
     return text, tuple(pointers), descriptors, sizes
@@ -232,6 +247,7 @@ def _entry(
         pairs = [*([] if plan.pairs.matrices is None else [1]), plan.queries, CONSUMERS * ROWS]
         if plan.apart:
             allocate(plan.apart, pairs, "gl.float32", f"{plan.pairs.parameter}.layout")
+            body += [f"{name} = _barriers({CONSUMERS}, 1)" for name in (plan.pairs_staged, plan.pairs_freed) if name]
         else:
             square, layout = pairs, f"{plan.pairs.parameter}.layout"
     allocate(plan.turns, [2, *square], dtype, layout)
@@ -242,8 +258,9 @@ def _entry(
     body.append(f"{plan.freed} = _barriers({CONSUMERS}, 1)")
     if plan.finish is not None:
         body.append(f"{plan.loaded} = _barriers({CONSUMERS}, 1)")
-    registers = [REGISTERS[CONSUMERS][1], PRODUCER_REGISTERS, *[ADDER_REGISTERS] * plan.adders]
-    return [*body, *specialized(warps, [4, 1, *[1] * plan.adders], registers)]
+    alone = len(warps) - CONSUMERS
+    registers = [REGISTERS[CONSUMERS][1], PRODUCER_REGISTERS, *[ADDER_REGISTERS] * (alone - 1)]
+    return [*body, *specialized(warps, [4, *[1] * alone], registers)]
 
 
 __all__ = ["emit_joint"]

@@ -47,6 +47,7 @@ class Pairs:
         output: a tensor of the same elements, in the same order, that is stored in its place; "": there is none.
         shown: conditions of positions (masks.py); where one is false, a pair is 0, and need not be stored.
         unrounded: the tile of float32 that is stored, of which the left operand is a rounding; "": that one is stored.
+        summed: the dimension along which `output` is the sum of the tensor (pair_sums.py); None: it is none.
     """
 
     stored: tuple[tuple[ir.For | None, ir.Store], ...]
@@ -54,6 +55,7 @@ class Pairs:
     output: str = ""
     shown: tuple[Any, ...] = ()
     unrounded: str = ""
+    summed: int | None = None
 
     @property
     def statement(self) -> ir.Store:

@@ -52,6 +52,8 @@ class Plan:
         parts: the tensor of sums along diagonals (diagonals.py); None: there are none.
         pairs: the descriptor through which a consumer stores `joint.pairs`; None: there are none.
         apart: the name of the buffer from which they are stored if they are not what both consumers read; "": they are.
+        pairs_staged, pairs_freed: if they are added to those of other samples, the names of the barriers by which a
+            consumer says that it has stored them there, and an adder that it has read them; "": they are stored.
         finish: how the last row block stores the output; None: another kernel does.
         loaded: of that, the name of the barriers by which consumers see that the total is in their buffers.
     """
@@ -75,6 +77,8 @@ class Plan:
     parts: str | None = None
     pairs: HostDescriptor | None = None
     apart: str = ""
+    pairs_staged: str = ""
+    pairs_freed: str = ""
     finish: Finish | None = None
     loaded: str = ""
 
@@ -128,8 +132,13 @@ class Plan:
         held = [name for h in self.held for name in (h.buffer, h.ready)]
         filled = (*self.rings, *(square.ring for square in self.squares))
         rings = [name for r in filled for name in (r.slots, r.full, r.empty)]
-        turns = (self.turns, self.turned, *([self.apart] if self.apart else []))
+        turns = (self.turns, self.turned, *self.for_pairs)
         return [*held, *rings, *(v.ring for v in self.vectors), *turns, *self.for_adder]
+
+    @property
+    def for_pairs(self) -> tuple[str, ...]:
+        """Those of the adder of pairs, and of consumers for it."""
+        return tuple(name for name in (self.apart, self.pairs_staged, self.pairs_freed) if name)
 
     @property
     def for_adder(self) -> tuple[str, ...]:
@@ -237,7 +246,7 @@ class Plan:
             return f"{row}, {column}"
         shape = sizes_of(ctx.program.tensor(self.total.tensor))
         row = row.replace("at", ctx.index(columns_of(this).start, ADD))
-        return f"{_flat(ctx, shape[:-2], self.joint.heads)}, {row}, {column}"
+        return f"{flat_place(ctx, shape[:-2], self.joint.heads)}, {row}, {column}"
 
     def before(self, ctx: GluonContext, this: LoopPart) -> str:
         """The number that a program waits for before it adds to a tile: of its row block, which is the one after the
@@ -264,7 +273,7 @@ class Plan:
         """The row of the total that belongs to a tile's first query."""
         shape = sizes_of(ctx.program.tensor(self.total.tensor))
         heads = self.joint.heads if self.finish is None else (self.finish.slot(self.head(ctx)),)
-        return _flat(ctx, shape[:-1], (*heads, columns_of(this).start))
+        return flat_place(ctx, shape[:-1], (*heads, columns_of(this).start))
 
     def head(self, ctx: GluonContext) -> ir.IndexExpr:
         """The number of a program's head."""
@@ -277,20 +286,8 @@ class Plan:
         rows = next(i for i in tile_dims(this.leading[0].store.target.index) if isinstance(i, ir.Slice)).start
         number = ir.Arith("//", rows, ir.Int(WARP_ROWS))
         tile = ir.Arith("*", ir.Arith("//", columns_of(this).start, ir.Int(TILE_COLUMNS)), ir.Int(NUMBERS))
-        at = _flat(ctx, shape, (*self.joint.heads, number, tile))
+        at = flat_place(ctx, shape, (*self.joint.heads, number, tile))
         return f"{at} + {consumer} * {ROWS // WARP_ROWS * self.numbers(ctx)}"
-
-    def place_in_pairs(self, ctx: GluonContext, this: LoopPart, consumer: str) -> str:
-        """Where a consumer stores its pairs of a tile: a row and a column, or a matrix, a row and a column."""
-        assert self.pairs is not None
-        assert self.joint.pairs is not None
-        shape, heads = sizes_of(ctx.program.tensor(self.joint.pairs.tensor)), self.joint.heads
-        queries = columns_of(this).start
-        keys = next(i for i in tile_dims(this.leading[0].store.target.index) if isinstance(i, ir.Slice)).start
-        column = f"{ctx.index(keys, ADD)} + {consumer} * {ROWS}"
-        if self.pairs.matrices is None:
-            return f"{_flat(ctx, shape[:-1], (*heads, queries))}, {column}"
-        return f"{_flat(ctx, shape[:-2], heads)}, {ctx.index(queries)}, {column}"
 
     def numbers(self, ctx: GluonContext) -> int:
         """How many numbers of sixteen rows `parts` has."""
@@ -299,7 +296,7 @@ class Plan:
 
     def place_of(self, ctx: GluonContext, vector: Vector, this: LoopPart) -> str:
         """Where a tile's vector begins in its tensor."""
-        return _flat(ctx, sizes_of(vector.tensor), (*vector.outer, columns_of(this).start))
+        return flat_place(ctx, sizes_of(vector.tensor), (*vector.outer, columns_of(this).start))
 
     def buffer_for(self, shape: tuple[int, ...], dtype: str, taken: list[str]) -> Held | None:
         """A held tile whose memory an output may take once the loop has ended."""
@@ -318,7 +315,7 @@ def _count(loop: ir.For) -> ir.IndexExpr:
     return canonicalize(ir.Arith("-", loop.stop, loop.start))
 
 
-def _flat(ctx: GluonContext, shape: tuple[ir.IndexExpr, ...], index: tuple[ir.IndexExpr, ...]) -> str:
+def flat_place(ctx: GluonContext, shape: tuple[ir.IndexExpr, ...], index: tuple[ir.IndexExpr, ...]) -> str:
     """The text of a position in a contiguous tensor."""
     total: ir.IndexExpr = ir.Int(0)
     for extent, at in zip(shape, index, strict=True):
@@ -371,6 +368,8 @@ def plan_of(
     more: dict[str, Any] = {"finish": finish, "loaded": names.fresh("loaded")} if finish is not None else {}
     if joint.pairs is not None and joint.pairs.unrounded:
         more["apart"] = names.fresh("unrounded")
+        if joint.pairs.summed is not None:
+            more |= {name: names.fresh(name) for name in ("pairs_staged", "pairs_freed")}
     tiles = (held, rings, queries, vectors, squares, 2)
     plan = Plan(joint, structure, *tiles, described, share, *made, order=order, parts=parts, pairs=pairs)
     return program, replace(plan, **more)
@@ -378,7 +377,7 @@ def plan_of(
 
 def _of_pairs(program: ir.Program, pairs: Pairs, queries: int, names: UniqueNames) -> HostDescriptor:
     """The descriptor through which a consumer stores its part of a tile of pairs."""
-    tensor = program.tensor(pairs.tensor)
+    tensor = program.tensor(pairs.tensor if pairs.summed is None else pairs.output)
     if tensor.shape[-1] * BYTES[tensor.dtype] % ALIGNMENT:
         raise UnsupportedKernel(f"the rows of {tensor.name} do not begin at multiples of {ALIGNMENT} bytes")
     return through(replace(tensor, name=pairs.output or tensor.name), (queries, ROWS), (queries, KEYS), names)
