@@ -198,9 +198,17 @@ def as_chosen(op: Operator, *, deterministic: bool = True) -> nl.Kernel:
         ((320, 264), 1, None, False, 1),
         ((256, 256), 2, causal, False, 2),
         ((130, 264), 2, None, False, 2),
+        ((176, 264), 2, None, False, 1),
         ((128, 256), 2, None, True, 1),
     ],
-    ids=["added up", "parts of tiles", "hidden tiles", "no room for counters", "of each sample"],
+    ids=[
+        "added up",
+        "parts of tiles",
+        "hidden tiles",
+        "no room for counters",
+        "added up, parts of tiles",
+        "of each sample",
+    ],
 )
 def test_pairs_of_32_bits_are_stored_before_they_are_rounded(
     lengths: tuple[int, int], batch: int, mask: Mask | None, of_samples: bool, after: int
