@@ -154,17 +154,23 @@ def check_validation(kernel: Any) -> None:
 
 
 def count_kernel(case: Case, kernel: Any, outcome: Outcome) -> None:
-    """Which primitives and passes took part, and whether reductions share a kernel; its texts are read back."""
+    """Which primitives and passes took part, and whether reductions share a kernel.
+
+    Of one case in four, the texts of its programs are read back; it took a fifth of the time.
+    """
     from neptune_lab.loop_schedule import PRIMITIVES
 
     outcome.met.update(f"primitive {step.primitive}" for step in kernel.schedule.steps)
-    check_texts(kernel.schedule, each=case["seed"] % 8 == 0)
+    texts = case["seed"] % 4 == 0
     before = kernel.translated
-    check_text("translation", before)
+    if texts:
+        check_texts(kernel.schedule, each=case["seed"] % 8 == 0)
+        check_text("translation", before)
     for name, tiles, _ in kernel.passes:
         if tiles is not before:
             outcome.met[f"pass {name}"] += 1
-            check_text(name, tiles)
+            if texts:
+                check_text(name, tiles)
         before = tiles
     updates = sum(PRIMITIVES[step.primitive].repairs for step in kernel.schedule.steps)
     reductions = sum(len(stage_names) for stage_names in [_reductions(kernel)])
