@@ -1,8 +1,8 @@
 """Times the backward pass of `nl.attention` on a GPU, beside SDPA's backends and compiled FlexAttention.
 
     python scripts/backward_speed.py [--sizes 1x32x8192x128c,4x32x2048x64c] [--dtype bfloat16]
-        [--only ours,any_order,cudnn,flash,flex] [--seconds 200] [--workers 1] [--both 0] [--parts] [--check]
-        [--out FILE]
+        [--only ours,any_order,cudnn,flash,flex] [--seconds 200] [--workers 1] [--start spawn] [--wait 1e6]
+        [--both 0] [--parts] [--check] [--out FILE]
 
 A size is batch x heads x length x head_dim, with "c" for causal and "b" for a bias of relative positions that is
 trained, of which SDPA's backends have none; heads may be 32/8 for groups; "grid" is 1 and 4 times 32 heads of 64 and
@@ -14,7 +14,8 @@ the peak of the backward pass above what was allocated before it, and of both pa
 cotangent. --parts times the device's part, a replayed CUDA graph of the backward pass, with cold caches and in turns,
 and the host's, of backward passes that nothing waits for and that take less than 0.5 ms. Gradients of one head are
 checked against float64; a contestant that is wrong is not timed. --workers processes compile at the same time, and
-time one after another; each leaves out, and lists, what it does not start within --seconds. With --check nothing is
+time one after another; each leaves out, and lists, what it does not start within --seconds, and those that are not
+ready after --wait seconds are left out. With --start forkserver, they share their imports. With --check nothing is
 timed. With TRITON_INTERPRET=1 it runs on the CPU, slowly and without times.
 """
 
@@ -23,6 +24,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -54,6 +56,8 @@ GRID = [
     for width in (128, 64)
     for mask in ("", "c")
 ]
+# What a worker imports beside this script.
+IMPORTED = ("neptune_lab.pipeline.with_gradients", "neptune_lab.pipeline.joint", "neptune_lab.pytorch.recording")
 # Columns of the table beside times and speeds.
 COLUMNS = ("mib", "step_mib", "both_us", "device_us", "host_us")
 # Rows of scores that are computed at a time in float64.
@@ -323,19 +327,27 @@ def worker(sizes: list[str], given: argparse.Namespace, main: Connection) -> Non
 
 
 def results_of(sizes: list[str], given: argparse.Namespace) -> Iterator[list[Measured]]:
-    """What the workers measure, one after another, once all are ready."""
-    context = get_context("spawn")
-    waiting: list[Connection] = []
+    """What the workers measure, one after another, once all are ready, or all that are after --wait seconds."""
+    # Workers are forked from a process that has imported what they need, and that must not start CUDA.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    context = get_context(given.start)
+    context.set_forkserver_preload(["__main__", *IMPORTED])
+    begin, started = time.monotonic(), list[tuple[Any, Connection, str]]()
     for n in range(min(given.workers, len(sizes))):
         mine, other = context.Pipe()
-        context.Process(target=worker, args=(sizes[n :: given.workers], given, other), daemon=True).start()
+        process: Any = context.Process(target=worker, args=(sizes[n :: given.workers], given, other), daemon=True)
+        process.start()
         other.close()
-        waiting.append(mine)
+        started.append((process, mine, ", ".join(sizes[n :: given.workers])))
     living: list[Connection] = []
-    for connection in waiting:
+    for process, connection, own in started:
         with suppress(EOFError):  # (of a process that died, whose error it has printed)
-            connection.recv()
-            living.append(connection)
+            if connection.poll(max(0.0, begin + given.wait - time.monotonic())):
+                connection.recv()
+                living.append(connection)
+            else:
+                print(f"{own}: left out, not ready after {given.wait:.0f} s", flush=True)
+                process.terminate()
     for connection in living:
         with suppress(EOFError):
             connection.send(None)
@@ -370,6 +382,8 @@ def main() -> None:
     parser.add_argument("--only", default="ours,any_order,cudnn,flash,flex")
     parser.add_argument("--seconds", type=float, default=200.0)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--wait", type=float, default=1e6)
+    parser.add_argument("--start", choices=("spawn", "forkserver"), default="spawn")
     parser.add_argument("--both", type=int, default=0)
     parser.add_argument("--parts", action="store_true")
     parser.add_argument("--check", action="store_true")
