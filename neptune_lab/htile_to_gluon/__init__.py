@@ -17,6 +17,7 @@ from neptune_lab.htile_to_gluon.untuned import (
     suits_persistence,
     suits_tie,
     suits_wide_tiles,
+    visited_tiles,
 )
 
 __all__ = [
@@ -29,5 +30,6 @@ __all__ = [
     "suits_persistence",
     "suits_tie",
     "suits_wide_tiles",
+    "visited_tiles",
     "why_unsupported",
 ]

@@ -23,18 +23,17 @@ a repair ask so whether the reduction is complete.
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from neptune_lab.htile import nodes as ir
-from neptune_lab.htile.affine import affine, expression, is_nonnegative
+from neptune_lab.htile.affine import affine, expression
 from neptune_lab.htile.bounds import Env
+from neptune_lab.htile.loop_runs import always_runs
 from neptune_lab.htile.shapes import dtype_of, shape_of
 from neptune_lab.htile.sizes import grid_envs
 from neptune_lab.htile.substitute import substitute
-from neptune_lab.htile.walk import accesses, evaluate, names_of_access, names_of_index, reads, subexpressions
+from neptune_lab.htile.walk import accesses, names_of_access, names_of_index, reads, subexpressions
 from neptune_lab.htile_to_gluon.data_bounds import DataBounds, bind
 from neptune_lab.htile_to_gluon.more_digits import weights_of, with_more_digits
 from neptune_lab.htile_to_gluon.row_checks import check_rows
@@ -43,7 +42,6 @@ from neptune_lab.htile_to_gluon.structure import LoopPart, Product, Structure, U
 from neptune_lab.strict.dtypes import EIGHTS, HALVES
 
 MOST_CONSUMERS = 3
-MOST_PROGRAMS = 16384  # the loop bounds of at most so many programs are computed one by one
 
 
 def match_structure(program: ir.Program, kernel: ir.Kernel, bounds: DataBounds | None = None) -> Structure:
@@ -234,7 +232,7 @@ def _part(
     for store in (*middle, *after):
         if read := targets & {a.tensor for a in reads(store)}:
             raise UnsupportedKernel(f"{store.target.tensor} reads the accumulator {read.pop()} inside the loop")
-    certain = loop is None or all(_always_runs(loop, env) for env in envs)
+    certain = loop is None or all(always_runs(loop, env) for env in envs)
     return LoopPart(loop, tuple(leading), tuple(middle), tuple(trailing), tuple(after), certain)
 
 
@@ -253,25 +251,6 @@ def _promotions(body: tuple[ir.Store, ...]) -> dict[str, ir.Store]:
 def _accumulates(store: ir.Store) -> bool:
     products = any(isinstance(expr, ir.Dot) for expr in subexpressions(store.value))
     return not products and store.target.tensor in {access.tensor for access in reads(store)}
-
-
-def _always_runs(loop: ir.For, env: Env) -> bool:
-    """Whether a loop has a tile in every program: by proof, or by trying all values that its bounds depend on."""
-    if is_nonnegative(affine(loop.stop) - affine(loop.start) + -1, env):
-        return True
-    points = bound_points((loop,), env)
-    return points is not None and all(evaluate(loop.start, at) < evaluate(loop.stop, at) for at in points)
-
-
-def bound_points(loops: tuple[ir.For, ...], env: Env) -> Iterator[dict[str, int]] | None:
-    """All values of the variables that the bounds of `loops` depend on; None if there are too many."""
-    names = sorted({n for loop in loops for n in names_of_index(loop.start) | names_of_index(loop.stop)})
-    if any(name not in env for name in names):
-        return None
-    ranges = [range(env[name].lo, env[name].hi + 1) for name in names]
-    if math.prod(map(len, ranges)) > MOST_PROGRAMS:
-        return None
-    return (dict(zip(names, chosen, strict=True)) for chosen in itertools.product(*ranges))
 
 
 def _product(program: ir.Program, store: ir.Store, dot: ir.Dot) -> Product:

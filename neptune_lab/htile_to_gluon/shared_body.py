@@ -19,10 +19,10 @@ from typing import TypeGuard
 
 from neptune_lab.htile.affine import affine, is_nonnegative
 from neptune_lab.htile.bounds import Env, interval, loop_interval
+from neptune_lab.htile.loop_runs import bound_points
 from neptune_lab.htile.nodes import Access, Arith, Elementwise, For, Int, Iota, Literal, Reduce, Slice, Store, TileExpr
 from neptune_lab.htile.walk import accesses, evaluate, rewrite, same_index
 from neptune_lab.htile_to_gluon.context import GluonContext
-from neptune_lab.htile_to_gluon.match import bound_points
 from neptune_lab.htile_to_gluon.structure import LoopPart
 
 

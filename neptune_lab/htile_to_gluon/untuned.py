@@ -3,14 +3,15 @@ loop in Triton), and whether their programs are persistent."""
 
 from __future__ import annotations
 
-from math import prod
+from math import inf, prod
 
 from neptune_lab.htile.bounds import grid_env
+from neptune_lab.htile.loop_runs import bound_points
 from neptune_lab.htile.nodes import Dot, Elementwise, For, Kernel, Program
 from neptune_lab.htile.shapes import dtype_of, shape_of
 from neptune_lab.htile.walk import evaluate, reads, stores, subexpressions
 from neptune_lab.htile_to_gluon.key_order import keys_in_halves
-from neptune_lab.htile_to_gluon.match import bound_points, match_structure
+from neptune_lab.htile_to_gluon.match import match_structure
 from neptune_lab.htile_to_gluon.options import GluonOptions
 from neptune_lab.htile_to_gluon.registers import fits
 from neptune_lab.htile_to_gluon.shared_memory import plan_shared_memory
@@ -120,6 +121,14 @@ def _is_short(kernel: Kernel, short: int = SHORT_LOOP) -> bool:
     return points is not None and all(_tiles(loops, at) <= short for at in points)
 
 
+def visited_tiles(program: Program) -> float:
+    """The tiles that the programs of the first kernel visit, on average; infinity if that is not known."""
+    loops = tuple(stmt for stmt in program.kernels[0].body if isinstance(stmt, For))
+    points = bound_points(loops, grid_env(program.kernels[0]))
+    counts = [inf] if points is None else [_tiles(loops, at) for at in points]
+    return sum(counts) / len(counts)
+
+
 def _tiles(loops: tuple[For, ...], at: dict[str, int]) -> int:
     return sum(max(0, evaluate(loop.stop, at) - evaluate(loop.start, at)) for loop in loops)
 
@@ -130,4 +139,12 @@ def _computes_tanh(kernel: Kernel) -> bool:
     )
 
 
-__all__ = ["fits_registers", "moves_no_weights", "reads_pairs", "suits_persistence", "suits_tie", "suits_wide_tiles"]
+__all__ = [
+    "fits_registers",
+    "moves_no_weights",
+    "reads_pairs",
+    "suits_persistence",
+    "suits_tie",
+    "suits_wide_tiles",
+    "visited_tiles",
+]

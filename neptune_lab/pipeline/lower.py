@@ -228,6 +228,8 @@ def code_passes(code: CodeOptions, *, any_size: bool = False) -> dict[str, htile
         chosen["skip_tiles_by_list"] = htile_passes.ALL_PASSES["skip_every_tile_by_list"]
     if code.rounded_weights == "mixed" and "split_rounded_weights" in chosen:  # what is not mixed is split
         chosen = _with_before(chosen, "split_rounded_weights", "mix_rounded_weights")
+    if code.code == "gluon" and not any_size and "partition_masked_loops" in chosen:
+        chosen["partition_masked_loops"] = htile_passes.ALL_PASSES["partition_loops_with_certain_ends"]
     if code.interleave > 1:
         chosen["interleave_rows"] = htile_passes.ALL_PASSES["interleave_rows"]
     return chosen

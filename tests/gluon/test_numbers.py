@@ -14,6 +14,7 @@ from torch_to_stages import patterns
 
 import neptune_lab as nl
 from neptune_lab.gluon_simulator import Deadlock, Simulator, language
+from neptune_lab.htile.nodes import For
 from neptune_lab.operators import attention
 from neptune_lab.operators.gemm_chain import gemm_chain
 from neptune_lab.tensor_spec import dense_strides
@@ -69,6 +70,20 @@ OF_ODD_LENGTHS = {
     "rows of one consumer": lambda: attention.causal(**{**ODD, "seq": 192}),
     "rows of one consumer, lse": lambda: attention.causal(2, 2, q_len=64, kv_len=256, head_dim=64, return_lse=True),
 }
+
+
+@pytest.mark.parametrize(("length", "persistent"), [(130, False), (256, True)])
+def test_documents_of_one_length(length: int, persistent: bool):
+    """Neither the first part of their loop nor the last has a tile in every program, so it stays one."""
+
+    def mask(b, h, q, kv):
+        return q // length == kv // length
+
+    operator = attention.general(1, 1, 301, 301, 32, None, mask, empty_rows="zero", live=True)
+    assert simulate(operator, persistent=persistent, one_consumer=True) < 2e-3
+    tiles = by_name.compile(operator, "rolling_update", code="triton", block_q=128, block_kv=64)
+    parts = {loop.part for loop in tiles.htile.kernels[0].body if isinstance(loop, For)}
+    assert parts == {"left edge", "interior", "right edge"}, "in Triton, tiles without edges have no condition"
 
 
 @pytest.mark.one_in(18)

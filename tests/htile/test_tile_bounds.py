@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neptune_lab.htile.bounds import Interval
+from neptune_lab.htile.loop_runs import MOST_PROGRAMS, always_runs
 from neptune_lab.htile.nodes import (
     Arith,
     Elementwise,
+    For,
     Gather,
     Int,
     Iota,
@@ -85,3 +87,13 @@ def test_what_depends_on_values_or_may_leave_int32_is_not_known():
     assert tile_interval(Elementwise("mul", (large, Literal(2, "int32")), "int32"), {}) is None
     assert tile_interval(Elementwise("sub", (large, large), "int32"), {}) == Interval(0, 0)
     assert tile_interval(Elementwise("max", (large, large), "int32"), {}) is None
+
+
+def test_a_loop_without_a_tile_in_one_program_does_not_always_run():
+    """Its bounds are computed in every program, since no bound of a quotient says so."""
+    stop = Arith("-", Arith("//", Arith("*", Name("i"), Int(-5)), Int(3)), Int(-6))  # 6, 4, 2, 1, -1
+    loop = For("4", "j", Int(0), stop, (), "row")
+    assert always_runs(loop, {"i": Interval(0, 3)})
+    assert not always_runs(loop, {"i": Interval(0, 4)})
+    assert not always_runs(loop, {}), "nothing is known of the program"
+    assert not always_runs(loop, {"i": Interval(0, MOST_PROGRAMS)})

@@ -101,13 +101,21 @@ def test_tiles_of_few_columns_are_in_triton(on_a_gpu):
 
 
 def test_one_option_changes_that_option_alone(on_a_gpu):
-    """For every entry point: a tile of 64 rows, and all else as it is chosen for such tiles."""
-    op, options = CASES["prefill"], {"block_q": 64}
-    kernel = nl.compile(op, block_q=64, validate="none")
+    """For every entry point: a tile of 64 columns, and all else as it is chosen for such tiles."""
+    op, options = CASES["prefill"], {"block_kv": 64}
+    kernel = nl.compile(op, block_kv=64, validate="none")
     assert kernel.code.code == "gluon"
-    assert kernel.chosen.endswith("with block_q=64 as given")
+    assert kernel.chosen.endswith("with block_kv=64 as given")
     of_a_call = compiled._spec(op, (op,), options, torch.device("cpu")).text
     assert of_a_call == kernel.source == kernel_for(op, options).source
+
+
+@pytest.mark.parametrize(("width", "columns"), [(64, None), (128, 64)])
+def test_tiles_of_64_rows_have_as_many_columns(width: int, columns: int | None):
+    """Those of narrow heads are in Triton, by the shape."""
+    op = attention.causal(batch=1, heads=12, seq=4321, head_dim=width)
+    found = tuned.choice_and_kernel(op, H200, Given.of(None, {"block_q": 64}))
+    assert (None if found is None else found[0].sizes.block_kv) == columns
 
 
 @pytest.mark.parametrize("width", [64, 128])
@@ -205,6 +213,22 @@ def test_tiles_inside_a_range_are_left_out_if_few_are_shown(mask, listed):
     assert found is not None
     assert (found[1].code.code == "triton") == listed
     assert ("_kept(" in found[1].source) == listed
+
+
+@pytest.mark.parametrize(("length", "positions", "width", "language", "columns"), [
+    (200, 1024, 128, "gluon", 64), (512, 1024, 128, "gluon", 128), (200, 4096, 64, "triton", 64),
+])  # fmt: skip
+def test_documents_of_one_length(length: int, positions: int, width: int, language: str, columns: int):
+    """Tiles have fewer columns where these leave many out; those of narrow heads are in Triton."""
+
+    def mask(b, h, q, kv):
+        return q // length == kv // length
+
+    sizes = {"batch": 1, "heads": 32, "q_len": positions, "kv_len": positions, "head_dim": width}
+    op = attention.general(**sizes, score_mod=None, mask_mod=mask, empty_rows="zero", live=True)
+    found = tuned.choice_and_kernel(op, H200)
+    assert found is not None
+    assert (found[1].code.code, found[0].sizes.block_kv) == (language, columns)
 
 
 def test_tiles_that_would_be_refused_are_not_compiled(on_a_gpu, monkeypatch):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from neptune_lab.htile.bounds import Env, grid_env, loop_interval
 from neptune_lab.htile.labels import SUFFIX
+from neptune_lab.htile.loop_runs import always_runs
 from neptune_lab.htile.nodes import (
     Access,
     Dot,
@@ -21,6 +22,7 @@ from neptune_lab.htile.nodes import (
     TileExpr,
 )
 from neptune_lab.htile.shapes import shape_of
+from neptune_lab.htile.sizes import grid_envs
 from neptune_lab.htile.walk import (
     accesses,
     conjuncts,
@@ -83,14 +85,25 @@ def partition_masked_loops(program: Program) -> Rewrite:
 
 
 @tile_pass(on_request=True)
+def partition_loops_with_certain_ends(program: Program) -> Rewrite:
+    """As `partition_masked_loops`, but a loop stays one, of which hidden tiles are skipped, if neither its first part
+    nor its last has a tile in every program: kernels in Gluon begin with a tile before their loops.
+
+    Documents of one length (`q // 200 == kv // 200`) are such a mask: a tile of 128 rows within a document sees whole
+    tiles alone, or has edges on both sides, or on one.
+    """
+    return _partitioned(program, quotients=True, certain=True)
+
+
+@tile_pass(on_request=True)
 def partition_loops_of_any_size(program: Program) -> Rewrite:
     """As `partition_masked_loops`, but conditions on quotients of the loop's positions (`q // 12 == kv // 12`) bound no
     loop: where a document ends in the last tile differs with the size, and with it what is proven of the bounds."""
     return _partitioned(program, quotients=False)
 
 
-def _partitioned(program: Program, *, quotients: bool) -> Rewrite:
-    partitioner = _Partitioner(program, quotients)
+def _partitioned(program: Program, *, quotients: bool, certain: bool = False) -> Rewrite:
+    partitioner = _Partitioner(program, quotients, certain)
     return Rewrite(map_kernels(program, partitioner.kernel), tuple(partitioner.notes))
 
 
@@ -101,8 +114,8 @@ class _Segment:
 
 
 class _Partitioner:
-    def __init__(self, program: Program, quotients: bool) -> None:
-        self.program, self.quotients = program, quotients
+    def __init__(self, program: Program, quotients: bool, certain: bool) -> None:
+        self.program, self.quotients, self.certain = program, quotients, certain
         self.notes: list[str] = []
 
     def kernel(self, kernel: Kernel) -> Kernel:
@@ -131,11 +144,19 @@ class _Partitioner:
             return (loop,)
         visited, attempts = _visited(loop, masks, span, prover)
         whole = is_crowded(loop, self.program) or is_few_rows(loop, env, kernel, self.program)
-        segments = (_Segment("visited", visited),) if whole else _segments(visited, masks, span)
+        one = (_Segment("visited", visited),)
+        segments = one if whole else _segments(visited, masks, span)
+        if self.certain and not any(self.always_has_a_tile(loop, s, kernel) for s in (segments[-1], segments[0])):
+            segments = one
         loops = tuple(self.segment(loop, s, masks, span, len(segments) > 1) for s in segments)
         if len(loops) != 1 or loops[0] is not loop:
             self.notes += explain(kernel, loop, loops, masks, span, attempts)
         return loops
+
+    def always_has_a_tile(self, loop: For, segment: _Segment, kernel: Kernel) -> bool:
+        """Whether a part of `loop` has a tile in every program."""
+        part = replace(loop, start=segment.at.lo, stop=segment.at.hi)
+        return all(always_runs(part, env) for env in grid_envs(self.program, kernel))
 
     def segment(self, loop: For, segment: _Segment, masks: Masks, span: Span, is_one_of_many: bool) -> For:
         """One part of `loop`, without the conditions that are true on all of it."""

@@ -9,8 +9,8 @@ from typing import Any
 
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.affine import affine
+from neptune_lab.htile.loop_runs import MOST_PROGRAMS
 from neptune_lab.htile.walk import evaluate, names_of_index, same_index, tile_dims
-from neptune_lab.htile_to_gluon.match import MOST_PROGRAMS
 from neptune_lab.htile_to_gluon.structure import LoopPart, UnsupportedKernel
 
 SQUARE = 64  # rows and columns of tiles are multiples of it
