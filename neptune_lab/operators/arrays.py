@@ -33,6 +33,7 @@ Indices: TypeAlias = tuple[Any, ...]
 # The most elements that a mod may read at one position by one reduction, or of a tensor that it makes: each is an
 # expression of its own.
 MOST = 256
+REAL = "mods compute with real numbers: take x.real, x.imag, x.abs() or torch.view_as_real(x) before the call"
 
 
 class Array:
@@ -264,6 +265,8 @@ def constant(value: Any, typed: bool = False) -> Any:
     if not is_array(value):
         return value
     numbers = as_numpy(value)
+    if numbers.dtype.kind == "c":
+        raise DefinitionError("a mod makes a tensor of complex numbers", help=REAL)
     if numbers.ndim == 0:
         return _chosen(numbers, ()) if typed else numbers.item()
     if numbers.size > MOST or numbers.size == 0:

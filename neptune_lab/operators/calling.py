@@ -14,10 +14,16 @@ from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.arrays import Array, constant, unread
 from neptune_lab.operators.base import name_of
 from neptune_lab.operators.operations import kind_of, to_tvm
+from neptune_lab.operators.random_numbers import refused_random_numbers
 from neptune_lab.operators.scalar import Scalar
 from neptune_lab.strict.console import source_line
 
 _OURS = Path(__file__).parents[1]
+_USUAL = "mods take Python's operators, torch's elementwise functions and elements of captured tensors"
+_ONE_POSITION = (
+    "the arguments of a mod are numbers of one position, without axes: index captured tensors with them, as in "
+    "`table[kv]`, and take lengths from tensors outside of the mod"
+)
 
 
 def call_mod(argument: str, mod: Callable[..., Any], *args: Any) -> Any:
@@ -28,7 +34,8 @@ def call_mod(argument: str, mod: Callable[..., Any], *args: Any) -> Any:
         mod: the user's function.
         args: what it is called with.
     """
-    shown = f"{argument}={name_of(mod)}" if callable(mod) else f"{argument}={mod!r}"
+    named = name_of(mod) if callable(mod) else f"a tensor of shape {mod.shape}" if isinstance(mod, Array) else repr(mod)
+    shown = f"{argument}={named}"
     signature = "(score, b, h, q, kv)" if argument == "score_mod" else "(b, h, q, kv)"
     _check_arguments(shown, signature, mod, args)
     result = _result_of(shown, mod, args)
@@ -76,20 +83,21 @@ def _result_of(shown: str, mod: Callable[..., Any], args: tuple[Any, ...]) -> An
         DefinitionError: the mod raises an error, whose line in the mod the message names.
     """
     try:
-        return constant(mod(*(Scalar(a) for a in args)))
+        with refused_random_numbers():
+            return constant(mod(*(Scalar(a) for a in args)))
     except DefinitionError as error:
         where = _line_of(error.__traceback__)
         raise DefinitionError(f"{shown}: {error.reason}{where}", help=error.help) from error
     except IndexError as error:  # an array that stands in no variable
         where = _line_of(error.__traceback__)
-        raise DefinitionError(
-            f"{shown}: {error}{where}", help="give the array a variable of its own and index it"
-        ) from error
+        help = _ONE_POSITION if "tuple index" in str(error) else "give the array a variable of its own and index it"
+        raise DefinitionError(f"{shown}: {error}{where}", help=help) from error
     except Exception as error:
         where = _line_of(error.__traceback__)
+        text = str(error).replace("'Scalar'", "'value at one position'")
         raise DefinitionError(
-            f"{shown}: {type(error).__name__}: {error}{where}",
-            help="mods take Python's operators, torch's elementwise functions and elements of captured tensors",
+            f"{shown}: {type(error).__name__}: {text}{where}",
+            help=_USUAL if text == str(error) else _ONE_POSITION,
         ) from error
 
 

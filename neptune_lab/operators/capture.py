@@ -28,7 +28,7 @@ import numpy as np
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.array_indices import OUTSIDE, index_of, refuse_outside
-from neptune_lab.operators.arrays import Array, Indices
+from neptune_lab.operators.arrays import REAL, Array, Indices
 from neptune_lab.operators.base import BFLOAT16, as_numpy
 from neptune_lab.operators.extents import after
 from neptune_lab.operators.operations import NARROW, is_wide
@@ -342,5 +342,5 @@ def _converted(argument: str, variable: str, array: np.ndarray, live: bool) -> n
         return array.astype(np.int32)
     raise DefinitionError(
         f"{argument} captures the tensor {variable} of dtype {array.dtype}: expected floats, integers or bool",
-        help="convert it before, for example with .float()",
+        help=REAL if array.dtype.kind == "c" else "convert it before, for example with .float()",
     )

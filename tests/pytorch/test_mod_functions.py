@@ -78,6 +78,9 @@ def test_scores(score_mod):
     assert (nl.attention(q, k, v, score_mod=score_mod) - flex(q, k, v, score_mod)).abs().max() < 2e-5
 
 
+COMPLEX = torch.ones(32, dtype=torch.complex64)
+
+
 @pytest.mark.parametrize(
     ("score_mod", "match"),
     [
@@ -105,6 +108,14 @@ def test_scores(score_mod):
         (lambda s, b, h, q, kv: s * (q < 2**70), "1180591620717411303424, which int64 does not hold"),
         (lambda s, b, h, q, kv: q > kv, "returned bool: expected float"),
         (lambda *_: None, "returned NoneType"),
+        (lambda s, b, h, q, kv: s + torch.rand(()), r"draws random numbers \(torch's rand\)(.|\n)*noise\[q, kv\]"),
+        (lambda s, b, h, q, kv: s + torch.empty(8).normal_()[h], r"draws random numbers \(torch's normal\)"),
+        (lambda s, b, h, q, kv: s * s.shape[0], r"tuple index out of range(.|\n)*without axes"),
+        (lambda s, b, h, q, kv: s + len(q), r"type 'value at one position' has no len\(\)(.|\n)*without axes"),
+        (lambda s, b, h, q, kv: {0: s}[q], r"unhashable type: 'value at one position'(.|\n)*table\[kv\]"),
+        (lambda s, b, h, q, kv: s + COMPLEX[q].real, r"COMPLEX of dtype complex64(.|\n)*x\.real"),
+        (lambda s, b, h, q, kv: s + torch.ones(9, dtype=torch.complex64)[h].real, r"complex numbers(.|\n)*x\.real"),
+        (torch.ones(3, 4), r"score_mod=a tensor of shape \(3, 4\): expected a function"),
     ],
 )
 def test_refusals_name_the_cause_the_line_and_a_way_out(score_mod, match):
