@@ -191,6 +191,7 @@ def as_chosen(op: Operator, *, deterministic: bool = True) -> nl.Kernel:
     return compile_choice(passes, choice, target="h200", validate="none")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("lengths", "batch", "mask", "of_samples", "after"),
     [
