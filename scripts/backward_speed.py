@@ -8,15 +8,15 @@ A size is batch x heads x length x head_dim, with "c" for causal and "b" for a b
 trained, of which SDPA's backends have none; heads may be 32/8 for groups; "grid" is 1 and 4 times 32 heads of 64 and
 128 columns, causal and full, of 1024 to 16384 positions. "any_order" is `nl.attention` with
 kernel_options={"deterministic": False}. Times are of the backward pass alone, through torch.autograd.grad: the
-contestants of a size take turns, and of four medians of `triton.testing.do_bench` the second counts (of three calls
-each, where one takes longer than 10 ms); --both N times both passes together too, for at most N positions. Memory is
-the peak of the backward pass above what was allocated before it, and of both passes above the inputs and the
-cotangent. --parts times the device's part, a replayed CUDA graph of the backward pass, with cold caches and in turns,
-and the host's, of backward passes that nothing waits for and that take less than 0.5 ms. Gradients of one head are
-checked against float64; a contestant that is wrong is not timed. --workers processes compile at the same time, and
-time one after another; each leaves out, and lists, what it does not start within --seconds, and those that are not
-ready after --wait seconds are left out. With --start forkserver, they share their imports. With --check nothing is
-timed. With TRITON_INTERPRET=1 it runs on the CPU, slowly and without times.
+contestants of a size take turns, each first once, and of four medians of `triton.testing.do_bench` the second counts
+(of three calls each, where one takes longer than 10 ms); --both N times both passes together too, for at most N
+positions. Memory is the peak of the backward pass above what was allocated before it, and of both passes above the
+inputs and the cotangent. --parts times the device's part, a replayed CUDA graph of the backward pass, with cold caches
+and in turns, and the host's, of backward passes that nothing waits for and that take less than 0.5 ms. Gradients of
+one head are checked against float64; a contestant that is wrong is not timed. --workers processes compile at the same
+time, and time one after another; each leaves out, and lists, what it does not start within --seconds, and those that
+are not ready after --wait seconds are left out. With --start forkserver, they share their imports. With --check
+nothing is timed. With TRITON_INTERPRET=1 it runs on the CPU, slowly and without times.
 """
 
 from __future__ import annotations
@@ -242,8 +242,9 @@ def timed(this: Ready, both: int, parts: bool) -> list[Measured]:
     work /= 2 if "c" in this.size else 1
     times: dict[str, list[float]] = {one.name: [] for one in this.right}
     of_both: dict[str, list[float]] = {one.name: [] for one in this.right}
-    for _ in range(TURNS):
-        for one in this.right:
+    for turn in range(TURNS):
+        first = turn % max(1, len(this.right))
+        for one in (*this.right[first:], *this.right[:first]):
             times[one.name].append(microseconds(one.backward))
             if int(length) <= both:
                 of_both[one.name].append(microseconds(one.both))
