@@ -38,6 +38,15 @@ def signature(primitive: Primitive) -> Signature:
     return Signature(made, return_annotation=_RETURNS[primitive.makes])
 
 
+def _call_of(primitive: Primitive) -> str:
+    """How the method is called, as `sch.bind(loop, thread)`: its signature without types, and an example of arguments
+    that are passed by names of loops."""
+    own = [p.replace(annotation=Parameter.empty) for p in signature(primitive).parameters.values() if p.name != "self"]
+    plain = [p.replace(kind=Parameter.POSITIONAL_OR_KEYWORD) if p.kind is Parameter.POSITIONAL_ONLY else p for p in own]
+    examples = [f", {p.kind.example}" for p in primitive.parameters if p.kind.passed_as == "named"]
+    return "".join([f"sch.{primitive.name}{Signature(plain)}", *examples])
+
+
 def docstring(primitive: Primitive) -> str:
     """The docstring of the method.
 
@@ -71,7 +80,9 @@ def method_of(primitive: Primitive) -> Callable[..., Any]:
         try:
             bound = method_signature.bind(self, *args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{method.__qualname__}(): {error}") from None
+            raise TypeError(
+                f"{method.__qualname__}(): {error}\n  help: it is called as {_call_of(primitive)}"
+            ) from None
         bound.apply_defaults()
         made = self.apply(call(primitive, bound.arguments))
         return {"nothing": None, "one": made[0] if made else None, "several": made}[primitive.makes]

@@ -15,6 +15,9 @@ from neptune_lab.loop_ir.walks import bound_loops, loads, substitute
 from neptune_lab.loop_schedule.affine import affine_terms
 from neptune_lab.loop_schedule.alignment import Alignment, align
 
+# The most loops that the help for an incomplete name lists.
+MOST_MEANT = 6
+
 
 def loop_ref(ref: str) -> tuple[str, str]:
     """The two names in "block.loop".
@@ -35,6 +38,20 @@ def loop_ref(ref: str) -> tuple[str, str]:
             help='write "block.loop", for example "s_max.j", as Schedule.loops lists them',
         )
     return block, loop
+
+
+def check_loop_name(program: Program, ref: str) -> None:
+    """Raises ScheduleError if the text is not "block.loop"; its help lists the loops of which it is a part."""
+    try:
+        loop_ref(ref)
+    except ScheduleError as error:
+        loops = [(b.name, x.var) for b in tree.blocks(program) for x in tree.find_block(program, b.name)[2]]
+        meant = [f"{block}.{var}" for block, var in loops if ref in (block, var)]
+        if not meant:
+            raise
+        more = ", …" if len(meant) > MOST_MEANT else ""
+        listed = ", ".join(map(repr, meant[:MOST_MEANT]))
+        raise ScheduleError(error.reason, help=f'a loop is written "block.loop": {listed}{more}') from None
 
 
 def under(program: Program, name: str, target: tree.Path) -> bool:

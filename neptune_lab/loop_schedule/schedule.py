@@ -172,7 +172,7 @@ class Schedule(PrimitiveMethods):
         if not isinstance(step, Step):
             raise ScheduleError(f"{shown(step)} is not a Step", help="write Step.of(primitive, **arguments)")
         arguments = step.plain_arguments()
-        primitive = get(step.primitive, arguments)
+        primitive = get(step.primitive, arguments, self.program)
         if primitive.normalises:
             normalising.check_first(self._applied, step)
         part = part_of(self.program, self.parts, primitive.blocks(arguments))

@@ -6,14 +6,17 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
+import networkx as nx
+
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.dataflow import early_read, incomplete_read
+from neptune_lab.loop_ir.dataflow import early_read, graph, incomplete_read
+from neptune_lab.loop_ir.dimensions import dimensions
 from neptune_lab.loop_ir.names import loop_names
 from neptune_lab.loop_ir.nodes import Block, Program, Var, add, mul
 from neptune_lab.loop_ir.overwritten import escaped_read
 from neptune_lab.loop_ir.tvm_compat import TvmRefusal, apply
-from neptune_lab.loop_ir.walks import bound_loops
+from neptune_lab.loop_ir.walks import bound_loops, variables
 from neptune_lab.loop_schedule.affine import affine_terms
 from neptune_lab.loop_schedule.alignment import accesses
 from neptune_lab.loop_schedule.fusion import loop_ref
@@ -96,7 +99,7 @@ def _check_reads(program: Program, result: Program, primitive: str, node: str) -
             f"{primitive} on {node!r}: {reader!r} would read {writer!r} inside loop {var!r}, which {writer!r} still "
             "folds along",
             node=node.partition(".")[0],
-            help=f"use rolling_update or split_k_update to fuse across {writer!r}",
+            help=_complete_elsewhere(program, reader, writer, var),
         )
     # TVM takes a block for complete that writes the same elements in each iteration of a loop.
     escaped = escaped_read(program, result)
@@ -107,6 +110,26 @@ def _check_reads(program: Program, result: Program, primitive: str, node: str) -
             node=node.partition(".")[0],
             help=f"leave {escaped.reader!r} inside that loop",
         )
+
+
+def _complete_elsewhere(program: Program, reader: str, writer: str, var: str) -> str:
+    """What helps a block that would read a reduction inside the loop `var` that it folds along: a repair if it folds
+    that dimension too; otherwise a loop outside, and the reduction that the block would be fused with by a repair."""
+    _, folding, loops = tree.find_block(program, writer)
+    fused = f"use rolling_update or split_k_update to fuse across {writer!r}"
+    dims = dimensions(program)
+    axes = {dims.of(folding, it.name) for it in folding.iters if it.kind == "reduce" and var in variables(it.binding)}
+    blocks = {b.name: b for b in tree.blocks(program)}
+    alike = {name for name, b in blocks.items() if axes & {*dims.all_of(b, "reduce")}}
+    if reader in alike:
+        return fused
+    names = [loop.var for loop in loops]
+    outer = names[names.index(var) - 1] if var in names[1:] else None
+    outside = f"name a loop outside it, such as {f'{writer}.{outer}'!r}" if outer else ""
+    readers = [name for name in nx.descendants(graph(program), reader) if name in alike and name != writer]
+    first = min(readers, key=[*blocks].index, default=None)
+    repaired = f"use rolling_update or split_k_update on {first!r}, which takes {reader!r} along" if first else ""
+    return "; or ".join(filter(None, (outside, repaired))) or fused
 
 
 def _written_twice(program: Program) -> str:

@@ -223,7 +223,9 @@ def test_a_place_after_no_primitive_is_refused():
     [((), "missing a required argument: 'loop'"), (("s_max.i", "blockIdx.x", 3), "too many positional arguments")],
 )
 def test_a_call_that_does_not_fit_names_the_method(arguments: tuple[object, ...], message: str):
-    with pytest.raises(TypeError, match=rf"Schedule.bind\(\): {message}"):
+    with pytest.raises(
+        TypeError, match=rf"Schedule.bind\(\): {message}\n  help: it is called as sch.bind\(loop, thread\)$"
+    ):
         Schedule(softmax.figure1(4, 8)).bind(*arguments)  # type: ignore[call-arg]
 
 

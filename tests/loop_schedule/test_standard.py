@@ -185,7 +185,11 @@ REFUSALS: dict[str, tuple[Callable[[Schedule], object], str]] = {
         lambda s: s.split("s_max.k", (None, 2)),
         "'s_max' has no loop 'k' around it[^:]*: the loops.*i, j",
     ),
-    "no loop named": (lambda s: s.split("s_max", (None, 2)), "'s_max' does not name a loop"),
+    "no loop named": (
+        lambda s: s.split("s_max", (None, 2)),
+        "'s_max' does not name a loop[^']*\"block.loop\": 's_max.i', 's_max.j'$",
+    ),
+    "no block named": (lambda s: s.split("i", (None, 2)), "'i' does not name a loop[^']*: 's_max.i', 's_exp.i'"),
     "one factor": (lambda s: s.split("s_max.j", (4,)), "two or more positive extents"),
     "two unknown factors": (lambda s: s.split("s_max.j", (None, None)), "at most one of them None"),
     "a factor of 0": (
@@ -277,6 +281,18 @@ def test_a_reduction_is_not_read_inside_a_loop_that_it_folds_along():
     ) as caught:
         sch.reverse_compute_at("o", "r.j1")
     assert caught.value.help == "use rolling_update or split_k_update to fuse across 'r'"
+
+
+def test_a_map_of_an_incomplete_reduction_is_told_where_that_is_complete_and_which_reduction_takes_it_along(
+    sch: Schedule,
+):
+    with pytest.raises(ScheduleError, match="'s_exp' would read 's_max' inside loop 'j'") as caught:
+        sch.reverse_compute_at("s_exp", "s_max.j")
+    outside, repaired = (caught.value.help or "").split("; or ")
+    assert outside == "name a loop outside it, such as 's_max.i'"
+    assert repaired == "use rolling_update or split_k_update on 's_sum', which takes 's_exp' along"
+    sch.copy().reverse_compute_at("s_exp", "s_max.i")
+    sch.rolling_update("s_sum", "s_max.j")
 
 
 @pytest.mark.parametrize("columns_outside", [False, True])

@@ -114,7 +114,7 @@ REFUSALS: dict[str, tuple[Callable[[Schedule], object], str]] = {
     "private, a map": (lambda s: s.privatize_reduction("s_exp.j"), "'s_exp' is not a reduction"),
     "private along the inner loop": (
         lambda s: (s.split("s_max.j", (None, 2)), s.privatize_reduction("s_max.j1")),
-        "reduces along 'j1' and along an outer loop as well",
+        "reduces along 'j1' and along the outer loop 'j0' as well",
     ),
     "tags of a map": (lambda s: s.materialize_tags("s_exp"), "does not fold over exactly one loop"),
     "tags over two loops": (

@@ -12,8 +12,10 @@ from importlib import import_module
 from typing import Any
 
 from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_ir.tree import nearest
 from neptune_lab.loop_schedule.declare import Primitive, declared
+from neptune_lab.loop_schedule.fusion import check_loop_name
 
 
 def _declared_primitives() -> Iterator[Primitive]:
@@ -50,12 +52,17 @@ def by_name(found: Iterable[Primitive]) -> Mapping[str, Primitive]:
 PRIMITIVES: Mapping[str, Primitive] = by_name(_declared_primitives())
 
 
-def get(name: str, arguments: Mapping[str, Any]) -> Primitive:
-    """The primitive called `name`, its arguments checked by their kinds; ScheduleError otherwise."""
+def get(name: str, arguments: Mapping[str, Any], program: Program) -> Primitive:
+    """The primitive called `name`, its arguments checked by their kinds; ScheduleError otherwise, with the loops of the
+    program that a name may mean."""
     if name not in PRIMITIVES:
         raise ScheduleError(f"there is no primitive {name!r}", help=nearest(name, list(PRIMITIVES), "primitives"))
-    PRIMITIVES[name].check(arguments)
-    return PRIMITIVES[name]
+    primitive = PRIMITIVES[name]
+    primitive.check(arguments)
+    for p in primitive.parameters:
+        if p.kind.control == "loop" and p.name in arguments:
+            check_loop_name(program, arguments[p.name])
+    return primitive
 
 
 __all__ = ["PRIMITIVES", "Primitive", "by_name", "get"]

@@ -102,11 +102,11 @@ def privatize(program: Program, name: str, loop: str, part: Role, *, outside: bo
     depth = tree.depth_of(loops, loop)
     it, step, rest = rolled_iter(block, loop)
     outer = {x.var for x in loops[:depth]}
-    if variables(rest) & outer:
+    if along := [x.var for x in loops[:depth] if x.var in variables(rest)]:
         raise ScheduleError(
-            f"block {name!r} reduces along {loop!r} and along an outer loop as well",
+            f"block {name!r} reduces along {loop!r} and along the outer loop {along[0]!r} as well",
             node=name,
-            help="privatise along the outer loop first, then along this one",
+            help=f"name the outer loop, {along[0]!r}; or take this step along it first, then along {loop!r}",
         )
     one_element_each = step == 1 and rest == Const(0) and len([i for i in block.iters if i.kind == "reduce"]) == 1
     if one_element_each and loops[depth].extent > 1:  # a single element has its tile of one
