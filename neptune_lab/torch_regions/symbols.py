@@ -79,9 +79,11 @@ def _is_number(node: Node) -> bool:
 
 
 def _names_of_node(node: Node) -> set[str]:
-    numbers: list[Any] = [
-        n for value in pytree.tree_leaves(node.meta.get("val")) for n in _numbers_of(value) if isinstance(n, _NUMBERS)
-    ]
+    """The symbols in a node's value and in the numbers that it is given: an integer argument of the user's function
+    is a symbol from its second value on, and may be no size of a tensor."""
+    given = [n.meta["val"] for n in node.all_input_nodes if _is_number(n)]
+    values = [*pytree.tree_leaves(node.meta.get("val")), *given, *pytree.tree_leaves((node.args, node.kwargs))]
+    numbers: list[Any] = [n for value in values for n in _numbers_of(value) if isinstance(n, _NUMBERS)]
     return {symbol.name for number in numbers for symbol in number.node.expr.free_symbols}
 
 

@@ -323,6 +323,23 @@ def test_a_region_without_a_kernel_for_all_sizes_compiles_few_and_then_runs_in_t
     assert kinds == [True, True, True, True, False, True]  # of rows 6 to 10, and 6 again
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, n: x.softmax(-1) * n,
+        lambda x, n: torch.where(torch.arange(8) < n, x, -1e9).softmax(-1),
+        lambda x, n: (x * n).softmax(-1) + n // 2,
+    ],
+)
+def test_an_integer_argument_that_changes_is_read_at_each_call(function: Callable[..., Any]):
+    """It is a symbol from the second value on, and no size of a tensor."""
+    compiled = torch.compile(function, backend=backend)
+    x = torch.randn(3, 8)
+    with torch.inference_mode():
+        for n in (3, 4, 5, 7):
+            torch.testing.assert_close(compiled(x, n), function(x, n))
+
+
 def test_tensors_that_torch_s_definition_of_attention_makes_are_fake(launches: list[Any]):
     """A causal mask met fake tensors at the second length, and the region ran in torch."""
     attention = partial(F.scaled_dot_product_attention, is_causal=True)
