@@ -22,6 +22,9 @@ from neptune_lab.htile.walk import expressions, read_tensors
 # The most programs that have pieces of vectors in the lanes that suit vectors: a layer_norm of 67 x 2065, in pieces of
 # 512, takes 1.95 us so and 1.99 in the row's lanes, of 113 x 4527 2.40 and 2.60.
 FEW_PROGRAMS = 512
+# The longest rows in pieces whose vectors are in the row's lanes: an RMSNorm of 1900 x 2065, in five pieces, takes
+# 5.8 us so and 6.1 otherwise; of 1200 x 3001, in six, 5.8 and 5.4, a layer_norm of 800 x 3501 6.1 and 5.7.
+LONGEST_IN_PIECES = 2304
 # The most axes of a grid.
 _MOST_AXES = 3
 
@@ -37,7 +40,8 @@ def vectors_beside_rows(program: Program, kernel: Kernel) -> frozenset[str]:
         return frozenset()
     tiles = [*row_tiles(program, kernel)]
     whole = all(isinstance(i := a.index[-1], Slice) and i.extent == program.tensor(a.tensor).shape[-1] for a in tiles)
-    if not whole and prod(axis.extent for axis in kernel.grid) <= FEW_PROGRAMS:
+    longest = max((program.tensor(access.tensor).shape[-1] for access in tiles), default=0)
+    if not whole and (prod(axis.extent for axis in kernel.grid) <= FEW_PROGRAMS or longest > LONGEST_IN_PIECES):
         return frozenset()
     vectors = frozenset(access.tensor for access in tiles if len(program.tensor(access.tensor).shape) == 1)
     first = next((n for n, s in enumerate(own) if any(isinstance(e, Reduce) for e in expressions(s))), len(own))
