@@ -245,7 +245,7 @@ last_launch = [0.0]
 
 def note_launches() -> None:
     """Makes direct launchers note the time behind each launch, which takes a tenth of a microsecond."""
-    of_triton, in_c = direct._launch_function, direct.native_launch
+    of_triton, in_c = direct.launch_function, direct.native_launch
 
     def noted(own: Any) -> Any:
         def launch(*arguments: Any) -> None:
@@ -262,7 +262,7 @@ def note_launches() -> None:
         found = in_c(*arguments)
         return None if found is None else (noted(found[0]), found[1])
 
-    direct._launch_function, direct.native_launch = noting, noting_in_c
+    direct.launch_function, direct.native_launch = noting, noting_in_c
 
 
 def spent(row: Row, turns: int) -> tuple[float, float]:

@@ -30,7 +30,7 @@ from neptune_lab.pytorch.empty import check_empty, is_empty, outputs_of_empty, w
 from neptune_lab.pytorch.examples import over_examples
 from neptune_lab.pytorch.extras import PLAIN, Extras, extras_of, named
 from neptune_lab.pytorch.known_calls import keep, keep_recorded, launched
-from neptune_lab.pytorch.known_options import launched_with, with_aux
+from neptune_lab.pytorch.known_options import launched_packed, launched_with, with_aux
 from neptune_lab.pytorch.lengths import known_family
 from neptune_lab.pytorch.mods import Reading, read
 from neptune_lab.pytorch.packed import Places, packed_mods, places_of
@@ -225,6 +225,12 @@ def attention(
     packed = cu_seqlens_q is not None or cu_seqlens_k is not None
     places = None
     if packed:
+        simple = q_scale is k_scale is v_scale is weights_dtype is block_mask is return_aux is None
+        if simple and not kernel_options and not torch.compiler.is_dynamo_compiling():
+            given = q, k, v, score_mod, mask_mod, enable_gqa, scale, return_lse, dynamic
+            found = launched_packed(*given, cu_seqlens_q, cu_seqlens_k)
+            if found is not None:
+                return found
         places = places_of(q, k, v, cu_seqlens_q, cu_seqlens_k, score_mod is not None or mask_mod is not None)
     formats = q_scale, k_scale, v_scale, weights_dtype
     eight = has_quantized(q, k, v, formats)

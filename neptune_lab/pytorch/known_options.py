@@ -1,4 +1,5 @@
-"""Known calls with the arguments that FlexAttention has besides mods: block_mask, return_aux and kernel_options.
+"""Known calls with the arguments that `attention` has besides mods: block_mask, return_aux, kernel_options, and the
+offsets of packed sequences.
 
 Each is brought to what `known_calls` finds calls by, a mask_mod, two switches and our own options, and by looks that
 see every change of it: a block mask's lists and the tensors that its mask_mod reads may be written in place.
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from neptune_lab.pytorch.block_masks import known_mask_of
 from neptune_lab.pytorch.extras import as_ordered, known_own_options
 from neptune_lab.pytorch.known_calls import launched
+from neptune_lab.pytorch.packed import known_places, packed_mods
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
@@ -55,6 +57,31 @@ def launched_with(
     return found if found is None or return_aux is None else with_aux(found, return_lse, largest, _classes()[1])
 
 
+def launched_packed(
+    q: Any,
+    k: Any,
+    v: Any,
+    score_mod: Any,
+    mask_mod: Any,
+    enable_gqa: Any,
+    scale: Any,
+    return_lse: Any,
+    dynamic: Any,
+    of_q: Any,
+    of_k: Any,
+) -> Any:
+    """The output of a call on packed sequences whose kernel is known; None if it is not.
+
+    Args:
+        of_q, of_k: the offsets of the sequences.
+    """
+    places = known_places(q, k, of_q, of_k, score_mod is not None or mask_mod is not None)
+    if places is None:
+        return None
+    mods = packed_mods(score_mod, mask_mod, places)
+    return launched(q, k, v, *mods, enable_gqa, scale, return_lse, dynamic)
+
+
 def with_aux(found: Any, lse: bool, largest: bool, output: type[AuxOutput]) -> tuple[Any, AuxOutput]:
     """The outputs of a kernel as a call with return_aux gives them; `output`: torch's AuxOutput."""
     if not isinstance(found, tuple | list):
@@ -75,4 +102,4 @@ def _is_request(value: Any) -> bool:
     return type(value) is _classes()[0] and type(value[0]) is type(value[1]) is bool
 
 
-__all__ = ["launched_with", "with_aux"]
+__all__ = ["launched_packed", "launched_with", "with_aux"]

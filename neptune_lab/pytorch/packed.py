@@ -18,6 +18,7 @@ from neptune_lab.errors import LaunchError
 from neptune_lab.operators.relative import Relative
 from neptune_lab.pytorch.arguments import check_axes, device_of
 from neptune_lab.pytorch.refusals import refuse_layout, refuse_transforms
+from neptune_lab.runtime.token_places import token_places
 from neptune_lab.strict.console import class_of
 
 
@@ -123,9 +124,48 @@ def _sequence_and_position(offsets: torch.Tensor, total: int, modified: bool) ->
 
     A sequence without tokens has two equal offsets, both of which a search to the right passes over.
     """
+    if total and _is_here(offsets):
+        return token_places(offsets, total, modified)
     tokens = torch.arange(total, device=offsets.device, dtype=offsets.dtype)
     sequence = torch.searchsorted(offsets[1:], tokens, right=True, out_int32=True)
     return sequence, (tokens - offsets[sequence]).to(torch.int32) if modified else sequence
+
+
+def _is_here(offsets: torch.Tensor) -> bool:
+    """Whether the memory of a tensor can be given to a kernel of ours, on the current GPU."""
+    return (
+        type(offsets) is torch.Tensor
+        and offsets.is_cuda
+        and not torch.compiler.is_compiling()
+        and not torch._C._len_torch_dispatch_stack()
+        and torch.version.hip is None
+        and offsets.device.index == torch.cuda.current_device()
+        and offsets.is_contiguous()
+        and not offsets.is_neg()
+    )
+
+
+def known_places(q: Any, k: Any, of_q: Any, of_k: Any, modified: bool) -> Places | None:
+    """`places_of` for tensors on a GPU, without errors: None for a call that it has to look at."""
+    alike = of_k is None or of_k is of_q
+    of_k = of_q if of_k is None else of_k
+    if not type(q) is type(k) is type(of_q) is type(of_k) is torch.Tensor:
+        return None
+    tokens, keys = q.shape, k.shape
+    if not (len(tokens) == len(keys) == 4 and tokens[0] == keys[0] == 1 and tokens[2] and keys[2]):
+        return None
+    if (alike and tokens[2] != keys[2]) or of_q.shape != of_k.shape:
+        return None
+    if not _are_offsets(of_q, q) or not (alike or _are_offsets(of_k, q)):
+        return None
+    own = token_places(of_q, tokens[2], modified)
+    other = own if alike else token_places(of_k, keys[2], modified)
+    return Places(own[0], other[0], own[1], other[1])
+
+
+def _are_offsets(offsets: torch.Tensor, q: torch.Tensor) -> bool:
+    whole = offsets.dtype is torch.int32 or offsets.dtype is torch.int64
+    return whole and _is_here(offsets) and offsets.device == q.device and offsets.ndim == 1 and offsets.shape[0] > 1
 
 
 def packed_mods(
@@ -164,4 +204,4 @@ def place_examples(q: Sequence[int], k: Sequence[int], alike: bool) -> Places:
     return Places(own[0], own[0], own[1], own[1]) if alike else Places(own[0], other[0], own[1], other[1])
 
 
-__all__ = ["Places", "packed_mods", "place_examples", "places_of"]
+__all__ = ["Places", "known_places", "packed_mods", "place_examples", "places_of"]

@@ -259,7 +259,7 @@ class _Rewrite:
         run, function, packed = kernel.run, kernel.function, kernel.packed_metadata
         grid = call.func.slice.elts if isinstance(call.func.slice, ast.Tuple) else [call.func.slice]
         over = ", ".join([*map(self._extent, grid), *["1"] * (3 - len(grid))])
-        own, form, metas = _launch_function(run)
+        own, form, metas = launch_function(run)
         prefix = f"{_PREFIX}{number}_"
         if form != "run":
             found = native_launch(kernel, run, metas, self.device.index, [*map(self._passed, call.args)])
@@ -349,7 +349,7 @@ def _shapes(statement: ast.Assign) -> list[ast.Name]:
     return [t for t in statement.targets if (made or isinstance(value, ast.Subscript)) and isinstance(t, ast.Name)]
 
 
-def _launch_function(run: Any) -> tuple[Any, str, list[Any] | None]:
+def launch_function(run: Any) -> tuple[Any, str, list[Any] | None]:
     """Triton's function for a launch, how its arguments are ordered, and the kinds of the kernel's descriptors.
 
     `run` of a compiled kernel tests at each launch whether the kernel needs memory, and makes descriptors anew; what
@@ -373,4 +373,4 @@ def _launch_function(run: Any) -> tuple[Any, str, list[Any] | None]:
     return own, "arguments last" if version == (3, 7) else "arguments in place", metas
 
 
-__all__ = ["Compiled", "direct"]
+__all__ = ["Compiled", "direct", "launch_function", "unnegated"]

@@ -17,7 +17,8 @@ import neptune_lab as nl
 from neptune_lab.errors import LaunchError
 from neptune_lab.operators.math import Scalar
 from neptune_lab.operators.relative import Relative
-from neptune_lab.pytorch import flex_attention
+from neptune_lab.pytorch import flex_attention, packed
+from neptune_lab.runtime.token_places import TOKENS, token_places
 
 OF_Q, OF_K = [0, 7, 7, 40, 41, 64], [0, 30, 34, 34, 90, 96]
 OFFSET = torch.tensor([a - b for a, b in zip(np.diff(OF_K), np.diff(OF_Q), strict=True)], device=DEVICE)
@@ -105,6 +106,41 @@ def test_random_offsets_are_read_at_each_call(seed):
 def _drawn(drawn: random.Random, total: int, count: int) -> list[int]:
     """Offsets of `count` sequences, some of them empty."""
     return [0, *sorted(drawn.choices(range(total + 1), k=count - 1)), total]
+
+
+@pytest.mark.parametrize("alike", [True, False], ids=["alike", "apart"])
+def test_a_known_call_computes_its_places_in_one_launch_each(alike, monkeypatch):
+    looked = []
+    whole = packed.places_of
+    monkeypatch.setattr(flex_attention, "places_of", lambda *given: looked.append(1) or whole(*given))
+    monkeypatch.setattr(packed, "_is_here", lambda offsets: True)  # as on a GPU; here Triton's interpreter launches
+    slope = torch.tensor([0.5, 0.25], device=DEVICE)
+    for of_q, of_k in [(OF_Q, OF_K), (OF_Q, OF_K), ([0, 1, 2, 30, 30, 64], [0, 0, 40, 41, 80, 96])]:
+        if alike:
+            of_q = of_k
+        q, k, v = tensors(of_q[-1], of_k[-1])
+        given = {"cu_seqlens_q": offsets(of_q)} | ({} if alike else {"cu_seqlens_k": offsets(of_k)})
+        found = nl.attention(q, k, v, lambda s, b, h, q, kv: s - slope[h] * (q - kv), mask_mod=causal, **given)
+        expected = by_sequence(q, k, v, of_q, of_k, lambda s, b, h, q, kv: s - slope[h] * (q - kv), causal)
+        assert (found - expected).abs().max() < 1e-5
+    assert looked == [1]
+    with pytest.raises(LaunchError, match="float32; expected int32 or int64"):
+        nl.attention(q, k, v, cu_seqlens_q=offsets(of_q).float())
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("tokens", [1, TOKENS - 1, 2 * TOKENS + 3])
+def test_places_are_those_of_a_search(tokens, dtype):
+    generator = torch.Generator().manual_seed(tokens)
+    for sequences in (1, 2, 3, 8, 57):
+        inner = torch.randint(0, tokens + 1, (sequences - 1,), generator=generator).sort().values
+        given = torch.tensor([-1, 0, *inner, tokens], dtype=dtype, device=DEVICE)[1:]  # (not aligned)
+        every = torch.arange(tokens, device=DEVICE)
+        sequence = torch.searchsorted(given[1:].contiguous(), every, right=True)
+        for positions in (True, False):
+            found, place = token_places(given, tokens, positions)
+            assert torch.equal(found.long(), sequence)
+            assert torch.equal(place.long(), every - given[sequence] if positions else sequence)
 
 
 def test_other_offsets_need_no_compilation(all_compilations):

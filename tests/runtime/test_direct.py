@@ -272,10 +272,10 @@ def test_a_version_that_is_not_known_is_called_as_compiled_kernels_are(world, mo
     monkeypatch.setattr(driver, "CudaLauncher", CudaLauncher)
     monkeypatch.setattr(triton, "__version__", "9.0.0")
     run = CudaLauncher(partial(print))
-    assert own._launch_function(run) == (run, "run", None)
+    assert own.launch_function(run) == (run, "run", None)
     monkeypatch.setattr(triton, "__version__", "3.6.0")
     run.global_scratch_size = 128  # a kernel that needs memory, which only `run` gives it
-    assert own._launch_function(run) == (run, "run", None)
+    assert own.launch_function(run) == (run, "run", None)
 
 
 DESCRIBED = """
