@@ -7,8 +7,8 @@ which it may hold lie on one side of the least or of the largest value, and are 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.affine import Affine, affine, expression
@@ -53,12 +53,16 @@ class Around:
         var: the variable that the columns move with.
         fixed: the tensors that hold the same values whenever the mask is computed: inputs that the kernel does not
             store to, and tiles that are stored once, whole, before it.
+        loaded: of these tiles, those that are tiles of inputs, by name.
+        padded: the rows of a tile of which only the first is stored, while no rows are combined; 0: no such tiles.
     """
 
     program: ir.Program
     env: Env
     var: str
     fixed: Collection[str]
+    loaded: Mapping[str, ir.Access] = field(default_factory=dict)
+    padded: int = 0
 
 
 def limit_of(conjunct: ir.TileExpr, around: Around, *, by_data: bool = True) -> Limit | None:

@@ -25,6 +25,7 @@ from neptune_lab.htile_passes.input_comparisons import (
 )
 from neptune_lab.htile_passes.partition_masked_loops.noop_iterations import NoOpProof, NoOpProver
 from neptune_lab.htile_passes.rewrite import Rewrite, fresh_name, tile_pass
+from neptune_lab.htile_passes.skip_tiles_by_positions import are_limits_of_few_rows
 
 # With more elements, the program that finds the bounds has 8 warps.
 ELEMENTS_OF_FOUR_WARPS = 1 << 12
@@ -161,6 +162,8 @@ def hiding_comparison(
         fits = moves_alone(found.comparison, loop) and trips(loop, env) <= MOST_TILES
         if not (fits if many else few_elements(found.comparison, loop, env)):
             continue
+        if not many and are_limits_of_few_rows(program, kernel, loop, env, found.condition):
+            continue  # (each program finds them itself: `skip_tiles_by_flags`)
         proof = prover(loop, lambda mask, false=found.condition: mask == false)
         if proof.proven:
             return found.comparison, proof

@@ -58,8 +58,7 @@ class _FlagSkipper(Skipper):
                     name = self.tile(f"{loop.var}_flagged", ir.Tensor("", (count,), "int32", "chip"))
                     flagged = ir.Access(name, (ir.Slice(ir.Int(0), count, TILES),))
                     store = ir.Store(f"{loop.node_id}/flagged", flagged, value, loop.origin)
-                    words = f"an element of {flag.access.tensor} is not 0"
-                    yield Hiding((ends_of_flags(flagged, count),), words, proof, (store,))
+                    yield Hiding((ends_of_flags(flagged, count),), str(flag), proof, (store,))
                     return
 
 

@@ -19,6 +19,7 @@ from neptune_lab.htile_passes.joined_limits import (
     ends_of_alternatives,
     has_gap,
 )
+from neptune_lab.htile_passes.only_row import only_row
 from neptune_lab.htile_passes.partition_masked_loops import is_few_rows
 from neptune_lab.htile_passes.partition_masked_loops.formula import formula_of
 from neptune_lab.htile_passes.partition_masked_loops.noop_iterations import NoOpProof, NoOpProver, text
@@ -286,11 +287,13 @@ def around_of(program: ir.Program, kernel: ir.Kernel, loop: ir.For, env: Env) ->
     inside = {**env, loop.var: loop_interval(loop, env)}
     every = [store.target.tensor for store in stores(kernel.body)]
     chips = {
-        stmt.target.tensor
+        stmt.target.tensor: stmt.value
         for stmt in kernel.body[: kernel.body.index(loop)]
         if isinstance(stmt, ir.Store) and stmt.mask is None and every.count(stmt.target.tensor) == 1
     }
-    return Around(program, inside, loop.var, _inputs(program, kernel) | chips)
+    inputs = _inputs(program, kernel)
+    loaded = {name: value for name, value in chips.items() if isinstance(value, ir.Access) and value.tensor in inputs}
+    return Around(program, inside, loop.var, inputs | set(chips), loaded, only_row(program, kernel))
 
 
 def _inputs(program: ir.Program, kernel: ir.Kernel) -> frozenset[str]:

@@ -28,8 +28,8 @@ _MASKS = [
 ]  # fmt: skip
 
 
-# Flags of keys, as a static cache has them.
-_FLAGS = ["shown[b, kv]", "shown[b, kv] & (kv != {a})"]
+# Flags of keys, as a static cache has them, and the documents of keys.
+_FLAGS = ["shown[b, kv]", "shown[b, kv] & (kv != {a})", "doc[q] == doc2[kv]", "(doc2[kv] == doc[q]) & (kv != {a})"]
 
 # Limits that `or` joins.
 _JOINED = [

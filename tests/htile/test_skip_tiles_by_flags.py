@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 
 import neptune_lab as nl
 from neptune_lab.htile import from_text, interpret, to_text, verify
-from neptune_lab.htile.nodes import For, Program, Store
+from neptune_lab.htile.nodes import Access, For, Program, Reduce, Store
 from neptune_lab.htile.walk import stores
+from neptune_lab.htile_passes.only_row import only_row
 from neptune_lab.operators import attention
 from neptune_lab.pipeline.lower import code_passes
 
@@ -92,3 +94,74 @@ def test_other_flags_are_left_alone():
     kernel = nl.compile(operator, "rolling_update", block_kv=TILE, validate="none")
     assert not next(done for done in kernel.passes if done.name == NAME).notes
     assert NAME not in code_passes(nl.CodeOptions(), any_size=True)
+
+
+# Heads of keys; whether the only row is padded to tiles of 16, which matrix units multiply.
+ROWS = {"grouped": (2, False), "padded": (HEADS, True)}
+
+
+@cache
+def with_documents(form: str) -> tuple[Program, Program]:
+    """A program in which the last position sees its own document, before the pass and after it."""
+    kv_heads, padded = ROWS[form]
+    document = np.zeros(COLUMNS, "int32")
+
+    def mask(b, h, q, kv):
+        return (document[q + COLUMNS - 1] == document[kv]) & (q + COLUMNS - 1 >= kv)
+
+    operator = attention.general(
+        *(BATCH, HEADS, 1, COLUMNS, 4), kv_heads=kv_heads, mask_mod=mask, dtype="float32", empty_rows="zero", live=True
+    )
+    config = nl.SplitKConfig(splits=2, block_kv=TILE, pad_rows=padded)
+    kernel = nl.compile(operator, "split_k_update", config=config, validate="none")
+    at = [done.name for done in kernel.passes].index(NAME)
+    return kernel.passes[at - 1].program, kernel.passes[at].program
+
+
+@pytest.mark.parametrize("form", ROWS)
+@settings(max_examples=6)
+@given(document=st.lists(st.integers(-1, 1), min_size=COLUMNS, max_size=COLUMNS))
+def test_a_row_visits_what_is_between_the_tiles_of_its_document(form: str, document: list[int]):
+    """Also where a padded row, which reads a 0 past the end, is of another document."""
+    before, after = with_documents(form)
+    documents = np.array(document, "int32")
+    rng = np.random.default_rng(0)
+    arrays = {
+        name: documents if name == "document" else rng.standard_normal(before.tensor(name).shape).astype("float32")
+        for name in before.inputs
+    }
+    seen: set[int] = set()
+    inside = {next(stores(s.body)).node_id for k in after.kernels for s in k.body if isinstance(s, For)}
+
+    def count(store: Store, _env: object, positions: tuple[np.ndarray, ...], _values: object) -> None:
+        if store.node_id in inside:
+            seen.add(int(positions[3].min()))
+
+    out = interpret(after, arrays, observer=count)[after.outputs[0]]
+    np.testing.assert_allclose(out, interpret(before, arrays)[before.outputs[0]], atol=1e-6)
+    wanted: set[int] = set()
+    for first in (0, TILE):
+        own = [j for j in range(first, COLUMNS, 2 * TILE) if (documents[j : j + TILE] == documents[-1]).any()]
+        wanted |= set(range(min(own), max(own) + 1, 2 * TILE)) if own else set()
+    assert seen == wanted
+
+
+def test_rows_that_are_stored_are_no_padding():
+    """Of two queries with documents of their own, neither decides alone."""
+    document = np.zeros(COLUMNS, "int32")
+    operator = attention.general(
+        *(BATCH, HEADS, 2, COLUMNS, 4), mask_mod=lambda b, h, q, kv: document[q] == document[kv], dtype="float32",
+        live=True,
+    )  # fmt: skip
+    config = nl.TileConfig(block_q=16, block_kv=TILE, pad_rows=True)
+    kernel = nl.compile(operator, "rolling_update", config=config, validate="none")
+    assert not next(done for done in kernel.passes if done.name == NAME).notes
+
+
+def test_rows_that_are_combined_are_no_padding():
+    program = with_documents("padded")[0]
+    (kernel,) = (k for k in program.kernels if any(isinstance(s, For) for s in k.body))
+    assert only_row(program, kernel) == 16
+    rows = next(s.target for s in stores(kernel.body) if s.target.tensor.startswith("s_sum"))
+    total = Store("total", Access("total", ()), Reduce("sum", rows, 0), kernel.body[-1].origin)
+    assert only_row(program, replace(kernel, body=(*kernel.body, total))) == 0
