@@ -12,7 +12,7 @@ from fuzz.report import Report
 from neptune_lab.bench.workers import Lost, run_apart
 
 # The processes are replaced after so many cases, so that memory that a library keeps does not add up.
-_BATCH = 1000
+_BATCH = 2500
 
 Case = Callable[[tuple[int, str]], dict[str, Any]]
 
