@@ -61,6 +61,20 @@ def test_the_trace_says_how_to_make_it_again(call, tmp_path):
     assert json.loads(path.read_text(encoding="utf-8"))["command"].startswith("neptune-lab compile attention.causal")
 
 
+def test_the_examples_of_the_help_run(call, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    commands = re.findall(r"neptune-lab (compile rows.*|explain .*?)(?:  +#|\n)", call("--help")[1])
+    assert len(commands) == 2
+    for command in commands:
+        assert call(*command.split())[::2] == (0, "")
+
+
+@pytest.mark.parametrize("named", ["attention.causal", "causal_pf"])
+def test_a_length_that_is_missing_is_named_as_an_option(call, named):
+    status, _, err = call("compile", named)
+    assert (status, f"{named} needs --seq; help: for example --seq 128" in err) == (2, True)
+
+
 def test_templates_and_tiles(call):
     status, out, _ = call("compile", *CAUSAL, "--template", "split_k_update", "--block-kv", "16")
     assert status == 0
@@ -116,7 +130,7 @@ def test_passes_on_a_wrong_text_say_where(call, tmp_path):
         return err
 
     assert f"{path}: line 7, column 18: found 'z', expected a tensor" in said(ONE_ITERATION.replace("= x", "= z"))
-    assert f"{path}: line 7: tile:y: value of shape (2,)" in said(ONE_ITERATION.replace("= x[0:4]", "= x[0:2]"))
+    assert f"{path}: line 7: store to y: value of shape (2,)" in said(ONE_ITERATION.replace("= x[0:4]", "= x[0:2]"))
     assert f"{path}: output y is never stored" in said(ONE_ITERATION.partition("    for")[0])
     assert "there is no pass 'longest_frist'; help: did you mean longest_first?" in said(
         ONE_ITERATION, "--pass", "longest_frist"

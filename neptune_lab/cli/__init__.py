@@ -28,11 +28,11 @@ from neptune_lab.tuning.command import bundle_command, records_command, report_c
 
 _EXAMPLES = """\b
 Examples:
-  neptune-lab list                                     # what can be compiled
-  neptune-lab compile attention.causal --emit outline  # what its kernel does
-  neptune-lab explain softmax.figure1 --cols 8         # why fusion is right
-  neptune-lab run causal_pf --seq 256 --heads 2        # compared with float64
-  neptune-lab compile --help                           # a command's options
+  neptune-lab list                               # what can be compiled
+  neptune-lab compile rows.softmax --emit outline --rows 64 --cols 512
+  neptune-lab explain softmax.figure1 --cols 8   # why fusion is right
+  neptune-lab run causal_pf --seq 256 --heads 2  # compared with float64
+  neptune-lab compile --help                     # a command's options
 """
 
 app = typer.Typer(

@@ -175,6 +175,10 @@ def _operator(name: str, sizes: dict[str, Any]) -> Any:
             raise DefinitionError(
                 f"{name} has no option --{option.replace('_', '-')}", help=f"it takes {', '.join(known)}"
             )
+    lengths = {"seq", "q_len", "kv_len"} & set(parameters)
+    if "seq" in lengths and parameters["seq"].default in (None, inspect.Parameter.empty) and not lengths & set(given):
+        pair = ", or --q-len 1 --kv-len 128" if len(lengths) == 3 else ""
+        raise DefinitionError(f"{name} needs --seq", help=f"for example --seq 128{pair}")
     missing = [p for p, v in parameters.items() if v.default is inspect.Parameter.empty and p not in given]
     if missing:
         raise DefinitionError(

@@ -250,7 +250,8 @@ class _Kernel:
             except TileError as error:
                 if error.node is not None:
                     raise
-                raise TileError(f"{stmt.node_id}: {error.reason}", node=stmt.node_id, help=error.help) from error
+                where = f"store to {stmt.target.tensor}" if isinstance(stmt, ir.Store) else f"loop {stmt.var}"
+                raise TileError(f"{where}: {error.reason}", node=stmt.node_id, help=error.help) from error
 
     def _loop(self, loop: ir.For, env: EnvItems) -> None:
         around = dict(env)

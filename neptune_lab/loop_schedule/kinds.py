@@ -176,7 +176,7 @@ Size: TypeAlias = Annotated[int, Kind("int", "int", is_count, "a positive intege
 Factors: TypeAlias = Annotated[
     list[int | None],
     Kind(
-        *("factors", "Iterable[int | None]", _is_factors, "positive integers, at most one of them None"),
+        *("factors", "Iterable[int | None]", _is_factors, "a tuple of positive integers, at most one of them None"),
         "for example (None, 64)",
         of_step=_listed,
         cutting=FACTORS,

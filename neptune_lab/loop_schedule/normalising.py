@@ -80,8 +80,7 @@ def check_first(history: Iterable[Applied], step: Step) -> None:
         ScheduleError: another step was applied before.
     """
     for applied in history:
-        before = PRIMITIVES[applied.step.primitive]
-        if not (before.normalises or before.is_silent(applied.step.plain_arguments())):
+        if changes_loops(applied.step):
             raise ScheduleError(
                 f"{step}: {applied.step} is applied already, and a normalisation rewrites the definition, before any "
                 "other step",
@@ -89,4 +88,10 @@ def check_first(history: Iterable[Applied], step: Step) -> None:
             )
 
 
-__all__ = ["Applied", "base_of", "check_first", "divided", "sources_of"]
+def changes_loops(step: Step) -> bool:
+    """Whether a step is neither a normalisation nor one that leaves the program unchanged."""
+    primitive = PRIMITIVES[step.primitive]
+    return not (primitive.normalises or primitive.is_silent(step.plain_arguments()))
+
+
+__all__ = ["Applied", "base_of", "changes_loops", "check_first", "divided", "sources_of"]

@@ -46,6 +46,9 @@ class Phase:
     reads_early: tuple[tuple[str, str], ...] = ()
     refusal: Refusal | None = None
 
+    def __repr__(self) -> str:
+        return f"<Phase {self.key}: {self.note}>"
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

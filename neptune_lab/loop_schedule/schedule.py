@@ -147,7 +147,7 @@ class Schedule(PrimitiveMethods):
         return tvmscript(self.program)
 
     def __repr__(self) -> str:
-        return f"<Schedule of {self.operator.name}, {len(self._applied)} steps>\n{self}"
+        return f"<Schedule of {self.operator.name}, steps: {len(self._applied)}>\n{self}"
 
     # -- steps as data --------------------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class Schedule(PrimitiveMethods):
 
     def _apply(self, step: Step) -> tuple[str, ...]:
         if not isinstance(step, Step):
-            raise ScheduleError(f"{shown(step)} is not a Step", help="write Step.of(primitive, **arguments)")
+            raise ScheduleError(f"{shown(step)} is not a Step", help="give the steps of a schedule, sch.steps")
         arguments = step.plain_arguments()
         primitive = get(step.primitive, arguments, self.program)
         if primitive.normalises:

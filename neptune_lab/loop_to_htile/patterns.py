@@ -18,6 +18,7 @@ from neptune_lab.htile.nodes import (
     TileExpr,
 )
 from neptune_lab.htile.nodes import Cast as TileCast
+from neptune_lab.loop_ir.dataflow import writer_of
 from neptune_lab.loop_ir.dtypes import as_multiplied, dtype_of
 from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Op, Previous, Program, Var
 from neptune_lab.loop_ir.reduction import REDUCERS, identity
@@ -42,6 +43,11 @@ class Converter:
     program: Program
     nest: TileableNest
 
+    def _writer(self, buffer: str) -> str:
+        """The name of the block that stores to a buffer."""
+        block = writer_of(self.program, buffer)
+        return buffer if block is None else block.name
+
     def tile(self, expr: Expr, axes: tuple[str, ...]) -> TileExpr:
         """`expr` as a tile whose dimensions are `axes`."""
         match expr:
@@ -52,7 +58,7 @@ class Converter:
                     raise TileError(
                         f"block {self.nest.block!r} reads the scan buffer {buffer!r}, one value per tag",
                         node=self.nest.block,
-                        help="apply retire_tags to the block that writes it",
+                        help=f"apply retire_tags({self._writer(buffer)!r}) to the schedule first",
                     )
                 try:
                     return reconcile_dimension_order(buffer, access_region(indices, expression(expr), self.nest), axes)
@@ -64,7 +70,7 @@ class Converter:
                 raise TileError(
                     f"block {self.nest.block!r} reads a previous tag of {buffer!r}",
                     node=self.nest.block,
-                    help="apply retire_tags to the block that writes it",
+                    help=f"apply retire_tags({self._writer(buffer)!r}) to the schedule first",
                 )
             case Cast(dtype, arg):
                 return TileCast(self.tile(arg, axes), dtype)

@@ -74,8 +74,9 @@ def _items(array: Array, given: tuple[Any, ...]) -> list[tuple[int, Any]]:
     given = tuple(constant(item) for item in given)
     count = sum(item is not None and item is not Ellipsis for item in given)
     if count > array.ndim:
+        shape = f" has shape {array.shape}, but" if array.name else ":"  # (of others, the shape is their description)
         raise DefinitionError(
-            f"{array.described()} has shape {array.shape}, but a mod gives it {count} indices",
+            f"{array.described()}{shape} a mod gives it {count} indices",
             help="give one index per dimension",
         )
     if not any(item is Ellipsis for item in given):

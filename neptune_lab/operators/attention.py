@@ -145,7 +145,7 @@ def _check_pages(pages: tuple[int, int] | None, place: KeyPlace | None, formats:
     unknown = [name for name in formats if name not in FormatOptions.__annotations__]
     if unknown:
         names = ", ".join(FormatOptions.__annotations__)
-        raise DefinitionError(f"there is no argument {unknown[0]!r}", help=f"dtypes and scales: {names}")
+        raise DefinitionError(f"attention has no argument {unknown[0]!r}", help=f"dtypes and scales: {names}")
     if pages is not None and (formats.get("v_transposed") or formats.get("weights_dtype") in EIGHTS):
         raise DefinitionError(
             "a cache of pages is not transposed, and its values are multiplied with weights of at least 16 bits",

@@ -18,7 +18,7 @@ def lengths_of(batch: int, heads: int, seq: int | None, head_dim: int, options: 
     unknown = [n for n in options if n not in DEFAULTS]
     if unknown:
         known = ["batch", "heads", "seq", "head_dim", *DEFAULTS]
-        raise DefinitionError(f"there is no argument {unknown[0]!r}", help=nearest(unknown[0], known, "arguments"))
+        raise DefinitionError(f"attention has no argument {unknown[0]!r}", help=nearest(unknown[0], known, "arguments"))
     q_len, kv_len = options.get("q_len"), options.get("kv_len")
     if (seq is None) == (q_len is None and kv_len is None):
         raise DefinitionError(

@@ -42,6 +42,12 @@ WHOLE = ("int32", "int64")
 # Elements of a tensor, 2 TiB in float16.
 LARGEST_TENSOR = 2**40
 
+
+def _signature(tensor: TensorSpec) -> str:
+    """`q: float16[1, 4, 256, 64]`, with the names of sizes that have one."""
+    return f"{tensor.name}: {tensor.dtype}[{', '.join(map(str, tensor.sizes or tensor.shape))}]"
+
+
 # Plain JSON, so that a record can name the operator it was made from.
 Params: TypeAlias = dict[str, Any]
 
@@ -117,6 +123,11 @@ class Operator:
                     f"{tensor.name} has shape {tuple(tensor.shape)}: more than {LARGEST_TENSOR} elements",
                     help="choose smaller sizes",
                 )
+
+    def __repr__(self) -> str:
+        """Name, inputs and outputs; `program` and `source` are the definition."""
+        inputs, outputs = (", ".join(map(_signature, tensors)) for tensors in (self.inputs, self.outputs))
+        return f"<Operator {self.name}({inputs}) -> {outputs}>"
 
     def __copy__(self) -> Operator:
         """The operator itself, which never changes."""
@@ -293,11 +304,18 @@ def positive(**sizes: int) -> None:
             )
 
 
+# What dtypes are called elsewhere.
+_SHORT = {"fp16": "float16", "half": "float16", "f16": "float16", "bf16": "bfloat16"}
+_SHORT |= dict.fromkeys(("fp32", "f32", "float", "single"), "float32")
+
+
 def supported(dtype: str, *dtypes: str) -> None:
     """`dtype` is one of `dtypes`, or DefinitionError lists them."""
     if not isinstance(dtype, str) or dtype not in dtypes:
+        meant = _SHORT.get(str(dtype).removeprefix("torch."), str(dtype).removeprefix("torch."))
         raise DefinitionError(
-            f"dtype={shown(dtype)}: expected one of {', '.join(dtypes)}", help="such as dtype='float32'"
+            f"dtype={shown(dtype)}: expected one of {', '.join(dtypes)}",
+            help=f"write it as text: dtype={meant!r}" if meant in dtypes else f"such as dtype={dtypes[0]!r}",
         )
 
 

@@ -62,9 +62,10 @@ def call_mod(argument: str, mod: Callable[..., Any], *args: Any) -> Any:
 def _check_arguments(shown: str, signature: str, mod: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """Raises DefinitionError unless the mod is a function that takes these arguments."""
     if not callable(mod):
-        raise DefinitionError(
-            f"{shown}: expected a function of {signature}", help="write it as a function or lambda with these arguments"
-        )
+        usual = "write it as a function or lambda with these arguments"
+        reads = "a function can read it: lambda b, h, q, kv: mask[q, kv]"
+        is_mask = isinstance(mod, Array) and "score" not in signature
+        raise DefinitionError(f"{shown}: expected a function of {signature}", help=reads if is_mask else usual)
     try:
         inspect.signature(mod).bind(*args)
     except ValueError:

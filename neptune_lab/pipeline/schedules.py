@@ -66,9 +66,10 @@ def schedule(
 def check_operator(operator: object) -> None:
     """Raise ScheduleError unless `operator` is an Operator."""
     if not isinstance(operator, Operator):
+        traced = "an operator of a function or module of PyTorch: nl.from_torch(function, *inputs)"
+        made = "make an operator first, for example operators.attention.causal(seq=128)"
         raise ScheduleError(
-            f"expected an Operator or a Schedule, got {shown(operator)}",
-            help="make an operator first, for example operators.attention.causal(seq=128)",
+            f"expected an Operator or a Schedule, got {shown(operator)}", help=traced if callable(operator) else made
         )
 
 

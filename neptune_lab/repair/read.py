@@ -109,6 +109,11 @@ def read(
     fixed = None
     if constants is not None:
         fixed = tuple(sorted({symbol(name, "constant") for name in _listed(constants)}, key=default_sort_key))
+        unknown = [name for name in fixed if name not in known] if isinstance(g, str) else []
+        if unknown:
+            refuse(
+                f"g does not have the constant {unknown[0]}", str(expr), f"g has {', '.join(sorted(map(str, known)))}"
+            )
         both = set(fixed) & set(chosen)
         if both:
             refuse(f"{', '.join(map(str, both))} is both a producer and a constant", str(expr))

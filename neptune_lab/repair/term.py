@@ -53,7 +53,7 @@ class Unproved:
     wrong: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RepairTerm(Derived):
     """h(t, r, r') for a reducer f and a term g, with its derivation.
 
@@ -88,6 +88,9 @@ class RepairTerm(Derived):
     starts: tuple[tuple[str, str, Expr | None], ...]
     unproved: Unproved | None = None
     ranges: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<RepairTerm of the {self.reducer} of {text(self.g)}: {text(self.signature)} = {text(self.h)}>"
 
     @property
     def g(self) -> Expr:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from neptune_lab.repair.numeric import Array
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class VectorRepair(Derived):
     """A(r, r') for a sum of g(r, c) and the sums that are carried with it, with its derivation.
 
@@ -62,6 +62,9 @@ class VectorRepair(Derived):
     ranges: tuple[str, ...] = ()
 
     reducer = "sum"
+
+    def __repr__(self) -> str:
+        return f"<VectorRepair of the {self.reducer} of {text(self.g)}: {text(self.signature)} = {text(self.h)}>"
 
     @property
     def g(self) -> Expr:

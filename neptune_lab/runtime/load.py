@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.machinery import SourceFileLoader
+from itertools import combinations
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -343,6 +344,17 @@ def refuse_gradients(spec: KernelSpec, tensors: tuple[Any, ...]) -> None:
             )
 
 
+def _reordered(name: str, found: tuple[int, ...], expected: tuple[int, ...]) -> str | None:
+    """The call that puts dimensions in the expected order, if exchanging two of them does; else None."""
+    for first, second in combinations(range(len(found)), 2):
+        order = list(found)
+        order[first], order[second] = found[second], found[first]
+        if tuple(order) == expected:
+            swapped = f"{name}.transpose({first}, {second}).contiguous()"
+            return f"if only the order of dimensions differs: {swapped}; with_strides of the operator saves the copy"
+    return None
+
+
 def check_shapes(spec: KernelSpec, tensors: tuple[Any, ...]) -> None:
     """Raise LaunchError unless the number of `tensors`, their shapes and dtypes are those of `spec`."""
     import torch
@@ -368,7 +380,8 @@ def check_shapes(spec: KernelSpec, tensors: tuple[Any, ...]) -> None:
         if not spec.ranges and tuple(tensor.shape) != argument.shape:
             raise LaunchError(
                 f"argument {name} has shape {tuple(tensor.shape)}; expected {argument.shape}",
-                help="a kernel is compiled for one shape; compile the operator for this one",
+                help=_reordered(name, tuple(tensor.shape), argument.shape)
+                or "a kernel is compiled for one shape; compile the operator for this one",
             )
         if tensor.dtype != getattr(torch, argument.dtype):
             raise LaunchError(

@@ -29,13 +29,15 @@ def source_line(path: str, line: int) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as an error shows it: its repr, printable, cut after `MOST_SHOWN` characters.
+    """A value as an error shows it: its repr, printable, cut after `MOST_SHOWN` characters; of a tensor, its shape.
 
     >>> shown("a" * 200)[-12:]
     'aaaaa… (cut)'
     """
     if isinstance(value, str | bytes):
         text = repr(value[: MOST_SHOWN + 1])
+    elif isinstance(shape := getattr(value, "shape", None), tuple) and shape and hasattr(value, "dtype"):
+        text = f"{class_of(value)} of shape {tuple(shape)} and dtype {value.dtype}"
     elif isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**MOST_SHOWN:
         text = f"an integer of {value.bit_length()} bits"  # Python refuses to print the longest
     else:

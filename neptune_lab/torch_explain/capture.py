@@ -15,6 +15,7 @@ from neptune_lab.torch_explain.explanation import Explanation
 from neptune_lab.torch_regions import Partition
 from neptune_lab.torch_regions.partition import partition, partition_of_model, records_gradients
 from neptune_lab.torch_regions.training import with_gradients
+from neptune_lab.torch_to_stages.graph import first_line, without_torchs_words
 from neptune_lab.torch_to_stages.lines import SourceLine
 
 
@@ -41,19 +42,31 @@ def explained(model: Callable[..., Any], *inputs: Any, inference: bool = False) 
     found = _Graphs()
     torch._dynamo.reset()  # a function that was compiled too often is not traced again
     try:
-        with torch.inference_mode() if inference else nullcontext():
+        with without_torchs_words(), torch.inference_mode() if inference else nullcontext():
             torch.compile(model, backend=found.backend, dynamic=False)(*inputs)
     except Exception as error:
-        first = next((line for line in str(error).splitlines() if line.strip()), "no message")
-        raise DefinitionError(
-            f"{title} fails on these inputs: {type(error).__name__}: {first}",
-            help=f"call it without neptune_lab: {title} must run on these inputs",
-        ) from error
+        raise _refusal(title, model, inputs, error) from error
     if not found.partitions:
         raise DefinitionError(
             f"torch traced no operation of {title}", help="explain a function of tensors, with tensors among its inputs"
         )
     return Explanation(title, tuple(found.partitions), tuple(found.breaks))
+
+
+def _refusal(title: str, model: Callable[..., Any], inputs: Sequence[Any], error: Exception) -> DefinitionError:
+    """The error for a model that fails under torch's compiler: its own one, if it has one without the compiler."""
+    try:
+        with torch.no_grad():
+            model(*inputs)
+    except Exception as own:  # noqa: BLE001 - a model raises what it likes
+        return DefinitionError(
+            f"{title} fails on these inputs: {type(own).__name__}: {first_line(str(own))}",
+            help=f"call it without neptune_lab: {title} must run on these inputs",
+        )
+    return DefinitionError(
+        f"torch.compile fails on {title}: {type(error).__name__}: {first_line(str(error))}",
+        help='torch.compile(model, backend="eager") shows whether torch can trace it',
+    )
 
 
 class _Graphs:

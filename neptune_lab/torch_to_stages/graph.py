@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.strict.forks import fork_waits_for
+from neptune_lab.torch_to_stages import refusals as why
 from neptune_lab.torch_to_stages.composite import composite_operations_once
 from neptune_lab.torch_to_stages.definitions import refused_arguments
 from neptune_lab.torch_to_stages.lines import RecordedLines, line_of_error, line_of_node
@@ -278,7 +279,8 @@ def _untraceable(function: Callable[..., Any], error: Exception) -> DefinitionEr
     line = line_of_error(error.__traceback__)
     kind = type(error).__name__
     if "DataDependent" in kind or "unbacked" in str(error).lower():
-        what, help = "the function's control flow depends on the values of a tensor", _HELP
+        what = "the function's control flow depends on the values of a tensor"
+        help = why.OF_DISTRIBUTION if why.raised_in(error, "torch/distributions/") else _HELP
     elif isinstance(function, torch.jit.ScriptModule | torch.jit.ScriptFunction):
         what, help = f"torch cannot trace {_name(function)}", "give it as it was before torch.jit.script"
     elif (said := untraced(error)) is not None:
@@ -287,6 +289,7 @@ def _untraceable(function: Callable[..., Any], error: Exception) -> DefinitionEr
         what = f"torch cannot trace {_name(function)}: {kind}: {first_line(str(error))}"
         own = isinstance(error, RuntimeError | TypeError | ValueError | IndexError) and kind in dir(builtins)
         help = "call the function itself on the examples: torch should give this error there too" if own else _HELP
+        help = why.OF_NUMPY if ".numpy()" in what else help
     return refusal(what, line, help)
 
 

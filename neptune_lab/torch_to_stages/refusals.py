@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from traceback import walk_tb
+
 from neptune_lab.errors import DefinitionError
 from neptune_lab.torch_to_stages.lines import SourceLine
 
+OF_DISTRIBUTION = "torch.distributions checks its arguments so; validate_args=False turns these checks off"
+OF_NUMPY = "use functions of torch in place of NumPy's, or pass what NumPy computes as an argument"
 _SORT = "take the part that sorts out of the function, and pass its result as an input"
 _SHAPE = "keep the full shape, and mask with torch.where"
 _RANDOM = "draw the numbers outside of the function, and pass them as an input"
@@ -119,11 +123,18 @@ def refusal(what: str, line: SourceLine | None, help: str | None) -> DefinitionE
 
 def untraced(error: BaseException) -> tuple[str, str] | None:
     """What cannot be traced, by where torch's error comes from, and what would help; None if that is not known."""
-    files, traceback = [str(error)], error.__traceback__
-    while traceback is not None:
-        files.append(traceback.tb_frame.f_code.co_filename.replace("\\", "/"))
-        traceback = traceback.tb_next
-    return next((said for part, said in _UNTRACED.items() if any(part in file for file in files)), None)
+    texts = [str(error), *_files(error)]
+    return next((said for part, said in _UNTRACED.items() if any(part in text for text in texts)), None)
+
+
+def raised_in(error: BaseException, part: str) -> bool:
+    """Whether a file whose path has `part` is in an error's traceback."""
+    return any(part in file for file in _files(error))
+
+
+def _files(error: BaseException) -> list[str]:
+    """The files of an error's traceback."""
+    return [frame.f_code.co_filename.replace("\\", "/") for frame, _ in walk_tb(error.__traceback__)]
 
 
 def refused_kernel(line: SourceLine | None) -> DefinitionError:

@@ -259,6 +259,10 @@ class Trace:
     command: str | None = None
     schema: int = SCHEMA
 
+    def __repr__(self) -> str:
+        kernel = "no kernel" if self.kernel is None else f"kernel {self.kernel.name}"
+        return f"<Trace of {self.operator.name}: {len(self.steps)} steps, {kernel}>"
+
     @property
     def program(self) -> tuple[Line, ...]:
         """The loop program after the last step that was not refused; the definition if there is none."""

@@ -48,13 +48,18 @@ class TrafficRecord:
         return {"target": self.target, "blocks": self.blocks, "forms": [form.as_record() for form in self.forms]}
 
     def __str__(self) -> str:
-        """A table with a row per form."""
+        """A table with a row per form; forms in a row that move the same share one."""
         rows: list[tuple[str, ...]] = [("form", "HBM MB", "moved MB", "on chip MB", "Gop", "us", "bound by")]
         for form in self.forms:
             line = form.roofline
             amounts = (form.hbm / 1e6, form.moved / 1e6, form.chip / 1e6, form.operations / 1e9)
             bound = ("", "") if line is None else (f"{line.us:.4g}", line.bound)
-            rows.append((form.name, *(f"{x:.4g}" for x in amounts), *bound))
+            figures = (*(f"{x:.4g}" for x in amounts), *bound)
+            if len(rows) > 1 and rows[-1][1:] == figures and form is not self.kernel:
+                first = rows[-1][0].partition(" … ")[0]
+                rows[-1] = (f"{first} … {form.name}", *figures)
+            else:
+                rows.append((form.name, *figures))
         widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
         return "\n".join("  ".join(f"{x:<{w}}" for x, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 

@@ -194,12 +194,12 @@ REFUSALS: dict[str, tuple[Callable[[Schedule], object], str]] = {
     "two unknown factors": (lambda s: s.split("s_max.j", (None, None)), "at most one of them None"),
     "a factor of 0": (
         lambda s: s.split("s_max.j", (None, 0)),
-        r"split: factors=\[None, 0\], expected positive integers",
+        r"split: factors=\[None, 0\], expected a tuple of positive integers",
     ),
     "factors too small": (lambda s: s.split("s_max.j", (2, 3)), "cover 6 of the 8 iterations"),
     "too few names": (lambda s: s.split("s_max.j", (None, 2), names=["a"]), "1 names for 2 factors"),
     "a name that is taken": (lambda s: s.split("s_max.j", (None, 2), names=["i", "k"]), r"\['i', 'k'\] are not free"),
-    "a factor that is text": (lambda s: s.split("s_max.j", (None, "2")), "expected positive integers"),  # type: ignore[arg-type]
+    "a factor that is text": (lambda s: s.split("s_max.j", (None, "2")), "expected a tuple of positive integers"),  # type: ignore[arg-type]
     "a loop that is a number": (lambda s: s.split(3, (None, 2)), "split: loop=3, expected a string"),  # type: ignore[arg-type]
     "fuse one loop": (lambda s: s.fuse("s_exp", "i"), "two loops or more"),
     "fuse none": (lambda s: s.fuse("s_exp"), "two loops or more"),

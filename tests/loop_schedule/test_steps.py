@@ -172,7 +172,7 @@ def test_check_takes_a_seed_and_reads_as_a_sentence():
 
 def test_a_schedule_prints_its_program():
     sch = Schedule(FIGURE_1)
-    assert repr(sch).startswith("<Schedule of softmax_figure1, 0 steps>\nfor i, j in grid(4, 6):\n")
+    assert repr(sch).startswith("<Schedule of softmax_figure1, steps: 0>\nfor i, j in grid(4, 6):\n")
 
 
 def test_templates_refuse_operators_without_a_reduction():

@@ -277,7 +277,7 @@ def test_tags_that_were_not_retired():
     sch.rolling_update("s_sum", "s_max.j0")
     with pytest.raises(TileError, match=r"'s_max' reads a previous tag of 'xmax'") as caught:
         translate(sch.program)
-    assert caught.value.help == "apply retire_tags to the block that writes it"
+    assert caught.value.help == "apply retire_tags('s_max') to the schedule first"
 
 
 def test_a_reader_of_tags_that_were_not_retired():

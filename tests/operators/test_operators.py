@@ -203,6 +203,8 @@ def test_a_mask_mod_means_the_same_in_program_and_reference(mask_mod) -> None:
         ({"dtype": "int8"}, r"dtype='int8': expected one of float16, bfloat16, float32"),
         ({"scale": "big"}, r"scale='big': expected a finite number"),
         ({"scale": float("nan")}, r"scale=nan"),
+        ({"dtype": "fp16"}, r"dtype='fp16': (.|\n)*write it as text: dtype='float16'"),
+        ({"dtype": torch.bfloat16}, r"dtype=torch.bfloat16: (.|\n)*dtype='bfloat16'"),
         ({"mask_mod": 3}, r"mask_mod=3: expected a function of \(b, h, q, kv\)"),
         (
             {"mask_mod": lambda q, kv: q >= kv},

@@ -121,8 +121,26 @@ def test_launch_checks_name_the_argument(causal):
         causal(good, good, good[:, :, :128].contiguous())
     with pytest.raises(LaunchError, match=r"(?s)'?q'?.*contiguous"):
         causal(good.transpose(1, 2).contiguous().transpose(1, 2), good, good)
+    with pytest.raises(LaunchError, match=r"help: (.*)q\.transpose\(1, 2\)\.contiguous\(\)"):
+        causal(good.reshape(1, 256, 4, 64), good, good)
     with pytest.raises(LaunchError, match="3"):
         causal(good, good)
+
+
+def test_what_is_no_operator_is_named_without_its_numbers():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(ScheduleError, match=r"got a Tensor of shape \(2, 3\) and dtype torch\.float32"):
+        nl.compile(torch.ones(2, 3))
+    with pytest.raises(ScheduleError, match=r"nl\.from_torch\(function, \*inputs\)"):
+        nl.compile(lambda x: x)
+    assert repr(nl.operators.rows.softmax(2, 3)) == "<Operator softmax(x: float32[2, 3]) -> out: float32[2, 3]>"
+
+
+def test_a_template_on_other_steps_says_where_to_begin():
+    sch = nl.Schedule(nl.operators.softmax.figure1())
+    nl.templates.rolling_update(sch, block_kv=2)
+    with pytest.raises(ScheduleError, match=r"a new nl\.Schedule\(op\)"):
+        nl.templates.rolling_update(sch, block_kv=2)
 
 
 def test_options_reach_the_launch():

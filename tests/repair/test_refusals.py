@@ -100,6 +100,7 @@ def test_arguments_are_checked():
         "not an assumption": lambda: solve("sum", "c/r", "r", assumptions={"r": ["tiny"]}),
         "contradict": lambda: solve("sum", "c/r", "r", assumptions={"r": ["positive", "negative"]}),
         "about q, which g does not have": lambda: solve("sum", "c/r", "r", assumptions={"q": ["positive"]}),
+        "does not have the constant esp": lambda: solve("sum", "c/(r + eps)", "r", constants=["esp"]),
         "True or False": lambda: solve("sum", "c/r", "r", assumptions={"r": {"positive": 1}}),
         "both a producer and a constant": lambda: solve("sum", "c/r", "r", constants=["r"]),
         "symbols called c": lambda: solve("sum", sp.Dummy("c") / sp.Dummy("c"), "c"),

@@ -106,6 +106,11 @@ def test_with_gradients_there_is_a_forward_and_a_backward_graph():
     [
         (3, (), "expected a function or a torch.nn.Module, got int"),
         (models.fails, (torch.randn(2, 3),), "fails fails on these inputs"),
+        (
+            torch.nn.Linear(4, 4),
+            (torch.randn(2, 3),),
+            "Linear fails on these inputs: RuntimeError: mat1 and mat2 shapes",
+        ),
         (lambda: 3, (), "traced no operation"),
     ],
 )

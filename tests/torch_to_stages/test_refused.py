@@ -45,6 +45,19 @@ def test_torch_prints_and_logs_nothing_of_its_own(capfd: pytest.CaptureFixture[s
     assert capfd.readouterr() == ("", "a word\n")
 
 
+def entropy_of(x):
+    return torch.distributions.Categorical(logits=x).entropy()
+
+
+def by_numpy(x):
+    return torch.from_numpy(x.numpy())
+
+
+@pytest.mark.parametrize(("function", "fix"), [(entropy_of, "validate_args=False"), (by_numpy, "functions of torch")])
+def test_what_torch_does_beside_the_graph_has_a_fix(function, fix):
+    assert fix in str(refusal(function).help)
+
+
 def test_the_messages(golden):
     rows = [f"{f.__name__}\n{refusal(f)}".replace(refused.__file__, "FILE") for f in refused.FUNCTIONS]
     golden("from_torch_refusals.txt", "\n\n".join(rows) + "\n")

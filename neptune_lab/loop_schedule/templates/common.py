@@ -17,6 +17,7 @@ from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.walks import folded_loops, reads, variables
 from neptune_lab.loop_schedule.fusion import loop_ref
+from neptune_lab.loop_schedule.normalising import changes_loops
 from neptune_lab.loop_schedule.plan import NestPlan
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates.matrix_units import held
@@ -42,8 +43,10 @@ def all_or_nothing(
         before = len(sch.steps)
         try:
             made = template(sch, *args, **kwargs)
-        except BaseException:  # Ctrl-C too
+        except BaseException as error:  # Ctrl-C too
             sch.back_to(before)
+            if isinstance(error, ScheduleError) and any(map(changes_loops, sch.steps)):
+                raise error.with_fix("a template schedules a definition: call it with a new nl.Schedule(op)") from None
             raise
         sch.attribute(template.__name__, before)
         return made
