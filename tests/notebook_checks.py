@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterable
 from functools import cache
 from html import unescape
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -221,6 +222,12 @@ class EveryNotebook:
         for cell in solutions(self.run):
             assert "✓" in texts(cell), f"{cell.source}\n{texts(cell)}"
             assert "✗" not in texts(cell), f"{cell.source}\n{texts(cell)}"
+
+    def test_a_step_that_is_called_the_last_is_the_last(self):
+        cells = read(self.path).cells
+        for before, cell in pairwise(cells):
+            if before.cell_type == "markdown" and (found := re.search(r"last of the steps, (\d+)", before.source)):
+                assert f"Schedule: {found[1]} steps" in texts(cell)
 
     def test_outputs_are_up_to_date(self, request: pytest.FixtureRequest):
         fresh = without_solutions(self.run)

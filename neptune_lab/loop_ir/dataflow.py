@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -47,6 +48,24 @@ def graph(program: Program) -> nx.DiGraph:
     for edge in edges:
         result.add_edge(edge.source, edge.target, edge=edge)
     return result
+
+
+def reached(flow: nx.DiGraph, names: Iterable[str], *, against: bool = False) -> set[str]:
+    """The nodes that a path from one of `names` leads to, these among them.
+
+    Args:
+        flow: from `graph`.
+        names: where paths begin.
+        against: whether paths go against the edges, to what the nodes need.
+    """
+    following = flow.pred if against else flow.succ
+    found = set(names)
+    waiting = [*found]
+    while waiting:
+        new = following[waiting.pop()].keys() - found
+        found |= new
+        waiting += new
+    return found
 
 
 def nodes_and_edges(program: Program) -> tuple[list[Node], list[Edge]]:

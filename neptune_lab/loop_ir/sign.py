@@ -105,7 +105,12 @@ def _sources(program: Program) -> dict[str, frozenset[str]]:
     """
     reads = nx.DiGraph((b.writes, read.buffer) for b in tree.blocks(program) for read in loads(b.body.value))
     reads.add_nodes_from(buffer.name for buffer in program.buffers)
-    return {name: frozenset(nx.descendants(reads, name)) | {name} for name in reads}
+    # A value that is carried depends on itself, so components of buffers that depend on each other come first.
+    parts = nx.condensation(reads)
+    found: dict[int, frozenset[str]] = {}
+    for part in reversed(list(nx.topological_sort(parts))):
+        found[part] = frozenset(parts.nodes[part]["members"]).union(*(found[source] for source in parts[part]))
+    return {name: found[part] for name, part in parts.graph["mapping"].items()}
 
 
 @lru_cache(maxsize=4096)

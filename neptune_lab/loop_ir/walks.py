@@ -72,6 +72,12 @@ def transform(expr: Expr, rule: Callable[[Expr], Expr]) -> Expr:
     return _transformed(expr, rule, {})
 
 
+def transform_each(expr: Expr, rule: Callable[[Expr], Expr]) -> dict[Expr, Expr]:
+    """Every node of an expression, constants aside, and what `transform` makes of it."""
+    done: dict[int, Expr] = {}
+    return {node: _transformed(node, rule, done) for node in walk_once(expr) if not isinstance(node, Const)}
+
+
 def _transformed(expr: Expr, rule: Callable[[Expr], Expr], done: dict[int, Expr]) -> Expr:
     operands = children(expr)
     if not operands:

@@ -9,7 +9,7 @@ this.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 
 from neptune_lab.loop_ir import tree
@@ -19,7 +19,7 @@ from neptune_lab.loop_ir.reduction import IDENTITIES, OPERATORS, REDUCERS, reduc
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.sign import is_nonnegative
 from neptune_lab.loop_ir.simplify import bounds, simplify
-from neptune_lab.loop_ir.walks import bound_loops, substitute, transform, variables, walk_once
+from neptune_lab.loop_ir.walks import bound_loops, substitute, transform, transform_each, variables, walk_once
 from neptune_lab.loop_schedule.estimate import plain_reads
 from neptune_lab.loop_to_repair.constant_terms import ConstantTerm, constant_term, is_always_nan
 
@@ -62,7 +62,7 @@ def identity_at_point(
     if not _only_if_all(program, own_reducer, element, point):
         return None
     term = without_maps(program, term)
-    placed = {node: in_loops(program, consumer, node) for node in walk_once(term) if not isinstance(node, Const)}
+    placed = transform_each(term, _placing(program, consumer))
     element = in_loops(program, block, without_maps(program, element))
 
     def cases(facts: _Cause) -> list[ConstantTerm | None]:
@@ -145,7 +145,7 @@ def makes_nan(
         return False
     block, _, element = folded
     term = without_maps(program, term)
-    placed = {node: in_loops(program, consumer, node) for node in walk_once(term) if not isinstance(node, Const)}
+    placed = transform_each(term, _placing(program, consumer))
     element = in_loops(program, block, without_maps(program, element))
     at_point = dict.fromkeys(reads, point)
     return all(
@@ -265,16 +265,23 @@ def _with_point(element: Expr, point: float, cases: list[_Cause]) -> list[_Cause
 @lru_cache(maxsize=4096)
 def in_loops(program: Program, block: Block, expr: Expr, *, guards: bool = False) -> Expr:
     """The expression over loop variables, with simplified indices, and without guards unless they are asked for."""
+    return transform(expr, _placing(program, block, guards=guards))
+
+
+def _placing(program: Program, block: Block, *, guards: bool = False) -> Callable[[Expr], Expr]:
+    """What `in_loops` makes of a node whose operands are placed."""
     _, _, loops = tree.find_block(program, block.name)
     extents = {loop.var: loop.extent for loop in loops}
     env = {it.name: it.binding for it in block.iters}
 
     def rule(e: Expr) -> Expr:
+        if isinstance(e, Var):
+            return env.get(e.name, e)
         if isinstance(e, Load):
             return Load(e.buffer, tuple(simplify(i, extents) for i in e.indices))
         return e.args[0] if isinstance(e, Op) and e.name == "guard" and not guards else e
 
-    return transform(substitute(expr, env), rule)
+    return rule
 
 
 __all__ = ["COMPARED", "folded_element", "identity_at_point", "in_loops", "makes_nan", "operands_of", "without_maps"]

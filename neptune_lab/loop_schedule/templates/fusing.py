@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-import networkx as nx
-
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.dataflow import graph
+from neptune_lab.loop_ir.dataflow import graph, reached
 from neptune_lab.loop_ir.dimensions import Dimension, Dimensions, dimensions
 from neptune_lab.loop_ir.nodes import Block, Const, Expr, Loop, Program, Var
 from neptune_lab.loop_ir.reduction import reducer_of
@@ -53,7 +51,7 @@ def maps_read_behind(sch: Schedule, nest: NestPlan, left: Collection[str], later
     blocks = {b.name: b for b in tree.blocks(sch.base)}
     axes = {name: {*dims.all_of(b)} for name, b in blocks.items() if reducer_of(b) is None}
     here = {nest.first, *nest.maps, *nest.auxiliary_reductions, *nest.reductions}
-    loop = here.union(*(nx.ancestors(flow, name) for name in nest.reductions if name not in left))
+    loop = here | reached(flow, {*nest.reductions} - {*left}, against=True)
     again: list[str] = []
     for name in reversed([name for name in axes if name in loop]):
         readers = {*flow.successors(name)}

@@ -11,7 +11,7 @@ import networkx as nx
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.dataflow import graph
+from neptune_lab.loop_ir.dataflow import graph, reached
 from neptune_lab.loop_ir.dimensions import dimensions
 from neptune_lab.loop_ir.names import loop_names, unique
 from neptune_lab.loop_ir.nodes import Program
@@ -381,7 +381,7 @@ def blocks_of_later_nests(sch: Schedule, state: TemplateState, done: int) -> fro
     for nest in state.nests[done + 1 :]:
         own = {nest.first, *nest.maps, *nest.auxiliary_reductions, *nest.reductions}
         names |= own
-        needing = set().union(*(nx.descendants(flow, name) for name in own)) | own
+        needing = reached(flow, own)
         axis = dims.of(blocks[nest.first], nest.reduce_axis)
         parallel = {dims.of(blocks[nest.first], name) for name in nest.parallel_axes}
         read = set().union(*(flow.predecessors(name) for name in own))
