@@ -258,6 +258,9 @@ class _Machine:
                 return self.convert(self.eval(arg), dtype)
             case ir.Permute(arg=arg, order=order):
                 return np.transpose(self.eval(arg), order)
+            case ir.Grouped(arg=arg, size=size):
+                tile = self.eval(arg)
+                return tile.reshape(*tile.shape[:-1], -1, size)
             case ir.Reduce(op=op, arg=arg, dim=dim):
                 tile = self.eval(arg)
                 wide = tile.astype(np.float32) if tile.dtype == np.float16 else tile

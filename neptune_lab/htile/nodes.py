@@ -166,6 +166,15 @@ class Permute(Hashed):
     order: tuple[int, ...]
 
 
+@hash_once
+@dataclass(frozen=True, slots=True)
+class Grouped(Hashed):
+    """The last dimension as two: groups of `size` neighbours, [..., n] as [..., n // size, size]; `size` divides n."""
+
+    arg: TileExpr
+    size: int
+
+
 Reducer = Lit["sum", "max", "min", "prod"]
 
 
@@ -193,7 +202,7 @@ class Dot(Hashed):
     acc: TileExpr | None = None
 
 
-TileExpr: TypeAlias = Access | Gather | Iota | Scalar | Literal | Elementwise | Cast | Permute | Reduce | Dot
+TileExpr: TypeAlias = Access | Gather | Iota | Scalar | Literal | Elementwise | Cast | Permute | Grouped | Reduce | Dot
 
 # -- statements and programs --------------------------------------------------------------------------------
 

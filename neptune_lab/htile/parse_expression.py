@@ -32,6 +32,7 @@ class ExpressionReader:
             "literal": self._literal,
             "gather": self._gather,
             "permute": self._permute,
+            "grouped": self._grouped,
             "reduce": self._reduce,
             "dot": self._dot,
         }
@@ -151,6 +152,12 @@ class ExpressionReader:
             case _:
                 self._refuse(call, "permute(tile, (1, 0))")
         return ir.Permute(self.tile(arg), order)
+
+    def _grouped(self, call: Call) -> ir.TileExpr:
+        match call.args:
+            case (arg, Number(value=int() as size)) if not call.named:
+                return ir.Grouped(self.tile(arg), size)
+        self._refuse(call, "grouped(tile, 8)")
 
     def _reduce(self, call: Call) -> ir.TileExpr:
         match call.args, call.named:

@@ -228,6 +228,8 @@ def _expr(expr: ir.TileExpr) -> tuple[Doc, int]:
             return call(dtype, _expr(arg)[0]), ATOM
         case ir.Permute(arg=arg, order=order):
             return call("permute", _expr(arg)[0], f"({', '.join(map(str, order))})"), ATOM
+        case ir.Grouped(arg=arg, size=size):
+            return call("grouped", _expr(arg)[0], str(size)), ATOM
         case ir.Reduce(op=op, arg=arg, dim=dim):
             return call("reduce", op, _expr(arg)[0], f"dim={dim}"), ATOM
         case ir.Dot(a=a, b=b, acc=acc):

@@ -104,6 +104,11 @@ def shape_of(expr: ir.TileExpr, program: ir.Program) -> Shape:
             if sorted(order) != list(range(len(shape))):
                 raise TileError(f"permute order {order} of a tile of shape {shape}; expected each dimension once")
             return tuple(shape[n] for n in order)
+        case ir.Grouped(arg=arg, size=size):
+            shape = shape_of(arg, program)
+            if not shape or size < 1 or shape[-1] % size:
+                raise TileError(f"groups of {size} neighbours of a tile of shape {shape}; expected a divisor")
+            return (*shape[:-1], shape[-1] // size, size)
         case ir.Reduce(op=op, arg=arg, dim=dim):
             shape = shape_of(arg, program)
             if not 0 <= dim < len(shape):
@@ -189,7 +194,7 @@ def dtype_of(expr: ir.TileExpr, program: ir.Program) -> str:
         case ir.Cast(arg=arg, dtype=dtype):
             dtype_of(arg, program)
             return _checked_dtype(dtype)
-        case ir.Permute(arg=arg):
+        case ir.Permute(arg=arg) | ir.Grouped(arg=arg):
             return dtype_of(arg, program)
         case ir.Reduce(op=op, arg=arg):
             dtype = dtype_of(arg, program)

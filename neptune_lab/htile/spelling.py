@@ -99,6 +99,8 @@ def _expression(expr: ir.TileExpr) -> None:
         case ir.Permute(_, order):
             for dim in order:
                 _integer("a dimension", dim)
+        case ir.Grouped(_, size):
+            _integer("the size of a group", size)
         case ir.Reduce(op, _, dim):
             _word("reducer", op, _REDUCERS)
             _integer("a dimension", dim)

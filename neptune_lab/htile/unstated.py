@@ -244,7 +244,7 @@ def _typed(expr: ir.TileExpr, wanted: str, known: Declared) -> ir.TileExpr:
             return ir.Elementwise(op, typed, "bool" if op in _BOOLEAN else common)
         case ir.Cast(arg=arg, dtype=dtype):
             return ir.Cast(_typed(arg, "", known), dtype)
-        case ir.Permute(arg=arg) | ir.Reduce(arg=arg):
+        case ir.Permute(arg=arg) | ir.Grouped(arg=arg) | ir.Reduce(arg=arg):
             return replace(expr, arg=_typed(arg, wanted, known))
         case ir.Gather(indices=indices):
             return replace(expr, indices=tuple(_typed(index, "int32", known) for index in indices))
@@ -271,7 +271,7 @@ def _definite(exprs: tuple[ir.TileExpr, ...], known: Declared) -> Iterator[str]:
             case ir.Elementwise(op=op, args=args):
                 operands = args[1:] if op == "where" else args
                 dtype = "bool" if op in _BOOLEAN else next(_definite(operands, known), "")
-            case ir.Permute(arg=arg) | ir.Reduce(arg=arg):
+            case ir.Permute(arg=arg) | ir.Grouped(arg=arg) | ir.Reduce(arg=arg):
                 dtype = next(_definite((arg,), known), "")
             case ir.Dot():
                 dtype = "float32"
@@ -289,7 +289,7 @@ def _values(exprs: tuple[ir.TileExpr, ...]) -> Iterator[float | int | bool]:
                 yield value
             case ir.Elementwise(op=op, args=args):
                 yield from _values(args[1:] if op == "where" else args)
-            case ir.Permute(arg=arg) | ir.Reduce(arg=arg):
+            case ir.Permute(arg=arg) | ir.Grouped(arg=arg) | ir.Reduce(arg=arg):
                 yield from _values((arg,))
             case _:
                 pass

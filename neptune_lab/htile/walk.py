@@ -17,7 +17,7 @@ def children(expr: ir.TileExpr) -> tuple[ir.TileExpr, ...]:
             return ()
         case ir.Elementwise(args=args) | ir.Gather(indices=args):
             return args
-        case ir.Cast(arg=arg) | ir.Permute(arg=arg) | ir.Reduce(arg=arg):
+        case ir.Cast(arg=arg) | ir.Permute(arg=arg) | ir.Grouped(arg=arg) | ir.Reduce(arg=arg):
             return (arg,)
         case ir.Dot(a=a, b=b, acc=acc):
             return (a, b) if acc is None else (a, b, acc)
@@ -45,7 +45,7 @@ def rewrite(expr: ir.TileExpr, visit: Callable[[ir.TileExpr], ir.TileExpr]) -> i
         case ir.Gather(indices=indices):
             new_indices = tuple(rewrite(index, visit) for index in indices)
             return visit(expr if unchanged(new_indices, indices) else replace(expr, indices=new_indices))
-        case ir.Cast(arg=arg) | ir.Permute(arg=arg) | ir.Reduce(arg=arg):
+        case ir.Cast(arg=arg) | ir.Permute(arg=arg) | ir.Grouped(arg=arg) | ir.Reduce(arg=arg):
             new_arg = rewrite(arg, visit)
             return visit(expr if new_arg is arg else replace(expr, arg=new_arg))
         case ir.Dot(a=a, b=b, acc=acc):

@@ -60,8 +60,13 @@ class AboutNumber:
             away = ir.Elementwise("sub", (self.number_of(own, counts), self.number), _F32)
             moved = ir.Elementwise("mul", (counts, ir.Elementwise("mul", (away, away), _F32)), _F32)
             return ir.Reduce("sum", ir.Elementwise("add", (parts, moved), _F32), 0)
-        away = ir.Elementwise("sub", (own, _finite(self.number)), _F32)
-        return ir.Reduce("sum", ir.Elementwise("mul", (ir.Elementwise("exp", (away,), _F32), parts), _F32), 0)
+        return ir.Reduce("sum", moved_exponentials(parts, own, _finite(self.number)), 0)
+
+
+def moved_exponentials(sums: ir.TileExpr, largest: ir.TileExpr, number: ir.TileExpr) -> ir.TileExpr:
+    """Sums of exponentials about the largest elements of parts, moved to another finite number that is not smaller."""
+    away = ir.Elementwise("sub", (largest, number), _F32)
+    return ir.Elementwise("mul", (ir.Elementwise("exp", (away,), _F32), sums), _F32)
 
 
 def _finite(number: ir.TileExpr) -> ir.TileExpr:
@@ -136,4 +141,4 @@ def _edges(row: Pieces) -> ir.IndexExpr:
     return ir.Arith("-", ir.Int(row.extent), ir.Arith("-", row.end, row.head))
 
 
-__all__ = ["AboutNumber", "about_number", "count_of_part", "counts_of_parts"]
+__all__ = ["AboutNumber", "about_number", "count_of_part", "counts_of_parts", "moved_exponentials"]

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from neptune_lab.htile.nodes import Access, Cast, Elementwise, Literal, Program, Reduce, TileExpr
+from neptune_lab.htile.nodes import Access, Cast, Elementwise, Grouped, Literal, Program, Reduce, TileExpr
 from neptune_lab.htile.shapes import operation, shape_of
-from neptune_lab.htile.walk import children, stores, values_by_tensor
+from neptune_lab.htile.walk import children, stores, subexpressions, values_by_tensor
 from neptune_lab.htile_passes.constants import float32, split_factor, times
 from neptune_lab.htile_passes.magnitudes import Magnitudes
 from neptune_lab.htile_passes.rewrite import rewrite_expressions, tile_pass
@@ -140,7 +140,7 @@ class _BaseTwo:
             case Access(tensor=name):
                 values = self.values.get(name, ())
                 return bool(values) and all(self.is_selected(value, seen | {name}) for value in values)
-            case Cast(arg=arg) | Reduce(op="max" | "min", arg=arg):
+            case Cast(arg=arg) | Grouped(arg=arg) | Reduce(op="max" | "min", arg=arg):
                 return self.is_selected(arg, seen)
             case Elementwise(op="max" | "min", args=args) | Elementwise(op="where", args=(_, *args)):
                 return all(self.is_selected(arg, seen) for arg in args)
@@ -179,7 +179,9 @@ class _BaseTwo:
                 return rest is not part and self.is_extremum(rest)
 
     def is_row(self, part: TileExpr, whole: TileExpr) -> bool:
-        """Whether `part` has fewer elements than `whole`, or `whole` is a row of values itself."""
+        """Whether `part` has fewer elements than `whole`, or `whole` is a row of values itself, perhaps in groups."""
+        if part is whole and any(isinstance(e, Grouped) for e in subexpressions(whole)):
+            return True
         shape = shape_of(whole, self.program)
         small = math.prod(shape_of(part, self.program)) < math.prod(shape)
         return small or math.prod(shape) == max(shape, default=1)

@@ -8,7 +8,19 @@ from dataclasses import replace
 from enum import IntEnum
 from functools import cached_property
 
-from neptune_lab.htile.nodes import Access, Cast, Dot, Elementwise, Literal, Permute, Program, Reduce, Store, TileExpr
+from neptune_lab.htile.nodes import (
+    Access,
+    Cast,
+    Dot,
+    Elementwise,
+    Grouped,
+    Literal,
+    Permute,
+    Program,
+    Reduce,
+    Store,
+    TileExpr,
+)
 from neptune_lab.htile.shapes import operation
 from neptune_lab.htile.walk import accesses, children, map_stores, stores, subexpressions, with_body
 from neptune_lab.htile_passes.rewrite import map_kernels, rewrite_expressions, tile_pass
@@ -158,7 +170,7 @@ class _Uses:
                 return self._keeps_zero(a, seen)
             case Elementwise(op=op, args=args) if op in _KEEP_ZERO:
                 return all(self._keeps_zero(arg, seen) for arg in (args[1:] if op == "where" else args))
-            case Cast(arg=arg) | Permute(arg=arg) | Reduce(op="max" | "min" | "prod", arg=arg):
+            case Cast(arg=arg) | Permute(arg=arg) | Grouped(arg=arg) | Reduce(op="max" | "min" | "prod", arg=arg):
                 return self._keeps_zero(arg, seen)
             case _:
                 inside = list(subexpressions(expr))
@@ -177,7 +189,7 @@ class _Uses:
                 new = tuple(each(arg) for arg in args)
                 same = all(a is b for a, b in zip(new, args, strict=True))
                 return visit(expr if same else replace(expr, args=new), use)
-            case Cast(arg=arg) | Permute(arg=arg) | Reduce(arg=arg):
+            case Cast(arg=arg) | Permute(arg=arg) | Grouped(arg=arg) | Reduce(arg=arg):
                 inner = each(arg)
                 return visit(expr if inner is arg else replace(expr, arg=inner), use)
             case Dot(a=a, b=b, acc=acc):

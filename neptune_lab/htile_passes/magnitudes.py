@@ -68,7 +68,7 @@ class Magnitudes:
                 return self._tensor(name)
             case ir.Cast(arg=arg, dtype=dtype):
                 return min(self(arg), _largest(dtype))
-            case ir.Permute(arg=arg) | ir.Reduce(op="max" | "min", arg=arg):
+            case ir.Permute(arg=arg) | ir.Grouped(arg=arg) | ir.Reduce(op="max" | "min", arg=arg):
                 return self(arg)
             case ir.Reduce(op="sum", arg=arg, dim=dim):
                 return self._growing(self(arg) * shape_of(arg, self.program)[dim], expr)

@@ -7,22 +7,19 @@ from dataclasses import dataclass, replace
 from typing import Literal as Lit
 
 from neptune_lab.htile import nodes as ir
-from neptune_lab.htile.shapes import dtype_of, identity_literal, shape_of
+from neptune_lab.htile.shapes import dtype_of, identity_literal
 from neptune_lab.htile.walk import (
-    expressions,
-    read_tensors,
     reads,
     rewrite,
     rewrite_store,
     simplify,
     stores,
     subexpressions,
-    tile_dims,
-    written_tensors,
 )
 from neptune_lab.htile_passes.about_parts import about_number, count_of_part, counts_of_parts
 from neptune_lab.htile_passes.cut_long_rows import Pieces, head_of_rows
 from neptune_lab.htile_passes.rewrite import combining, fresh_name, tile_pass
+from neptune_lab.htile_passes.whole_rows import is_reduction, only_rows, slices
 from neptune_lab.power_of_two import power_of_two
 
 # Elements of a part for each warp: 32 of a lane.
@@ -109,7 +106,7 @@ class _Sharer:
         if row is None:
             yield kernel
             return
-        taken = {axis.var for axis in kernel.grid} | {i.axis for s in stores(kernel.body) for i in _slices(s)}
+        taken = {axis.var for axis in kernel.grid} | {i.axis for s in stores(kernel.body) for i in slices(s)}
         var, count = fresh_name("p", taken), row.count
         self.extents = {ir.Name(axis.var): axis.extent for axis in kernel.grid}
         placed = [*self.placed(kernel, row, var)]
@@ -118,15 +115,9 @@ class _Sharer:
             yield self.stage(kernel, row, (var, count), placed, stage, last)
 
     def row(self, kernel: ir.Kernel) -> Pieces | None:
-        """The row and the size of a part; None if a part holds it, or the kernel does more than reduce and map rows.
-
-        Formal statement: each statement makes one number of a row or the row, from numbers of the row and from elements
-        at the same position of rows and vectors, of which it may reduce all; numbers stay on chip or are stored, rows
-        are stored; and no statement reads what the kernel stores.  So a part of what is made is made of parts, and a
-        reduction of a row is that of the reductions of its parts.
-        """
+        """The row and the size of a part; None if a part holds it, or the kernel does more than reduce and map rows."""
         own = [stmt for stmt in kernel.body if isinstance(stmt, ir.Store)]
-        extent = max((index.extent for store in own for index in _slices(store)), default=1)
+        extent = max((index.extent for store in own for index in slices(store)), default=1)
         size = min(OF_A_WARP * (kernel.num_warps or 4), max(1, power_of_two(extent) // SHORT_PARTS))
         if self.program.sizes or len(own) < len(kernel.body) or len(kernel.grid) >= _MOST_AXES or extent <= size:
             return None
@@ -134,44 +125,12 @@ class _Sharer:
         if size % block or extent < size + block:
             head, block = None, 1
         row = Pieces(extent, size, head, block)
-        if not all(self.may_share(store, row) for store in own) or not any(
-            self.reduces(expr, row) for store in own for expr in expressions(store)
-        ):
-            return None
-        chip = {tensor.name for tensor in self.program.tensors if tensor.space == "chip"}
-        used = set[str]().union(*map(read_tensors, own))
-        made = [store.target.tensor for store in own if store.target.tensor in chip]
-        return row if not used & (written_tensors(kernel) - chip) and len(made) == len(set(made)) else None
-
-    def may_share(self, store: ir.Store, row: Pieces) -> bool:
-        if store.mask is not None or any(not row.is_row(i) or i.start != ir.Int(0) for i in _slices(store)):
-            return False
-        every = [store.target, *reads(store), *(e for e in expressions(store) if isinstance(e, ir.Iota))]
-        if any(len(tile_dims(e.index)) > 1 for e in every):
-            return False
-        rows = [e for e in every if isinstance(e, ir.Access) and tile_dims(e.index)]
-        if any(self.program.tensor(a.tensor).space == "chip" or not row.is_row(a.index[-1]) for a in rows):
-            return False
-        along = any(True for _ in _slices(store))
-        for expr in expressions(store):
-            if along and isinstance(expr, ir.Dot | ir.Gather | ir.Permute):
-                return False
-            if isinstance(expr, ir.Reduce) and not self.may_reduce(expr, row):
-                return False
-        return True
+        return row if only_rows(self.program, kernel, row) else None
 
     @property
     def known(self) -> ir.Program:
         """The program with the tensors that are new so far."""
         return replace(self.program, tensors=(*self.program.tensors, *self.tensors))
-
-    def may_reduce(self, expr: ir.Reduce, row: Pieces) -> bool:
-        """Whether the reductions of parts are numbers of 32 bits, which are passed on at once with a mark."""
-        inside = any(isinstance(node, ir.Reduce) for node in subexpressions(expr.arg))
-        return self.reduces(expr, row) and not inside and dtype_of(expr.arg, self.program) == "float32"
-
-    def reduces(self, expr: ir.TileExpr, row: Pieces) -> bool:
-        return isinstance(expr, ir.Reduce) and shape_of(expr.arg, self.program) == (row.extent,)
 
     def placed(self, kernel: ir.Kernel, row: Pieces, var: str) -> Iterator[_Placed]:
         """The statements, in which the reductions of rows are those of what parts pass on, each behind its parts."""
@@ -182,7 +141,7 @@ class _Sharer:
         for store in kernel.body:
             assert isinstance(store, ir.Store)
             value, stage = store.value, 0
-            for node in dict.fromkeys(e for e in subexpressions(value) if self.reduces(e, row)):
+            for node in dict.fromkeys(e for e in subexpressions(value) if is_reduction(e, self.program, row)):
                 assert isinstance(node, ir.Reduce)
                 about = about_number(node, made)
                 for wanted in (node,) if about is None else (about.own,):
@@ -347,10 +306,3 @@ def _before(start: ir.IndexExpr, extent: int, stop: ir.IndexExpr) -> ir.TileExpr
     """Which of the positions from `start` on are before `stop`."""
     lanes = ir.Slice(simplify(start), extent, "j")
     return ir.Elementwise("lt", (ir.Iota((lanes,)), ir.Scalar(simplify(stop))), "bool")
-
-
-def _slices(store: ir.Store) -> Iterator[ir.Slice]:
-    """Every slice of a statement's accesses and positions."""
-    for expr in (store.target, *expressions(store)):
-        if isinstance(expr, ir.Access | ir.Iota):
-            yield from (index for index in expr.index if isinstance(index, ir.Slice))

@@ -64,7 +64,7 @@ def emit(ctx: GluonContext, expr: ir.TileExpr, columns: int) -> ExpressionText:
             if expr in ctx.ahead:
                 return ExpressionText(ctx.ahead[expr])
             return ExpressionText(gathered(ctx, expr, columns, emit))
-        case ir.Permute() | ir.Dot():
+        case ir.Permute() | ir.Grouped() | ir.Dot():
             raise EmitError(
                 f"{type(expr).__name__} is not supported here by the Gluon emitter",
                 help='compile with code=nl.CodeOptions(code="triton")',

@@ -44,7 +44,7 @@ def part(expr: ir.TileExpr, rows: int, each: int = ROWS) -> ir.TileExpr:
             return replace(expr, indices=tuple(part(index, rows, each) for index in indices))
         case ir.Elementwise(args=args):
             return replace(expr, args=tuple(part(arg, rows, each) for arg in args))
-        case ir.Cast(arg=arg) | ir.Permute(arg=arg) | ir.Reduce(arg=arg):
+        case ir.Cast(arg=arg) | ir.Permute(arg=arg) | ir.Grouped(arg=arg) | ir.Reduce(arg=arg):
             return replace(expr, arg=part(arg, rows, each))
         case ir.Dot(a=a, b=b, acc=acc):
             return ir.Dot(part(a, rows, each), b, None if acc is None else part(acc, rows, each))

@@ -23,6 +23,7 @@ from neptune_lab.htile.walk import (
     written_tensors,
 )
 from neptune_lab.htile_to_triton.eviction import policies
+from neptune_lab.htile_to_triton.in_lanes import writes_rows_in_lanes
 from neptune_lab.htile_to_triton.options import EmitOptions
 from neptune_lab.htile_to_triton.padding import Padding
 from neptune_lab.htile_to_triton.scope import Draft, Scope, UniqueNames
@@ -125,6 +126,7 @@ class Context:
         self.variables: dict[str, tuple[str, Draft]] = {}  # grid or loop variable -> (name, the line that binds it)
         self.written = written_tensors(kernel)
         self.policies = policies(kernel)
+        self.in_lanes = writes_rows_in_lanes(program, kernel)
         self.in_both_orders = read_in_both_orders(kernel)
         self._handed: dict[Hashable, list[tuple[str, Scope]]] = {}
 

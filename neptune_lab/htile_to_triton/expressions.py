@@ -78,6 +78,10 @@ def emit(ctx: Context, expr: ir.TileExpr, order: tuple[int, ...] | None = None) 
             return emit(ctx, read)
         case ir.Elementwise():
             return elementwise(ctx, expr, [emit(ctx, arg) for arg in expr.args])
+        case ir.Grouped(arg=arg):
+            return ExpressionText(
+                call("tl.reshape", emit(ctx, arg).doc, f"[{', '.join(map(str, ctx.padding.shape(ctx.shape(expr))))}]")
+            )
         case ir.Reduce():
             return _reduce(ctx, expr)
         case ir.Dot():

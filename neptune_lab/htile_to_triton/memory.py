@@ -202,7 +202,7 @@ def store(ctx: Context, access: Access, value: Doc, extra: list[Condition]) -> D
     args: list[Doc] = [pointer(ctx, access, order), value]
     if conditions:
         args.append(f"mask={conjunction(conditions)}")
-    if (ctx.passed or _beside_vectors(ctx)) and order:
+    if (ctx.passed or ctx.in_lanes or _beside_vectors(ctx)) and order:
         # The second-level cache keeps the rows that are read again: on an H200 softmax of 6965 x 132506 takes 1077 us
         # so and 1138 without, layer_norm of 2509 x 118068 390 and 402.  It also keeps the vectors along rows that each
         # pass loads again: on an H100 layer_norm of 13642 x 42737 takes 838 us so and 865 without.

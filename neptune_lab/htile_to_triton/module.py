@@ -16,11 +16,12 @@ from neptune_lab.htile_to_triton.context import Context
 from neptune_lab.htile_to_triton.early_start import early_starts
 from neptune_lab.htile_to_triton.held_rows import registers
 from neptune_lab.htile_to_triton.helpers import ALLOCATOR, ASK, COUNTERS, GROUPS, HELPERS, INTERPRETED
+from neptune_lab.htile_to_triton.in_lanes import registers_in_lanes
 from neptune_lab.htile_to_triton.kernel import emit_kernel
 from neptune_lab.htile_to_triton.launcher import docstring, write_launcher
 from neptune_lab.htile_to_triton.launches import Together, count_kept, launches_of, named
 from neptune_lab.htile_to_triton.loaded_again import REGISTERS
-from neptune_lab.htile_to_triton.options import EmitOptions
+from neptune_lab.htile_to_triton.options import DEFAULT_WARPS, EmitOptions
 from neptune_lab.htile_to_triton.scope import UniqueNames
 from neptune_lab.htile_to_triton.source import EmittedModule, KernelSource, Writer
 from neptune_lab.htile_to_triton.waiting import Waiting
@@ -180,6 +181,8 @@ def write_kernel(out: Writer, function: str, kernel: Kernel, ctx: Context) -> Ke
     held = held_row(ctx.program, kernel) if ctx.caching else None
     if held is not None and kernel.num_warps is not None:
         limit = registers(kernel.num_warps, held[1])
+    if ctx.in_lanes and ctx.options.target.kind == "cuda":
+        limit = registers_in_lanes(kernel.num_warps or DEFAULT_WARPS)
     return replace(made, sizes=tuple(sizes), fused=not rounds_to_eights(kernel), registers=limit)
 
 

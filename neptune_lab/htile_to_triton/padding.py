@@ -116,6 +116,8 @@ class Padding:
                 return self._zero(arg, dim, assumed)
             case ir.Permute(arg=arg, order=order):
                 return self._zero(arg, order[dim], assumed)
+            case ir.Grouped():
+                return False
             case ir.Reduce(op=op, arg=arg, dim=folded):
                 return op in ("sum", "max", "min") and self._zero(arg, dim if dim < folded else dim + 1, assumed)
             case ir.Elementwise(op="where", args=(_, a, b)):

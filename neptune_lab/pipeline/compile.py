@@ -20,6 +20,7 @@ from neptune_lab.pipeline.for_sizes import compile_family
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.lower import lower, passed, translated_and_verified
 from neptune_lab.pipeline.other_sizes import with_other_sizes
+from neptune_lab.pipeline.rows_in_lanes import rows_in_lanes
 from neptune_lab.pipeline.schedules import PLACES, candidates, check_numbers, check_operator
 from neptune_lab.pipeline.shared_rows import shared_rows
 from neptune_lab.pipeline.tuned import chooses_by_default, chosen_kernel
@@ -172,7 +173,7 @@ def _of_schedule(scheduled: Schedule, given: _Arguments, target: Target | None) 
 
 def _by_shape(op: Operator, given: _Arguments, target: Target | None, *, tuned: bool) -> Kernel:
     """The kernel of an operator whose choices, other than those given, follow from its shape; without `code`, loads and
-    kernels that share rows follow from it too, if the GPU is known."""
+    kernels that share rows or reduce them in lanes follow from it too, if the GPU is known."""
     kernel, template, sizes, options = None, given.template, given.sizes, given.options
     parts = given.parts if tuned else NOTHING
     if parts:
@@ -180,10 +181,11 @@ def _by_shape(op: Operator, given: _Arguments, target: Target | None, *, tuned: 
     free = (given.code is None or tuned) and (target is not None or chooses_by_default())
     if free and (tuned or (given.template is None and given.sizes is None and not given.options.disable_passes)):
 
-        def shared(choice: Choice) -> Kernel:
+        def made(choice: Choice) -> Kernel:
             return compile_operator(op, choice.template, choice.config, choice.code, target)
 
-        kernel = shared_rows(op, shared, target or Target.current(otherwise=ANY), parts)
+        gpu = target or Target.current(otherwise=ANY)
+        kernel = rows_in_lanes(op, made, gpu, parts) or shared_rows(op, made, gpu, parts)
     if kernel is None:
         kernel = compile_operator(op, template, sizes, options, target)
     if not free or kernel.code.code == "gluon" or any(name == "loads" for name, _ in parts.options):

@@ -162,6 +162,7 @@ _OF_ONE_SIZE = frozenset(
         "cut_long_rows",
         "hold_rows_as_loaded",
         "load_row_tiles_ahead",
+        "reduce_in_lanes",
         "reread_backwards",
         "share_rows",
         "shift_vectors",

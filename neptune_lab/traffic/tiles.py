@@ -18,6 +18,7 @@ from neptune_lab.htile.nodes import (
     Elementwise,
     For,
     Gather,
+    Grouped,
     IndexExpr,
     Int,
     Kernel,
@@ -196,7 +197,7 @@ def operations(expr: TileExpr, program: Program) -> tuple[int, int]:
         case Reduce(arg=arg):
             products, others = operations(arg, program)
             return products, others + prod(shape_of(arg, program))
-        case Cast(arg=arg) | Permute(arg=arg):
+        case Cast(arg=arg) | Permute(arg=arg) | Grouped(arg=arg):
             return operations(arg, program)
         case _:
             return 0, 0

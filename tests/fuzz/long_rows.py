@@ -1,5 +1,5 @@
 """Random definitions of rows of a thousand elements and more, as GPUs run them: in pieces, shared among programs,
-loaded again for each pass, with an aligned middle, or backwards.
+reduced lane by lane, loaded again for each pass, with an aligned middle, or backwards.
 
 What these passes ask of a tensor's size is asked of small ones here, so that NumPy runs a case in a second.
 """
@@ -25,6 +25,10 @@ _LIMITS: dict[str, list[Any]] = {
     "htile_passes.cut_long_rows:MANY_ELEMENTS": [None, 0, 0],
     "htile_passes.reread_backwards:MANY_BYTES": [None, 0],
     "htile_passes.compute_again:NVIDIA_REGISTERS": [None, None, 1 << 8],
+    "htile_passes.reduce_in_lanes:MOST_OF_THREAD": [None, None, 8],
+    "htile_passes.reduce_in_lanes:MOST_READ_ONCE": [None, 8, 8],
+    "htile_passes.reduce_in_lanes:SHORTEST": [None, 0, 1200],
+    "htile_passes.reduce_in_lanes:PIECES": [1, 2, 3],
     "htile_to_triton.loaded_again:MOST_HELD": [0, 0, 8],
     "htile_to_triton.loaded_again:MOST_BESIDE": [None, 1 << 12],
     "htile_to_triton.loaded_again:PROGRAMS": [{1: 2, 2: 2, 4: 1}],
@@ -92,6 +96,7 @@ def run_long_rows(case: Data, outcome: Outcome) -> None:
     with limited(case["limits"]):
         kernel = by_name.compile(op, case["template"], target=case["target"], validate="none", **case["options"])
         count_kernel(case, kernel, outcome)
+        outcome.met["in lanes"] += "_lanes" in kernel.source
         outcome.met["loaded again"] += "maxnreg=" in kernel.source
         outcome.met["programs that wait"] += case["options"].get("combine") == "waiting"
         check_kernel(case, kernel, *reference_of(case["definition"]))

@@ -56,7 +56,7 @@ def infinities(expr: ir.TileExpr, tensors: Mapping[str, Infinities]) -> Infiniti
             return tensors[name]
         case ir.Iota() | ir.Scalar():
             return NEITHER
-        case ir.Cast(arg=arg) | ir.Permute(arg=arg) | ir.Reduce(arg=arg):
+        case ir.Cast(arg=arg) | ir.Permute(arg=arg) | ir.Grouped(arg=arg) | ir.Reduce(arg=arg):
             return infinities(arg, tensors)
         case ir.Dot(a=a, b=b, acc=acc):
             factors = infinities(a, tensors) | infinities(b, tensors)

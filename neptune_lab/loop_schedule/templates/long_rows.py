@@ -115,9 +115,9 @@ def _tile_to_read_once(rows: float) -> int:
     (8192, 4096, 4096)
     """
     (small, many), (large, few) = ONCE
-    return large if _busy(rows / few) > _busy(rows / many) + LESS_IDLE else small
+    return large if busy(rows / few) > busy(rows / many) + LESS_IDLE else small
 
 
-def _busy(turns: float) -> float:
+def busy(turns: float) -> float:
     """The share of all turns in which programs run; 1 if one turn is enough."""
     return turns / ceil(turns) if turns > 1 else 1.0

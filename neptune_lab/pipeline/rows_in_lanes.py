@@ -1,0 +1,122 @@
+"""Rows of exponentials that are longer than a program holds, as those of a log-sum-exp: reduced lane by lane."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from neptune_lab.choice import NOTHING, Choice, CodeOptions, Given
+from neptune_lab.errors import NeptuneError
+from neptune_lab.htile_passes.reduce_in_lanes import reduce_in_lanes
+from neptune_lab.htile_to_triton.in_lanes import PROGRAMS
+from neptune_lab.loop_ir.nodes import Op
+from neptune_lab.loop_ir.tree import blocks
+from neptune_lab.loop_ir.walks import walk
+from neptune_lab.loop_schedule.templates.config import TileConfig
+from neptune_lab.loop_schedule.templates.long_rows import HELD, HELD_TO_READ_ONCE, LESS_IDLE, busy
+from neptune_lab.pipeline.kernel import Kernel
+from neptune_lab.strict.dtypes import itemsize
+from neptune_lab.target import Target
+
+if TYPE_CHECKING:
+    from neptune_lab.operators import Operator
+
+# Bytes of an element of the rows that were measured.
+MEASURED = 2
+# Warps of rows that are read once; those of fewer rows of each multiprocessor; and the fewest. On an H200, log-sum-exp
+# of 496 x 91115 takes 24.6 us in 8 warps and 27.8 in 4 (25.1 in tiles), 300 x 131072 23.6 and 31.4 (23.2 in tiles).
+WARPS, FEW_WARPS, FEW_ROWS, FEWEST_ROWS = 4, 8, 4, 3
+# Programs of 4 and of 2 warps that a multiprocessor runs at a time; the latter from so many rows of each on.
+AT_A_TIME, OF_TWO, ROWS_OF_TWO = 9, 16, 10
+# The warps of rows that are written, by the longest: two programs of 8 have room on a multiprocessor, which then read
+# and write at the same time, while the second-level cache holds the rows of all programs; the first-level cache holds
+# the row of one of 32. At least so many rows of each multiprocessor, in turns that leave few of them idle.
+WRITTEN, ROWS_OF_WRITTEN, BUSY = ((68000, 8), (100000, 32)), 12, 0.93
+
+
+def rows_in_lanes(
+    operator: Operator, make: Callable[[Choice], Kernel], target: Target, given: Given = NOTHING
+) -> Kernel | None:
+    """The kernel in which each lane reduces its own part of a row, and all lanes of a program wait once a row.
+
+    Args:
+        operator: what is compiled.
+        make: compiles a choice.
+        target: the GPU.
+        given: what the caller gives, which replaces parts of the choice.
+
+    Returns:
+        The kernel; None if rows are short or few, or too long to be read twice, the GPU is another one than those where
+        it was measured, the operator does more than reduce its rows at once, or the choice is refused, or does not fit
+        what is given.
+    """
+    found = _rows(operator)
+    if found is None or not target.warpgroup_products:
+        return None
+    rows, width, written = found
+    # Sums of other numbers are those of another pass (`squares_without_scale`), or wait for nothing.
+    if not any(isinstance(e, Op) and e.name == "exp" for b in blocks(operator.program) for e in walk(b.body.value)):
+        return None
+    of_each = rows / target.sm_count
+    warps = warps_of_written(width, of_each) if written else warps_to_read_once(width, of_each)
+    choice = Choice("rolling_update", TileConfig(block_q=1, block_kv=width, num_warps=warps), CodeOptions())
+    if warps is None or not given.fits(choice):
+        return None
+    with suppress(NeptuneError):
+        kernel = make(given.over(choice) if given else choice)
+        programs = [kernel.translated, *(program for _, program, _ in kernel.passes)]
+        changed = [name for (name, _, _), (a, b) in zip(kernel.passes, pairwise(programs), strict=True) if a is not b]
+        if reduce_in_lanes.__name__ in changed:
+            return replace(kernel, chosen=f"the shape: each lane reduces its part of a row of {width} elements")
+    return None
+
+
+def warps_to_read_once(width: int, rows: float) -> int | None:
+    """The warps of a program that reads a row once; None: rows are short or few.
+
+    Args:
+        width: elements of a row.
+        rows: of each multiprocessor.
+
+    >>> warps_to_read_once(30000, 1634 / 132), warps_to_read_once(46621, 2143 / 132), warps_to_read_once(91115, 3.8)
+    (2, 4, 8)
+    """
+    if width <= HELD_TO_READ_ONCE or rows < FEWEST_ROWS:
+        return None
+    if rows < FEW_ROWS:
+        return FEW_WARPS
+    two = rows >= ROWS_OF_TWO and busy(rows / OF_TWO) > busy(rows / AT_A_TIME) + LESS_IDLE
+    return WARPS // 2 if two else WARPS
+
+
+def warps_of_written(width: int, rows: float) -> int | None:
+    """The same of a program that writes the row too.
+
+    >>> warps_of_written(65537, 20.0), warps_of_written(98799, 60.0), warps_of_written(98799, 12.05)
+    (8, 32, None)
+    """
+    if width <= HELD[-1][0] or rows < ROWS_OF_WRITTEN:
+        return None
+    warps = next((warps for most, warps in WRITTEN if width <= most), None)
+    return warps if warps and busy(rows / PROGRAMS[warps]) >= BUSY else None
+
+
+def _rows(operator: Operator) -> tuple[int, int, bool] | None:
+    """The rows of an operator's input, their length, and whether they are written, if there is one matrix, of which it
+    makes numbers or another one like it; None if there are vectors along the rows too."""
+    matrices = [spec for spec in operator.inputs if len(spec.shape) == 2]
+    if len(matrices) != 1 or operator.parts or operator.family is not None:
+        return None
+    (matrix,) = matrices
+    rows, width = matrix.shape
+    if any(spec.shape == (width,) for spec in operator.inputs) or itemsize(matrix.dtype) != MEASURED:
+        return None
+    made = [spec for spec in operator.outputs if spec.shape != (rows,)]
+    alike = all(spec.shape == matrix.shape and itemsize(spec.dtype) == MEASURED for spec in made)
+    return (rows, width, bool(made)) if alike and len(made) < 2 else None
+
+
+__all__ = ["rows_in_lanes", "warps_of_written", "warps_to_read_once"]
