@@ -134,6 +134,18 @@ def _last_writers(program: Program) -> dict[str, Block]:
     return {b.writes: b for b in blocks(program)}
 
 
+def inputs_behind(program: Program, buffer: str) -> frozenset[str]:
+    """The inputs of a definition that a buffer is computed from, through any number of blocks."""
+    found: set[str] = set()
+    left = [buffer]
+    while left:
+        name = left.pop()
+        if name not in found:
+            found.add(name)
+            left += [read for block in blocks(program) if block.writes == name for read, _ in _reads(block)]
+    return frozenset(found & set(program.inputs))
+
+
 def early_read(program: Program) -> tuple[str, str, str] | None:
     """(reader, buffer, writer) of a block that is before one that writes what it reads; None if there is none.
 

@@ -9,6 +9,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import DefinitionError, LaunchError
+from neptune_lab.loop_ir.dataflow import inputs_behind
 from neptune_lab.operators.index_limits import check_indices
 from neptune_lab.pipeline.captured_inputs import CapturedInputs
 from neptune_lab.runtime import LoadedKernel, load
@@ -51,9 +52,10 @@ def differentiable(
     kernel, wrt = forward(passes.forward), frozenset(passes.wrt)
     given = {t.name for t in passes.backward.inputs}
     constant = tuple(n for name, n in cotangents_of(op).items() if name not in given)
-    made = Differentiable(
-        kernel, len(op.outputs), cotangents_of(op), wrt, backward_for, passes.backward.source, fixed=constant
-    )
+    behind = [inputs_behind(program, t.name) for t in op.outputs]
+    reads = tuple(frozenset(n for n, t in enumerate(op.inputs) if t.name in names) for names in behind)
+    source = passes.backward.source
+    made = Differentiable(kernel, len(op.outputs), cotangents_of(op), wrt, backward_for, source, constant, reads)
     floats = [t.name for t in op.inputs if "float" in t.dtype]  # (of those without a derivative in the definition too)
     if op.gradient_stops is not None and op.gradient_stops(floats) is not None:
         # Another function of the same kernel may stop other gradients, or none: they share no operator of torch.

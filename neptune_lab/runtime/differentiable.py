@@ -60,6 +60,8 @@ class Differentiable:
             for each choice of inputs.  Its results are named after the inputs (`d_q` for `q`), and may be more.
         derivative: text that tells the backward pass from others of the same forward kernel.
         fixed: indices of the operator's outputs that have no gradient, since none of the inputs has one of theirs.
+        reads: for each of the operator's outputs, the indices of the inputs that it is computed from; an output that is
+            computed from none that needs a gradient does not require one either.
         check: raises an error if the definition's derivative with respect to some inputs, by name, is not that of the
             function; None: it always is.  It is called once for each choice of inputs, in the forward pass.
     """
@@ -71,8 +73,10 @@ class Differentiable:
     backward_for: Callable[[tuple[str, ...]], LoadedKernel]
     derivative: str = ""
     fixed: tuple[int, ...] = ()
+    reads: tuple[frozenset[int], ...] = ()
     check: Callable[[tuple[str, ...]], None] | None = None
     _checked: set[tuple[bool, ...]] = field(default_factory=set)
+    _constant: dict[tuple[bool, ...], tuple[int, ...]] = field(default_factory=dict)
     # By which inputs of the forward kernel need gradients; None: none of them has one.
     _backward: dict[tuple[bool, ...], _Backward | None] = field(default_factory=dict)
     # The same in `_passes`, once a pass was launched directly.
@@ -135,9 +139,18 @@ class Differentiable:
         if self.check is not None:
             self.check_needed(tuple(ctx.needs_input_grad)[: len(inputs)])  # (and one of torch's own)
         outputs = output if isinstance(output, tuple | list) else (output,)
+        constant = self.constant(tuple(ctx.needs_input_grad)[: len(inputs)])
         ctx.set_materialize_grads(False)  # (otherwise torch fills zeros for what has no cotangent, at each call)
         ctx.save_for_backward(*inputs, *outputs)
-        ctx.mark_non_differentiable(*(outputs[n] for n in self.fixed), *outputs[self.results :])
+        ctx.mark_non_differentiable(*(outputs[n] for n in constant), *outputs[self.results :])
+
+    def constant(self, needed: tuple[bool, ...]) -> tuple[int, ...]:
+        """The outputs without a gradient, if these inputs need one."""
+        if needed not in self._constant:
+            of = {n for n, needs in enumerate(needed) if needs}
+            beside = (n for n, read in enumerate(self.reads) if not read & of)
+            self._constant[needed] = tuple(sorted({*self.fixed, *beside}))
+        return self._constant[needed]
 
     def check_needed(self, needed: tuple[bool, ...]) -> None:
         """Calls `check` once for the inputs that need gradients."""
@@ -249,8 +262,9 @@ def _passes(kernel: Differentiable) -> type[torch.autograd.Function]:
                 kernel.check_needed(ctx.needs_input_grad[1:])
             ctx.set_materialize_grads(False)  # (otherwise torch fills zeros for what has no cotangent, at each call)
             ctx.save_for_backward(*tensors, *found)
-            if kernel.fixed:
-                ctx.mark_non_differentiable(*(found[n] for n in kernel.fixed))
+            constant = kernel.constant(ctx.needs_input_grad[1:])
+            if constant:
+                ctx.mark_non_differentiable(*(found[n] for n in constant))
             return found[:results] if results > 1 else found[0]
 
         @staticmethod

@@ -432,3 +432,17 @@ def test_an_extremum_of_exponentials_that_are_computed_again(axis: int):
         return (x @ w).softmax(-1).amax(axis)
 
     check(nl.compile(nl.from_torch(largest, *given)).with_gradients(), largest, given, limit=1e-4)
+
+
+def test_an_output_requires_a_gradient_if_an_input_behind_it_does():
+    x, y = torch.randn(2, 3, 8)
+    function = nl.compile(
+        nl.from_torch(lambda x, y: (x.softmax(-1), y.softmax(-1), (x * y).sum(-1)), x, y)
+    ).with_gradients()
+    for given in ((x.clone().requires_grad_(), y), (x, y.clone().requires_grad_())):
+        want = [given[0].requires_grad, given[1].requires_grad, True]
+        assert [out.requires_grad for out in function(*given)] == want
+        graph = torch.compile(lambda *tensors: function(*tensors), backend="aot_eager", fullgraph=True)
+        assert [out.requires_grad for out in graph(*given)] == want
+        sum(out.sum() for out in function(*given)).backward()
+        assert [t.grad is not None for t in given] == want[:2]
