@@ -168,6 +168,15 @@ def blocks(document: int = 0) -> Row:
     return Row(lambda _: nl.attention(q, k, v, block_mask=block_mask), lambda: sdpa(q, k, v, mask))
 
 
+def sequences() -> Row:
+    """Four packed sequences of 16 tokens, whose places are computed on the device at each call."""
+    q, k, v = drawn(*[(1, 4, 64, 64)] * 3)
+    offsets = torch.arange(0, 65, 16, device="cuda", dtype=torch.int32)
+    of = torch.arange(64, device="cuda") // 16
+    mask = (of[:, None] == of) & ordered(q, k)
+    return Row(lambda _: nl.attention(q, k, v, mask_mod=causal, cu_seqlens_q=offsets), lambda: sdpa(q, k, v, mask))
+
+
 def aux() -> Row:
     return short(lambda q, k, v: nl.attention(q, k, v, return_aux=AuxRequest(lse=True))[0])
 
@@ -228,6 +237,7 @@ ROWS: dict[str, Callable[[], Row]] = {
     "options of FlexAttention": theirs,
     "block mask": blocks,
     "block mask of documents": lambda: blocks(20),
+    "packed sequences": sequences,
     "return_aux": aux,
     "kernel(q, k, v)": compiled,
     "training, forward": lambda: training(own, False),

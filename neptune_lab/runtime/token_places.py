@@ -19,20 +19,16 @@ from triton import knobs
 from neptune_lab.runtime.direct import launch_function
 from neptune_lab.runtime.native_launch import Argument, native_launch
 
-TOKENS = 256  # of a program
-_WARPS = 4
-# Launches that skip Triton's work, by device, dtype of the offsets, and whether positions are asked for; None: Triton
-# launches.
-_launches: dict[tuple[int | None, torch.dtype, bool], Callable[..., Any] | None] = {}
+TOKENS = tl.constexpr(256)  # of a program
+# Launches that skip Triton's work, by device and dtype of the offsets; None: Triton launches.
+_launches: dict[tuple[int | None, torch.dtype], Callable[..., Any] | None] = {}
 
 
 @triton.jit(
-    do_not_specialize=["tokens", "sequences", "steps"],
+    do_not_specialize=["tokens", "sequences", "steps", "positions"],
     do_not_specialize_on_alignment=["offsets_ptr", "sequence_ptr", "place_ptr"],
 )
-def _places(
-    offsets_ptr, sequence_ptr, place_ptr, tokens, sequences, steps, POSITIONS: tl.constexpr, TOKENS: tl.constexpr
-):
+def _places(offsets_ptr, sequence_ptr, place_ptr, tokens, sequences, steps, positions):
     """The number of sequences that end at or before each token, by bisection, and its distance to its sequence."""
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     low = tl.zeros((TOKENS,), tl.int32)
@@ -45,7 +41,7 @@ def _places(
         high = tl.where(is_open & (ends == 0), middle, high)
     inside = token < tokens
     tl.store(sequence_ptr + token, low, inside)
-    if POSITIONS:
+    if positions != 0:
         tl.store(place_ptr + token, (token - tl.load(offsets_ptr + low, inside, 0)).to(tl.int32), inside)
 
 
@@ -61,15 +57,14 @@ def token_places(offsets: torch.Tensor, tokens: int, positions: bool) -> tuple[t
     sequence = torch.empty(tokens, dtype=torch.int32, device=device)
     place = torch.empty(tokens, dtype=torch.int32, device=device) if positions else sequence
     count = offsets.shape[0] - 1
-    grid = (tokens + TOKENS - 1) // TOKENS
-    numbers = tokens, count, count.bit_length()
-    key = device.index, offsets.dtype, positions
+    grid = (tokens + TOKENS.value - 1) // TOKENS.value
+    numbers = tokens, count, count.bit_length(), int(positions)
+    key = device.index, offsets.dtype
     launch = _launches.get(key)
     if launch is not None and not _is_watched():
         launch(grid, offsets, sequence, place, numbers)
         return sequence, place
-    options = {"POSITIONS": positions, "TOKENS": TOKENS, "num_warps": _WARPS}
-    compiled = _places[(grid,)](offsets, sequence, place, *numbers, **options)
+    compiled = _places[(grid,)](offsets, sequence, place, *numbers)
     if device.index is not None and key not in _launches:
         _launches[key] = _launch_of(compiled, device.index)
     return sequence, place
@@ -81,14 +76,14 @@ def _launch_of(compiled: Any, device: int) -> Callable[..., None] | None:
 
     run = compiled.run
     _, form, metas = launch_function(run)
-    arguments = [*map(Argument, ("offsets", "sequence", "place", "tokens", "sequences", "steps"))]
+    arguments = [*map(Argument, ("offsets", "sequence", "place", "tokens", "sequences", "steps", "positions"))]
     found = None if form == "run" else native_launch(compiled, run, metas, device, arguments)
     if found is None:
         return None
     native, active = found[0], driver.active
     stream: Any = active.get_current_stream  # pyright: ignore[reportAttributeAccessIssue]
 
-    def launch(grid: int, offsets: Any, sequence: Any, place: Any, numbers: tuple[int, int, int]) -> None:
+    def launch(grid: int, offsets: Any, sequence: Any, place: Any, numbers: tuple[int, ...]) -> None:
         native(grid, 1, 1, stream(device), offsets.data_ptr(), sequence.data_ptr(), place.data_ptr(), *numbers)
 
     return launch

@@ -129,7 +129,7 @@ def test_a_known_call_computes_its_places_in_one_launch_each(alike, monkeypatch)
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("tokens", [1, TOKENS - 1, 2 * TOKENS + 3])
+@pytest.mark.parametrize("tokens", [1, TOKENS.value - 1, 2 * TOKENS.value + 3])
 def test_places_are_those_of_a_search(tokens, dtype):
     generator = torch.Generator().manual_seed(tokens)
     for sequences in (1, 2, 3, 8, 57):
