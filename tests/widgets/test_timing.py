@@ -122,6 +122,7 @@ def test_rows_have_rates_and_a_place_on_the_roofline(kernel):
     assert first["roofline"] == pytest.approx(0.1)
     assert second["name"] == "other"
     assert "10% of the roofline" in first["note"]
+    assert "10.0 TFLOP/s  10 GB/s  10% of the roofline" in str(found)
     assert "median" in found._repr_html_()
     assert "the same code" in found._repr_html_()
 

@@ -58,7 +58,8 @@ class Timings:
     def __str__(self) -> str:
         lines = [self.note]
         for row in self.rows:
-            lines.append("  ".join([f"{row.name:<20}", *(text for _, text in _figures(row) if text)]))
+            texts = (f"{text} {head}" if head in _RATES else text for head, text in _figures(row) if text)
+            lines.append("  ".join([f"{row.name:<20}", *texts]))
         return "\n".join([*lines, *(f"{name:<20}  {why}" for name, why in self.failed)])
 
     __repr__ = __str__
@@ -276,6 +277,8 @@ def _figures(row: TimingRow) -> list[tuple[str, str]]:
     ]
 
 
+# Heads of figures that are units too: a line of plain text has no heads.
+_RATES = ("TFLOP/s", "GB/s")
 _STYLE = (
     ".neptune-times{font:13px/1.5 system-ui,sans-serif;color:inherit}.neptune-times table{border-collapse:collapse}"
     ".neptune-times th,.neptune-times td{border-bottom:1px solid rgba(128,128,128,.35);padding:3px 12px 3px 0;"
