@@ -30,11 +30,11 @@ MEASURED = 2
 # of 496 x 91115 takes 24.6 us in 8 warps and 27.8 in 4 (25.1 in tiles), 300 x 131072 23.6 and 31.4 (23.2 in tiles).
 WARPS, FEW_WARPS, FEW_ROWS, FEWEST_ROWS = 4, 8, 4, 3
 # Programs of 4 and of 2 warps that a multiprocessor runs at a time; the latter from so many rows of each on.
-AT_A_TIME, OF_TWO, ROWS_OF_TWO = 9, 16, 10
+AT_A_TIME, OF_TWO, ROWS_OF_TWO = 9, 16, 9
 # The warps of rows that are written, by the longest: two programs of 8 have room on a multiprocessor, which then read
 # and write at the same time, while the second-level cache holds the rows of all programs; the first-level cache holds
 # the row of one of 32. At least so many rows of each multiprocessor, in turns that leave few of them idle.
-WRITTEN, ROWS_OF_WRITTEN, BUSY = ((68000, 8), (100000, 32)), 12, 0.93
+WRITTEN, ROWS_OF_WRITTEN, BUSY = ((66000, 8), (115000, 32)), 7, 0.93
 
 
 def rows_in_lanes(
