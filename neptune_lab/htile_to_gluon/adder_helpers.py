@@ -43,11 +43,20 @@ def _store_rows(pointer, x, WIDTH: gl.constexpr):
     gl.store(pointer + (row[:, None] * WIDTH + column[None, :]), x)
 '''
 
+_STORE_COLUMNS = '''@gluon.jit
+def _store_columns(pointer, x, STRIDE: gl.constexpr):
+    """Stores the columns of a tile STRIDE elements apart; the pointer is that of its first element."""
+    row = gl.arange(0, x.shape[0], gl.SliceLayout(1, x.type.layout))
+    column = gl.arange(0, x.shape[1], gl.SliceLayout(0, x.type.layout))
+    gl.store(pointer + (column[None, :] * STRIDE + row[:, None]), x)
+'''
+
 ADDER_HELPERS = {
     "_add_out": (ADD_OUT, ()),
     "_await": (_AWAIT, ()),
     "_tell": (_TELL, ()),
     "_store_rows": (_STORE_ROWS, ()),
+    "_store_columns": (_STORE_COLUMNS, ()),
 }
 
 __all__ = ["ADDER_HELPERS"]

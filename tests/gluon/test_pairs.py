@@ -193,14 +193,16 @@ def as_chosen(op: Operator, *, deterministic: bool = True) -> nl.Kernel:
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(
-    ("lengths", "batch", "mask", "of_samples", "after"),
+    ("lengths", "width", "batch", "mask", "of_samples", "after"),
     [
-        ((256, 256), 3, None, False, 1),
-        ((320, 264), 1, None, False, 1),
-        ((256, 256), 2, causal, False, 2),
-        ((130, 264), 2, None, False, 2),
-        ((176, 264), 2, None, False, 1),
-        ((128, 256), 2, None, True, 1),
+        ((256, 256), 64, 3, None, False, 1),
+        ((320, 264), 64, 1, None, False, 1),
+        ((256, 256), 64, 2, causal, False, 2),
+        ((130, 264), 64, 2, None, False, 2),
+        ((176, 264), 64, 2, None, False, 1),
+        ((128, 256), 64, 2, None, True, 1),
+        ((192, 256), 128, 2, None, False, 2),
+        ((256, 256), 128, 2, causal, False, 2),
     ],
     ids=[
         "added up",
@@ -209,13 +211,15 @@ def as_chosen(op: Operator, *, deterministic: bool = True) -> nl.Kernel:
         "no room for counters",
         "added up, parts of tiles",
         "of each sample",
+        "from registers",
+        "from registers, hidden tiles",
     ],
 )
 def test_pairs_of_32_bits_are_stored_before_they_are_rounded(
-    lengths: tuple[int, int], batch: int, mask: Mask | None, of_samples: bool, after: int
+    lengths: tuple[int, int], width: int, batch: int, mask: Mask | None, of_samples: bool, after: int
 ):
     """Nearer to float64 than gradients of a bias of 16 bits, which are 1.6e-3 from it."""
-    op = with_bias(*lengths, 64, batch, mask=mask, of_samples=of_samples, dtype=torch.float32)
+    op = with_bias(*lengths, width, batch, mask=mask, of_samples=of_samples, dtype=torch.float32)
     kernel = as_chosen(op, deterministic=False)
     assert [k.language for k in kernel.triton.kernels] == ["triton", "gluon", *["triton"] * after]
     assert kernel.code.deterministic
@@ -230,9 +234,9 @@ def test_pairs_of_32_bits_are_stored_before_they_are_rounded(
     ids=str,
 )
 def test_pairs_that_are_refused_of_heads_of_128_columns(dtype: torch.dtype, reason: str):
-    """Two consumers' products leave no room for pairs of 32 bits that are also stored."""
+    """Two consumers' products leave no room for pairs of 32 bits, and parts of tiles are not stored from registers."""
     with pytest.raises(EmitError, match=reason):
-        backward(with_bias(256, 256, 128, dtype=dtype), IN_ORDER, None)
+        backward(with_bias(256, 264, 128, dtype=dtype), IN_ORDER, None)
 
 
 def test_pairs_beside_those_that_are_visited_are_refused():

@@ -23,7 +23,7 @@ from neptune_lab.htile.shapes import shape_of
 from neptune_lab.htile.walk import rewrite, tile_dims
 from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.expressions import emit, read_ahead, whole_tile
-from neptune_lab.htile_to_gluon.joint.pair_places import part_of_pairs, place_in_pairs
+from neptune_lab.htile_to_gluon.joint.pair_places import part_of_pairs, place_in_pairs, store_from_registers
 from neptune_lab.htile_to_gluon.joint.plan import Plan
 from neptune_lab.htile_to_gluon.joint.producer import each_tile, number
 from neptune_lab.htile_to_gluon.joint.vectors import Vector
@@ -167,6 +167,8 @@ class JointConsumer:
     def _store_pairs(self, this: LoopPart) -> None:
         """Stores this consumer's part of the tile that both read, or of that before it is rounded."""
         ctx, plan = self.ctx, self.plan
+        if plan.direct:
+            store_from_registers(ctx, plan, this, self.me)
         if plan.pairs is None:
             return
         assert plan.joint.pairs is not None

@@ -16,7 +16,7 @@ from neptune_lab.htile_to_gluon.context import (
 from neptune_lab.htile_to_gluon.functions import KernelLine, function_lines, lines_of, specialized
 from neptune_lab.htile_to_gluon.joint.consumer import JointConsumer
 from neptune_lab.htile_to_gluon.joint.joining import Joined
-from neptune_lab.htile_to_gluon.joint.pair_places import emit_pair_adder
+from neptune_lab.htile_to_gluon.joint.pair_places import emit_pair_adder, stores_from_registers
 from neptune_lab.htile_to_gluon.joint.plan import Plan, plan_of
 from neptune_lab.htile_to_gluon.joint.producer import ADDER, CONSUMERS, TICKET, emit_adder, emit_producer
 from neptune_lab.htile_to_gluon.kernel import BARRIERS, PRODUCER_REGISTERS, WIDE_REGISTERS, GluonKernel
@@ -98,7 +98,8 @@ def emit_joint(
 
 
 def _plan_that_fits(made: Joined, taken: set[str], limit: int) -> tuple[ir.Program, Plan]:
-    """The program and its plan, with one slot for squares if two are too many.
+    """The program and its plan, with one slot for squares if two are too many, and pairs of float32 in registers if
+    they are too many too.
 
     Raises:
         UnsupportedKernel: it takes more than `limit` bytes of shared memory.
@@ -107,6 +108,8 @@ def _plan_that_fits(made: Joined, taken: set[str], limit: int) -> tuple[ir.Progr
     program, plan = plan_of(made.program, made.joint, made.total, made.order, names, made.parts, made.finish)
     if plan.size + BARRIERS > limit:
         plan = replace(plan, slots=1)
+    if plan.size + BARRIERS > limit and stores_from_registers(program, plan):
+        plan = replace(plan, pairs=None, apart="", direct=True)
     if plan.size + BARRIERS > limit:
         raise UnsupportedKernel(f"its tiles take {plan.size + BARRIERS} bytes of shared memory, of {limit}")
     return program, plan
@@ -137,6 +140,9 @@ def _bodies(made: Joined, plan: Plan, context: Callable[[], GluonContext], taken
     consumer.name_pointers()
     if made.parts is not None:
         consumer.pointers[made.parts] = consumer.names.fresh(f"{made.parts}_ptr")
+    if plan.direct and made.joint.pairs is not None:
+        output = made.joint.pairs.stored_in
+        consumer.pointers[output] = consumer.names.fresh(f"{output}_ptr")
     if made.finish is not None:
         output = made.joint.output.target.tensor
         consumer.pointers[output] = consumer.names.fresh(f"{output}_ptr")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.walk import tile_dims
 from neptune_lab.htile_to_gluon.context import GluonContext
-from neptune_lab.htile_to_gluon.joint.form import CONSUMERS
+from neptune_lab.htile_to_gluon.joint.finish import REACHED
+from neptune_lab.htile_to_gluon.joint.form import CONSUMERS, KEYS
 from neptune_lab.htile_to_gluon.joint.pair_sums import TAKEN
 from neptune_lab.htile_to_gluon.joint.plan import Plan, flat_place
 from neptune_lab.htile_to_gluon.joint.producer import each_tile, number
@@ -14,6 +17,7 @@ from neptune_lab.htile_to_gluon.rows import ROWS
 from neptune_lab.htile_to_gluon.structure import LoopPart
 from neptune_lab.htile_to_gluon.tile_schedule import bind_program
 from neptune_lab.htile_to_triton.context import ADD, sizes_of
+from neptune_lab.wrapping import call
 
 
 def place_in_pairs(ctx: GluonContext, plan: Plan, this: LoopPart, consumer: int | str) -> str:
@@ -37,6 +41,28 @@ def part_of_pairs(plan: Plan, turn: str, consumer: int | str) -> str:
     assert plan.pairs is not None
     dim = 1 if plan.pairs.matrices is None else 2
     return f"{plan.apart or f'{plan.turns}.index({turn})'}.slice({consumer} * {ROWS}, {ROWS}, dim={dim})"
+
+
+def stores_from_registers(program: ir.Program, plan: Plan) -> bool:
+    """Whether consumers can store pairs of float32 from their registers: all tiles are whole, and none is added up."""
+    pairs = plan.joint.pairs
+    if pairs is None or not plan.apart or pairs.summed is not None:
+        return False
+    (*_, queries, keys) = shape = program.tensor(pairs.tensor).shape
+    return queries % plan.queries == 0 and keys % KEYS == 0 and prod(shape) < REACHED
+
+
+def store_from_registers(ctx: GluonContext, plan: Plan, this: LoopPart, consumer: str) -> None:
+    """Stores a consumer's pairs of a tile: of eight keys that are neighbours in memory, four threads have one each."""
+    pairs = plan.joint.pairs
+    assert pairs is not None
+    shape = sizes_of(ctx.program.tensor(pairs.tensor))
+    keys = next(i for i in tile_dims(this.leading[0].store.target.index) if isinstance(i, ir.Slice)).start
+    at = flat_place(ctx, shape, (*plan.joint.heads, columns_of(this).start, keys))
+    pointer = f"{ctx.pointers[pairs.stored_in]} + ({at} + {consumer} * {ROWS})"
+    ctx.node, ctx.origin = pairs.statement.node_id, pairs.statement.origin
+    length = ctx.program.tensor(pairs.tensor).shape[-1]
+    ctx.line(call(ctx.helper("_store_columns"), pointer, ctx.tiles[pairs.unrounded], str(length)))
 
 
 def emit_pair_adder(ctx: GluonContext, plan: Plan) -> None:
@@ -86,4 +112,4 @@ def _counter(ctx: GluonContext, plan: Plan, this: LoopPart, summed: int) -> str:
     return f"{ctx.pointers[plan.order]} + ({at}) * {CONSUMERS}"
 
 
-__all__ = ["emit_pair_adder", "part_of_pairs", "place_in_pairs"]
+__all__ = ["emit_pair_adder", "part_of_pairs", "place_in_pairs", "store_from_registers", "stores_from_registers"]

@@ -24,6 +24,8 @@ from neptune_lab.htile_to_gluon.joint.vectors import columns_of
 
 # Samples that wait for each other at a tile.
 MOST_SAMPLES = 16
+# Columns of heads with which shared memory has room for pairs, from where the copy engine adds them.
+WIDEST = 64
 # Of the rows of a tile, those whose counters are taken: of sums of the other nest, and of programs that have started.
 TAKEN = 2
 
@@ -32,6 +34,8 @@ def with_sum(program: ir.Program, joint: Joint) -> tuple[Joint, ir.Kernel] | Non
     """The kernel of two nests that adds up its pairs, and the kernel that it replaces; None if there is none."""
     pairs = joint.pairs
     if pairs is None or not pairs.unrounded or pairs.shown or joint.around is not None:
+        return None
+    if program.tensor(joint.output.target.tensor).shape[-1] > WIDEST:
         return None
     found = _sum_of(program, pairs)
     if found is None:

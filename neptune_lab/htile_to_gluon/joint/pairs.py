@@ -67,6 +67,11 @@ class Pairs:
         """The tensor."""
         return self.statement.target.tensor
 
+    @property
+    def stored_in(self) -> str:
+        """The tensor that the kernel of both nests stores."""
+        return self.output or self.tensor
+
 
 def pairs_of(program: ir.Program) -> Pairs | None:
     """The tensor of pairs that a loop of a program stores; None if there is none."""

@@ -52,6 +52,7 @@ class Plan:
         parts: the tensor of sums along diagonals (diagonals.py); None: there are none.
         pairs: the descriptor through which a consumer stores `joint.pairs`; None: there are none.
         apart: the name of the buffer from which they are stored if they are not what both consumers read; "": they are.
+        direct: whether pairs of float32 are stored from registers, since shared memory has no room for them.
         pairs_staged, pairs_freed: if they are added to those of other samples, the names of the barriers by which a
             consumer says that it has stored them there, and an adder that it has read them; "": they are stored.
         finish: how the last row block stores the output; None: another kernel does.
@@ -77,6 +78,7 @@ class Plan:
     parts: str | None = None
     pairs: HostDescriptor | None = None
     apart: str = ""
+    direct: bool = False
     pairs_staged: str = ""
     pairs_freed: str = ""
     finish: Finish | None = None
@@ -380,7 +382,7 @@ def _of_pairs(program: ir.Program, pairs: Pairs, queries: int, names: UniqueName
     tensor = program.tensor(pairs.tensor if pairs.summed is None else pairs.output)
     if tensor.shape[-1] * BYTES[tensor.dtype] % ALIGNMENT:
         raise UnsupportedKernel(f"the rows of {tensor.name} do not begin at multiples of {ALIGNMENT} bytes")
-    return through(replace(tensor, name=pairs.output or tensor.name), (queries, ROWS), (queries, KEYS), names)
+    return through(replace(tensor, name=pairs.stored_in), (queries, ROWS), (queries, KEYS), names)
 
 
 def _begin_apart(joint: Joint) -> bool:
