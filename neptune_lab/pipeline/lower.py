@@ -217,7 +217,7 @@ def code_passes(code: CodeOptions, *, any_size: bool = False) -> dict[str, htile
     """
     by_data = {"skip_tiles_by_flags"} if any_size else set[str]()  # (how many flags a program reads is fixed)
     if code.code == "gluon":
-        by_data = {"skip_tiles_by_list", "skip_tiles_by_positions", "skip_tiles_by_flags"}
+        by_data = {"skip_tiles_by_list", "skip_tiles_by_positions", "skip_tiles_by_flags", "cut_padded_widths"}
         by_data |= set[str]() if any_size else {"skip_tiles_by_data"}
     by_list = {"skip_tiles_by_list"} if code.hidden_tiles == "bounds" else set[str]()
     weights = {"split_rounded_weights"} if code.rounded_weights == "single" else set[str]()

@@ -80,8 +80,10 @@ def draw_attention(rng: random.Random) -> dict[str, Any]:
 def draw_few_rows(rng: random.Random) -> dict[str, Any]:
     """Few queries, on a GPU that copies ahead: first tiles may be asked for together."""
     case = draw_attention(rng)
-    case["sizes"] |= {"q_len": rng.choice([1, 1, 2, 7, 9]), "head_dim": rng.choice([16, 32]), "v_head_dim": 16,
-                      "kv_len": rng.randint(17, 100)}  # fmt: skip
+    case["sizes"] |= {
+        "q_len": rng.choice([1, 1, 2, 7, 9]), "head_dim": rng.choice([16, 32, 32, 192]),
+        "v_head_dim": rng.choice([16, 16, 192]), "kv_len": rng.randint(17, 100),
+    }  # fmt: skip
     options = {"block_kv": rng.choice([16, 32, 64]), "pad_rows": True}
     template = rng.choice(["rolling_update", "split_k_update"])
     if template == "split_k_update":
