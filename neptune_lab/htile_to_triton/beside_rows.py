@@ -13,18 +13,18 @@ layer_norm of 3000 x 2001 takes 8.5 us so and 14.7 without, of 55 x 4001 2.40 an
 
 from __future__ import annotations
 
-from math import prod
+from math import ceil, prod
 
-from neptune_lab.htile.nodes import Dot, Kernel, Program, Reduce, Slice, Store
+from neptune_lab.htile.nodes import Access, Dot, Kernel, Program, Reduce, Slice, Store
 from neptune_lab.htile.odd_rows import has_odd_rows, row_tiles
 from neptune_lab.htile.walk import expressions, read_tensors
 
 # The most programs that have pieces of vectors in the lanes that suit vectors: a layer_norm of 67 x 2065, in pieces of
 # 512, takes 1.95 us so and 1.99 in the row's lanes, of 113 x 4527 2.40 and 2.60.
 FEW_PROGRAMS = 512
-# The longest rows in pieces whose vectors are in the row's lanes: an RMSNorm of 1900 x 2065, in five pieces, takes
-# 5.8 us so and 6.1 otherwise; of 1200 x 3001, in six, 5.8 and 5.4, a layer_norm of 800 x 3501 6.1 and 5.7.
-LONGEST_IN_PIECES = 2304
+# The most pieces of rows whose vectors are in the row's lanes: a layer_norm of 5000 x 2701, in six, takes 24.0 us so
+# and 21.0 otherwise, of 800 x 3501, in seven, 6.0 and 5.7, of 1500 x 2305, in five, 6.2 and 6.4.
+MOST_PIECES = 5
 # The most axes of a grid.
 _MOST_AXES = 3
 
@@ -39,13 +39,19 @@ def vectors_beside_rows(program: Program, kernel: Kernel) -> frozenset[str]:
     if not has_odd_rows(program, kernel):
         return frozenset()
     tiles = [*row_tiles(program, kernel)]
-    whole = all(isinstance(i := a.index[-1], Slice) and i.extent == program.tensor(a.tensor).shape[-1] for a in tiles)
-    longest = max((program.tensor(access.tensor).shape[-1] for access in tiles), default=0)
-    if not whole and (prod(axis.extent for axis in kernel.grid) <= FEW_PROGRAMS or longest > LONGEST_IN_PIECES):
+    pieces = max((_pieces(access, program) for access in tiles), default=1)
+    few = prod(axis.extent for axis in kernel.grid) <= FEW_PROGRAMS
+    if pieces > MOST_PIECES or (pieces > 1 and few):
         return frozenset()
     vectors = frozenset(access.tensor for access in tiles if len(program.tensor(access.tensor).shape) == 1)
     first = next((n for n, s in enumerate(own) if any(isinstance(e, Reduce) for e in expressions(s))), len(own))
     return frozenset() if any(read_tensors(store) & vectors for store in own[first + 1 :]) else vectors
 
 
-__all__ = ["FEW_PROGRAMS", "vectors_beside_rows"]
+def _pieces(access: Access, program: Program) -> int:
+    """How many tiles like this one a row or vector has."""
+    index = access.index[-1]
+    return ceil(program.tensor(access.tensor).shape[-1] / index.extent) if isinstance(index, Slice) else 1
+
+
+__all__ = ["FEW_PROGRAMS", "MOST_PIECES", "vectors_beside_rows"]

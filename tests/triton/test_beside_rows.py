@@ -55,7 +55,7 @@ def test_pieces_of_many_programs(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("neptune_lab.htile_to_triton.beside_rows.FEW_PROGRAMS", 3)
     pieces = "s[i] = reduce(sum, float32(x[i, 0:4] * v[0:4]) + float32(x[i, 4:8] * v[4:8]), dim=0)\n    "
     assert _found(9, pieces + "y[i, 0:9] = x[i, 0:9]\n") == {"v"}
-    monkeypatch.setattr("neptune_lab.htile_to_triton.beside_rows.LONGEST_IN_PIECES", 8)
+    monkeypatch.setattr("neptune_lab.htile_to_triton.beside_rows.MOST_PIECES", 2)
     assert _found(9, pieces + "y[i, 0:9] = x[i, 0:9]\n") == set()
 
 
