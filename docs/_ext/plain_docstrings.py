@@ -165,7 +165,9 @@ def summary(thing: object) -> str:
 
 
 def _rewrite(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
-    lines[:] = to_rest("\n".join(lines))
+    # (napoleon takes what precedes a colon in a property's first line for its type: an empty comment goes before it)
+    first = ["..", ""] if what in ("property", "attribute", "data") and any(lines) else []
+    lines[:] = [*first, *to_rest("\n".join(lines))]
 
 
 # Names in annotations that several modules have, and what each page means by them ("" for every other page).
