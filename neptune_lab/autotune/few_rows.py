@@ -42,7 +42,7 @@ from neptune_lab.loop_schedule.templates.nest_shape import (
     multiplies_float32,
     products,
 )
-from neptune_lab.loop_schedule.templates.shown import shown_columns
+from neptune_lab.loop_schedule.templates.shown import shown_columns, shows_equal_elements
 from neptune_lab.power_of_two import power_of_two
 from neptune_lab.strict.dtypes import itemsize
 from neptune_lab.strict.json_text import check_schema, read_json
@@ -164,6 +164,7 @@ class FewRows:
         tiled_rows: the rows of a program are a tile of an axis, of a size that is chosen.
         target: the GPU.
         dealt: tiles are dealt to the splits in turn.  Those that the fit was measured with followed each other.
+        equal: a mask shows a column where an element equals that of the only row, so that loops leave tiles out.
     """
 
     programs: int
@@ -178,6 +179,7 @@ class FewRows:
     tiled_rows: bool
     target: Target
     dealt: bool = False
+    equal: bool = False
 
     @classmethod
     def found_in(cls, operator: Operator, target: Target) -> FewRows | None:
@@ -205,7 +207,17 @@ class FewRows:
             nest.row_axis is not None and nest.row_size is None,
             target,
             has_few_rows(nest),
+            shows_equal_elements(program, nest),
         )
+
+    def reads_hidden_tiles(self, choice: Choice) -> bool:
+        """Whether programs have one tile each, which they read though it may be of other documents than the row's;
+        loops leave such tiles out.  (On an H200, four problems of decoding with documents of 20 to 600 keys take 11.2
+        to 14.7 us in single tiles, and 9.4 to 10.6 in the loops of several that rank next.)"""
+        columns, splits = choice.sizes.block_kv, choice.splits
+        if not self.equal or not isinstance(columns, int) or not isinstance(splits, int):
+            return False
+        return 1 < ceil(self.columns / columns) <= splits
 
     def choices(self) -> Iterator[Choice]:
         """The choices that are ranked: tiles, and numbers of splits of which none is empty."""

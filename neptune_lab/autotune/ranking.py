@@ -209,8 +209,8 @@ def _of_few_rows(few: FewRows, resolve: Resolver, near: Choice | None, given: Gi
             if origin == SHAPE or not (given or origin == RECORD) or few.fits(written):
                 ranked.setdefault(choice, Ranked(choice, few.seconds(written), origin))
 
-    def order(one: Ranked) -> tuple[bool, float]:
-        return not few.is_best_of_padded(one.choice), one.seconds
+    def order(one: Ranked) -> tuple[bool, bool, float]:
+        return few.reads_hidden_tiles(one.choice), not few.is_best_of_padded(one.choice), one.seconds
 
     return Ranking(tuple(sorted(ranked.values(), key=order)), few.told)
 

@@ -269,3 +269,25 @@ def test_origins():
     made = ranking(decode(), H200)
     assert made is not None
     assert made.ranked[0].origin == FEW_ROWS
+
+
+@pytest.mark.parametrize(("queries", "several"), [(1, True), (2, False)])
+def test_a_row_of_a_document_has_loops_that_leave_tiles_out(queries: int, several: bool):
+    """Programs of one tile would read it, whatever its document; of several queries, no tile is left out by flags."""
+    document, last = np.zeros(9791, "int32"), 9791 - queries
+
+    def mask(b, h, q, kv):
+        return (document[q + last] == document[kv]) & (q + last >= kv)
+
+    operator = attention.general(1, 4, queries, 9791, 64, None, mask, empty_rows="zero", live=True)
+    few = FewRows.found_in(operator, H200)
+    assert few is not None
+    assert few.equal == several
+    found = ranking(operator, H200)
+    assert found is not None
+    first = found.ranked[0].choice
+    tiles = -(-few.columns // first.sizes.block_kv)
+    assert (tiles > first.splits) or not several
+    plain = ranking(attention.full(batch=1, heads=4, q_len=1, kv_len=9791, head_dim=64), H200)
+    assert plain is not None
+    assert plain.ranked[0].choice.splits == -(-9791 // plain.ranked[0].choice.sizes.block_kv), "else, all are read"

@@ -10,8 +10,8 @@ import numpy as np
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dimensions import dimensions
 from neptune_lab.loop_ir.iteration_domain import evaluate
-from neptune_lab.loop_ir.nodes import Const, Expr, Op, Program
-from neptune_lab.loop_ir.walks import loads, variables, walk
+from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, Program
+from neptune_lab.loop_ir.walks import conjuncts, loads, variables, walk
 from neptune_lab.loop_schedule.plan import NestPlan
 
 # Positions at which a mask is evaluated, at most.
@@ -48,6 +48,29 @@ def shown_columns(program: Program, nest: NestPlan, rows: range | None = None) -
     return (int(at[0]), int(at[-1]) + 1) if len(at) else (0, columns)
 
 
+def shows_equal_elements(program: Program, nest: NestPlan) -> bool:
+    """Whether a mask shows a column where an element of an input equals that of the only row, as documents do."""
+    dims = dimensions(program)
+    column = dims.of(tree.find_block(program, nest.first)[1], nest.reduce_axis)
+    for block in (b for b in tree.blocks(program) if b.name in (*nest.maps, *nest.independent_maps)):
+        axis = dims.all_of(block).get(column)
+        several = {it.name for it in block.iters if it.extent > 1}
+        for part in walk(block.body.value):
+            match part:
+                case Op("select", (condition, _, Const(float(other)))) if other == -inf:
+                    for conjunct in conjuncts(condition):
+                        match conjunct:
+                            case Op("eq", (Load() as a, Load() as b)):
+                                of_columns, of_row = (a, b) if axis in variables(a) else (b, a)
+                                if axis in variables(of_columns) and not (
+                                    variables(of_row) & (several - variables(of_columns) | {axis})
+                                ):
+                                    return True
+                            case _:
+                                pass
+    return False
+
+
 def _shown(condition: Expr, axis: str, values: Mapping[str, range]) -> np.ndarray:
     """For which columns a condition holds in some row; all of them if that is not known."""
     used = sorted(variables(condition) - {axis})
@@ -63,4 +86,4 @@ def _shown(condition: Expr, axis: str, values: Mapping[str, range]) -> np.ndarra
     return np.asarray(held.reshape(len(everything), -1).any(axis=1))
 
 
-__all__ = ["shown_columns"]
+__all__ = ["shown_columns", "shows_equal_elements"]
