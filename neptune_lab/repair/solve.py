@@ -42,7 +42,7 @@ def solve(
             (or a mapping of words to booleans).  All symbols are real.
         constants: symbols with one value for the whole reduction, such as eps; h may read them.  None: an input that
             cannot be separated from r is treated as one, if something is assumed about it (`RepairTerm.constants`
-            says which).  A program should state them, or pass ().
+            says which).  A program should state them, or pass ().  A name that g as text does not have is refused.
 
     Returns:
         h with its derivation, proofs, checks and guards.
