@@ -18,9 +18,16 @@ from neptune_lab.loop_schedule.templates import choose_template, common
 from neptune_lab.loop_schedule.templates.long_rows import long_rows
 from neptune_lab.loop_schedule.templates.nest_config import nest_configs
 from neptune_lab.loop_schedule.templates.nest_defaults import default_config
-from neptune_lab.loop_schedule.templates.nest_shape import folds_columns, has_uneven_work, is_vector_product, rows_of
+from neptune_lab.loop_schedule.templates.nest_shape import (
+    folds_columns,
+    has_product,
+    has_uneven_work,
+    is_vector_product,
+    rows_of,
+)
 from neptune_lab.loop_schedule.templates.splits import balanced_splits
 from neptune_lab.operators import attention, backward, custom, gemm_chain, norms, performer, rows, training
+from neptune_lab.pipeline.fallback import parts_of
 from neptune_lab.target import MATRIX_UNITS
 
 
@@ -494,6 +501,18 @@ def test_a_bias_that_is_loaded_per_pair_leaves_room_for_another_program(width: i
 
     op = attention.general(1, 16, 4096, 4096, width, mod, None, "bfloat16")
     chosen = default_config(op.program, plan(op.program)[0])
+    assert (chosen.block_q, chosen.block_kv, chosen.num_warps, chosen.num_stages) == sizes
+
+
+@pytest.mark.parametrize(
+    ("width", "dtype", "sizes"),
+    [(128, "float32", (64, 64, 4, 2)), (128, "bfloat16", (128, 64, None, None)), (64, "float32", (64, 64, None, None))],
+)
+def test_the_gradient_of_queries_beside_wide_pairs_fits_shared_memory(width: int, dtype: str, sizes):
+    bias = torch.zeros(2, 128, 128, dtype=getattr(torch, dtype))
+    op = attention.general(256, 2, 128, 128, width, lambda s, b, h, q, kv: s + bias[h, q, kv], None, "bfloat16")
+    programs = [part.program for part in parts_of(training(op).backward)]
+    chosen = next(default_config(p, nest) for p in programs for nest in plan(p) if has_product(p, nest))
     assert (chosen.block_q, chosen.block_kv, chosen.num_warps, chosen.num_stages) == sizes
 
 

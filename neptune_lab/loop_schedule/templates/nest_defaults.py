@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.dimensions import dimensions
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_ir.products import is_product
+from neptune_lab.loop_ir.walks import loads, variables
 from neptune_lab.loop_schedule.plan import COLUMN_TILE, SMALLEST_ROWS, NestPlan, parallelism
 from neptune_lab.loop_schedule.templates.launch_hints import CROWDED
 from neptune_lab.loop_schedule.templates.long_rows import long_rows
@@ -110,6 +112,9 @@ def _of_product(program: Program, nest: NestPlan, several: bool, multiprocessors
       64 x 64 in 4 warps and 2 stages, so that two programs share a multiprocessor. On an H200, 1 x 16 x 4096 x 128
       takes 608 us with them, 600 us with 64 x 32, and 1302 us with 128 x 64; causal 343, 383 and 688; 1 x 16 x 1024 x
       128 takes 48, 55 and 92.
+    - Two products per tile before the one that accumulates more than 64 columns, beside an input of 32 bits per pair:
+      the same tiles. Those of 128 x 64 in 3 stages, 128 columns wide, take 262,144 bytes of shared memory, by Triton
+      3.6 for sm_90, of which a multiprocessor has 232,448.
     - Enough rows for two programs of 128 rows per multiprocessor: tiles of 128 x 64 in 8 warps. This is within 5% of
       the best of four plain tilings of attention on an H200 at head_dim 128, and leaves shared memory for loads.
     - Otherwise as `_of_few_rows`.
@@ -126,7 +131,7 @@ def _of_product(program: Program, nest: NestPlan, several: bool, multiprocessors
         return NestConfig(_rows_that_fill(program, nest, width, multiprocessors), width, one_tile=True)
     if multiplies_twice(program, nest) and accumulated(program, nest) <= COLUMNS:
         return NestConfig(ROWS, COLUMNS)
-    if _waits_for_pairs(program, nest):
+    if _waits_for_pairs(program, nest) or _holds_wide_pairs(program, nest):
         return NestConfig(ROWS, COLUMNS, num_warps=4, num_stages=2)
     if parallelism(program, nest, 2 * ROWS) >= 2 * multiprocessors and folded(program, nest) <= 2 * COLUMNS:
         return NestConfig(2 * ROWS, COLUMNS)
@@ -196,6 +201,21 @@ def _waits_for_pairs(program: Program, nest: NestPlan) -> bool:
     per tile (the gradient of queries), there is enough to do."""
     rolls = nest.row_axis is not None and nest.row_size is None and accumulated(program, nest) > COLUMNS
     return rolls and reads_per_pair(program, nest) and not multiplies_twice(program, nest)
+
+
+def _holds_wide_pairs(program: Program, nest: NestPlan) -> bool:
+    """Whether the gradient of queries has tiles of an input of 32 bits per pair in shared memory, beside wide rows."""
+    if nest.row_axis is None or not multiplies_twice(program, nest) or accumulated(program, nest) <= COLUMNS:
+        return False
+    dims, first = dimensions(program), tree.find_block(program, nest.first)[1]
+    pair = {dims.of(first, nest.row_axis), dims.of(first, nest.reduce_axis)}
+    wide = {b.name for b in program.buffers if b.name in program.inputs and itemsize(b.dtype) == 4}
+    for name in nest.maps:
+        block = tree.find_block(program, name)[1]
+        for read in (read for read in loads(block.body.value) if read.buffer in wide):
+            if pair <= {dims.of(block, axis) for index in read.indices for axis in variables(index)}:
+                return True
+    return False
 
 
 def _is_crowded(program: Program, nest: NestPlan, multiprocessors: int) -> bool:
