@@ -52,11 +52,31 @@ def draw_long_rows(rng: random.Random) -> Data:
     if rng.random() < 0.25 and options.get("block_kv") == make.m:
         options["combine"] = "waiting"
     limits = {name: rng.choice(values) for name, values in _LIMITS.items()}
+    if rng.random() < 0.2:
+        n, m = make.n, make.m
+        make = draw.Maker(rng)
+        make.n, make.m, make.mixed = n, m, False
+        definition = {**_exponentials(make), "dtype": definition["dtype"]}
+        options = {"block_q": 1, "num_warps": rng.choice([1, 1, 1, 2]), "block_kv": make.m}
+        limits |= {f"htile_passes.reduce_in_lanes:{name}": 8 for name in ("MOST_OF_THREAD", "SHORTEST")}
     return {
         "definition": definition, "options": options, "template": rng.choice([None, "rolling_update"]),
         "target": rng.choice(["h200", "h200", "h200", "any"]),
         "limits": {name: value for name, value in limits.items() if value is not None},
     }  # fmt: skip
+
+
+def _exponentials(make: draw.Maker) -> Data:
+    """A maximum and a sum of exponentials, and a number or a row of both."""
+    shape = [extent for _, extent in make.space]
+    x: Any = ["at", make.input("x", [*shape, make.m]), *make.row, "j"]
+    x = make.element() if make.rng.random() < 0.3 else x
+    top = make.fold("max", x, make.m)
+    weight = ["exp", ["sub", x, make.at_row(top)]]
+    total = make.fold("sum", weight, make.m)
+    if make.rng.random() < 0.5:
+        return make.done([make.map(["add", make.at_row(top), ["log", make.at_row(total)]], make.space)])
+    return make.done([make.map(["div", weight, make.at_row(total)], [*make.space, ["j", make.m]])])
 
 
 def _with_map(definition: Data, make: draw.Maker) -> Data:
