@@ -14,6 +14,7 @@ from torch_to_stages import refused
 
 import neptune_lab as nl
 from neptune_lab.errors import DefinitionError
+from neptune_lab.torch_to_stages.transform_levels import levels_restored
 
 
 def refusal(function) -> DefinitionError:
@@ -131,6 +132,19 @@ def test_a_refused_transform_leaves_no_level_behind(function: Callable[..., Any]
     assert torch._C._functorch.peek_interpreter_stack() is None
     assert torch.autograd.forward_ad._current_level == -1
     assert nl.from_torch(lambda x: x.exp(), torch.ones(3, 4)).outputs
+
+
+def leaves_levels() -> None:
+    torch._C._functorch._vmap_increment_nesting(3, "error")
+    torch.autograd.forward_ad.enter_dual_level()
+    raise ValueError("between two operations of torch.func")
+
+
+def test_levels_that_an_error_leaves_are_ended():
+    with pytest.raises(ValueError, match="between"), levels_restored():
+        leaves_levels()
+    assert torch._C._functorch.peek_interpreter_stack() is None
+    assert torch.autograd.forward_ad._current_level == -1
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
