@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import keyword
 from collections.abc import Collection
 from math import isfinite
@@ -69,8 +70,18 @@ def check_number(
 
 
 def check_choice(name: str, value: Any, known: Collection[Any], error: Refusal, *, help: str | None = None) -> None:
-    """Raise `error` unless `value` is one of `known`, with the same type."""
+    """Raise `error` unless `value` is one of `known`, with the same type.
+
+    >>> from neptune_lab.errors import EmitError
+    >>> check_choice("loads", "pointer", ("pointers", "descriptors"), EmitError)
+    Traceback (most recent call last):
+    neptune_lab.errors.EmitError: loads='pointer': expected one of 'pointers', 'descriptors'
+      help: did you mean 'pointers'?
+    """
     if not any(type(value) is type(k) and value == k for k in known):
+        words = [word for word in known if isinstance(word, str)]
+        near = difflib.get_close_matches(value[:100], words, 1) if isinstance(value, str) else []
+        help = f"did you mean {near[0]!r}?" if near and help is None else help
         raise error(f"{name}={shown(value)}: expected one of {', '.join(map(repr, known))}", help=help)
 
 
