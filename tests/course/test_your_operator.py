@@ -13,7 +13,7 @@ te = tensor_expressions()
 
 
 def affine(b: Any, h: Any, q: Any, kv: Any) -> Any:
-    return (q >= kv) & (q // 64 == kv // 64) & (q - kv < 64)
+    return (q >= kv) & ((q ^ kv) < 64) & (q - kv < 64)
 
 
 def other_way_round(b: Any, h: Any, q: Any, kv: Any) -> Any:
