@@ -195,7 +195,8 @@ def error_of(what: str, found: Sequence[torch.Tensor], tensors: Sequence[torch.T
 def measured(what: str, size: str, name: str, make: Callable[[], Function], tensors: Any) -> Measured:
     """The contestant, checked, then timed."""
     shape = {"mean_cross_entropy": (), "cross_entropy": tensors[0].shape[:-1], "log_sum_exp": tensors[0].shape[:-1]}
-    given = torch.randn(shape.get(what, tensors[0].shape), device=DEVICE)
+    # (a graph that a contestant left unfinished leaves the GPU's generator where it gives no more numbers)
+    given = torch.randn(shape.get(what, tensors[0].shape)).to(DEVICE)
     stream = torch.cuda.Stream() if DEVICE == "cuda" else None
     if name == "roof":
         torch.cuda.synchronize()
