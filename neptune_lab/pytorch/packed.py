@@ -138,6 +138,7 @@ def _is_here(offsets: torch.Tensor) -> bool:
         and offsets.is_cuda
         and not torch.compiler.is_compiling()
         and not torch._C._len_torch_dispatch_stack()
+        and torch._C._functorch.peek_interpreter_stack() is None
         and torch.version.hip is None
         and offsets.device.index == torch.cuda.current_device()
         and offsets.is_contiguous()
@@ -151,12 +152,13 @@ def known_places(q: Any, k: Any, of_q: Any, of_k: Any, modified: bool) -> Places
     of_k = of_q if of_k is None else of_k
     if not type(q) is type(k) is type(of_q) is type(of_k) is torch.Tensor:
         return None
-    tokens, keys = q.shape, k.shape
-    if not (len(tokens) == len(keys) == 4 and tokens[0] == keys[0] == 1 and tokens[2] and keys[2]):
-        return None
-    if (alike and tokens[2] != keys[2]) or of_q.shape != of_k.shape:
-        return None
-    if not _are_offsets(of_q, q) or not (alike or _are_offsets(of_k, q)):
+    try:
+        tokens, keys = q.shape, k.shape
+        fits = len(tokens) == len(keys) == 4 and tokens[0] == keys[0] == 1 and tokens[2] > 0 < keys[2]
+        fits = fits and (tokens[2] == keys[2] if alike else of_q.shape == of_k.shape)
+        if not (fits and _are_offsets(of_q, q) and (alike or _are_offsets(of_k, q))):
+            return None
+    except RuntimeError:  # a layout without sizes or strides, which is refused later
         return None
     own = token_places(of_q, tokens[2], modified)
     other = own if alike else token_places(of_k, keys[2], modified)
