@@ -21,6 +21,8 @@ from neptune_lab.pytorch.refusals import refuse_layout, refuse_transforms
 from neptune_lab.runtime.token_places import token_places
 from neptune_lab.strict.console import class_of
 
+_transform: Any = torch._C._functorch.peek_interpreter_stack  # pyright: ignore[reportAttributeAccessIssue]
+
 
 class Places(NamedTuple):
     """Which sequence each token belongs to, and where in it it is, all int32.
@@ -138,7 +140,7 @@ def _is_here(offsets: torch.Tensor) -> bool:
         and offsets.is_cuda
         and not torch.compiler.is_compiling()
         and not torch._C._len_torch_dispatch_stack()
-        and torch._C._functorch.peek_interpreter_stack() is None
+        and _transform() is None
         and torch.version.hip is None
         and offsets.device.index == torch.cuda.current_device()
         and offsets.is_contiguous()
