@@ -8,8 +8,9 @@ expressions, whose reads tell.  This does not import torch.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -44,6 +45,7 @@ class _Watch:
     lines: list[str] = field(default_factory=list)
 
 
+_as_called: ContextVar[bool] = ContextVar("as_called", default=False)
 # The score that a mod gets, among the names of tensors.
 _SCORE = "score of the mod"
 
@@ -73,9 +75,20 @@ def _marked(value: Any) -> Any:
 
 def as_recorded() -> AbstractContextManager[Any]:
     """Inside, a mod is called as in a call that records gradients, whether or not this one does: definitions of mods
-    that differ in nothing else are shared."""
+    that differ in nothing else are shared.  Inside `as_called` too, nothing changes."""
     torch = sys.modules.get("torch")
-    return torch.enable_grad() if torch else nullcontext()
+    return torch.enable_grad() if torch and not _as_called.get() else nullcontext()
+
+
+@contextmanager
+def as_called() -> Iterator[None]:
+    """Inside, mods are called as their call is made: for those that may ask whether gradients are recorded
+    (`torch.is_grad_enabled()`), whose definitions are not shared."""
+    token = _as_called.set(True)
+    try:
+        yield
+    finally:
+        _as_called.reset(token)
 
 
 def same(value: Any, name: str) -> Any:
@@ -205,4 +218,4 @@ def _line_of(frame: FrameType | None) -> str:
     return "a mod"
 
 
-__all__ = ["SAME", "as_recorded", "noted", "records", "same", "stopped_by"]
+__all__ = ["SAME", "as_called", "as_recorded", "noted", "records", "same", "stopped_by"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -89,7 +89,7 @@ def compiled_for(
     """
     refuse_captured_kinds(reading.tensors, device)
     on_device = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-    with _lock, on_device:  # TVM and the caches serve one call at a time
+    with _lock, on_device, _mode(reading):  # TVM and the caches serve one call at a time
         key = None
         if reading.exact:
             key = stored.key_of((problem, reading.key))
@@ -103,6 +103,15 @@ def compiled_for(
             if sized is not None:
                 return _sized(sized)
         return _compiled(problem, score_mod, mask_mod, reading, key, device, place)
+
+
+def _mode(reading: Reading) -> AbstractContextManager[None]:
+    """How gradients are recorded while mods are called: as in the call, if they may ask for it."""
+    if reading.exact:
+        return nullcontext()
+    from neptune_lab.operators.stopped_gradients import as_called
+
+    return as_called()
 
 
 @dataclass(frozen=True, slots=True)

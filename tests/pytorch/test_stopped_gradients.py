@@ -143,6 +143,20 @@ def test_a_mod_that_is_first_called_without_gradients_has_them():
     assert nl.operators.training(op).wrt == ("q", "k", "v")
 
 
+def test_a_mod_that_asks_whether_gradients_are_recorded_is_told():
+    q, k, v = tensors()
+
+    def tilted(score, b, h, q, kv):
+        return score + kv * (0.5 if torch.is_grad_enabled() else -0.5)
+
+    for _ in range(2):
+        with torch.no_grad():
+            without = nl.attention(q, k, v, score_mod=tilted)
+        assert torch.allclose(without, nl.attention(q, k, v, lambda s, b, h, q, kv: s - 0.5 * kv), atol=1e-6)
+        within = nl.attention(q, k, v, score_mod=tilted)
+        assert torch.allclose(within, nl.attention(q, k, v, lambda s, b, h, q, kv: s + 0.5 * kv), atol=1e-6)
+
+
 def test_mods_that_differ_in_what_they_stop_share_no_backward_pass():
     given = _inputs("v", "table")
     compiled: Any = lambda mod: torch.compile(_ours(mod), backend="aot_eager", fullgraph=True)  # noqa: E731
