@@ -133,6 +133,9 @@ KNOWN: dict[tuple[str, str], str] = {
     ("mla", "gfx1100"): "spills",
     # Four factors of whole rows: of bfloat16, in groups, or 192 wide, they do not fit.
     **dict.fromkeys(product([f"backward of attention.{n}" for n in ("full", "general", "gqa")], ["gfx1100"]), "spills"),
+    # 8 bytes beside 168 registers, which leave room for a third program; 8 scalar registers, to lanes of a vector one.
+    ("backward of attention.full", "sm_89"): "spills",
+    ("backward of norms.rms_norm_max", "gfx942"): "spills",
     # The sums of keys with values, and the projection, which stays in registers.
     ("performer", "gfx1100"): "spills",
     **dict.fromkeys(product(["performer of 256 features"], [*MMA, "gfx1100"]), "spills"),
