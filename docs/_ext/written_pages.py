@@ -325,6 +325,23 @@ def _piece(value: ast.expr) -> str:
     return "{" + (ast.unparse(inner) if isinstance(inner, ast.Name | ast.Attribute) else "…") + "}"
 
 
+# -- planted bugs -----------------------------------------------------------------------------------------------------
+
+
+def planted_bugs() -> str:
+    """A table of the mutations in tests/fuzz/mutations/: what is wrong, in which function, and what finds it."""
+    from fuzz.mutants import mutations  # pyright: ignore[reportMissingImports]
+
+    made = ["| mutation | what is wrong | function | validation | test |", "| --- | --- | --- | --- | --- |"]
+    for m in mutations():
+        function = m.function.removeprefix("neptune_lab.").replace(":", ".")
+        tests = ", ".join(f"`{test}`" for test in m.tests)
+        made.append(
+            f"| {m.name} | {escape_markdown(m.why)} | `{function}` | {escape_markdown(m.validation)} | {tests} |"
+        )
+    return "\n".join(made) + "\n"
+
+
 # -- written ----------------------------------------------------------------------------------------------------------
 
 PAGES: Mapping[str, Callable[[], str]] = {
@@ -338,6 +355,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "generated/command_line.md": command_line,
     "generated/benchmark.md": benchmark,
     "generated/errors.md": errors,
+    "generated/planted_bugs.md": planted_bugs,
 }
 
 

@@ -1,9 +1,9 @@
 """Which checks find which planted bug: `python -m fuzz.find_mutants` from tests/, for all mutations or those named.
 
 Each check runs in a copy of this process, in which the bug is planted: validation of the battery's operators as they
-are compiled; the files of tests that the mutation names, up to the first that fails; and, for what neither finds, fuzz
-cases.  What was found is kept in build/mutants.json, so that a run that was interrupted goes on, and it is written to
-docs/concepts/mutations.md.
+are compiled; the tests that the mutation names, also those of the night, up to the first that fails; and, for what
+neither finds, fuzz cases.  What was found is kept in build/mutants.json, so that a run that was interrupted goes on.
+Write it into the mutation's file: the test as one of `tests`, and what validation says as `validation`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from pathlib import Path
 from fuzz.battery import fuzzed, validation
 from fuzz.mutants import ROOT, Mutation, mutations, plant
 
-TABLE = ROOT / "docs" / "concepts" / "mutations.md"
 STATE = ROOT / "build" / "mutants.json"
 CHECKS = ("validation", "tests", "fuzz")
 # CPU seconds of a check without an end; each takes a tenth of it where nothing is planted.
@@ -58,8 +57,10 @@ def in_a_copy(check: Callable[[], str], mutation: Mutation | None, seconds: int 
     return said or ("the process dies" if status else "")
 
 
-def failing_test(files: Sequence[str]) -> str:
-    """The first test of the files that fails; "" where none does."""
+def failing_test(tests: Sequence[str]) -> str:
+    """The first of the tests, or of files of tests, that fails; "" if none does, or there are none."""
+    if not tests:
+        return ""
     import pytest
 
     class Failed:
@@ -73,8 +74,10 @@ def failing_test(files: Sequence[str]) -> str:
 
     os.chdir(ROOT)
     failed = Failed()
-    status = pytest.main(["-n0", "-x", "-q", "-p", "no:cacheprovider", *files], plugins=[failed])
-    return failed.first or ("" if status == pytest.ExitCode.OK else f"pytest ends with {status}")
+    status = pytest.main(["-n0", "-x", "-q", "-m", "", "-p", "no:cacheprovider", *tests], plugins=[failed])
+    ends = pytest.ExitCode
+    nothing = (ends.OK, ends.NO_TESTS_COLLECTED, ends.USAGE_ERROR)  # the last: there is no such test
+    return failed.first or ("" if status in nothing else f"pytest ends with {status}")
 
 
 def fuzzing(mutation: Mutation, cases: int, seconds: float) -> str:
@@ -88,28 +91,6 @@ def fuzzing(mutation: Mutation, cases: int, seconds: float) -> str:
             return said
         first = n + 1
     return ""
-
-
-HEAD = """\
-# Planted bugs
-
-{count} mutations of the compiler's own checks, passes and emitters, each in `tests/fuzz/mutations/` as a function, its
-old text and its new text. Each is planted by itself, and some check must find it:
-
-- **validation**: the [validation](validation.md) of a compile. Some forty operators are compiled; the column names the
-  first that fails, and the form of the program that was wrong, or the error. Of functions that these operators do not
-  call, nothing can be found.
-- **tests**: what `make test` runs; the column names the first test that failed, in the files that the mutation lists,
-  when it was last looked for. Such a test may since have moved to `make nightly`, or its parameters may have other
-  names: `python -m fuzz.find_mutants --checks tests --again NAME` looks again.
-- **fuzz**: up to 5,000 cases of the fuzzer, for what neither of the others finds. As long as tests find every mutation,
-  no cell is filled.
-
-`-` means that the check finds nothing, an empty cell that it was not run. `python -m fuzz.find_mutants`, run from
-`tests`, writes this page.
-
-| mutation | what is wrong | function | validation | tests | fuzz |
-| --- | --- | --- | --- | --- | --- |"""
 
 
 class State:
@@ -129,7 +110,7 @@ class State:
 
 
 def _digest(mutation: Mutation) -> str:
-    text = repr((mutation.function, mutation.old, mutation.new))
+    text = repr((mutation.function, mutation.old, mutation.new, mutation.tests))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -149,24 +130,6 @@ def look(mutation: Mutation, check: str, state: State, cases: int, seconds: floa
     print(f"{mutation.name}: {check}: {known[check] or 'nothing'}", flush=True)
 
 
-def table(rows: Sequence[tuple[Mutation, dict[str, str]]]) -> str:
-    """The page of the docs.
-
-    Args:
-        rows: each mutation, with what each check said of it.
-    """
-
-    def shown(said: str | None) -> str:
-        return "" if said is None else "-" if not said else said.replace("|", "\\|")[:160]
-
-    lines = [HEAD.format(count=len(rows))]
-    for mutation, said in rows:
-        function = mutation.function.removeprefix("neptune_lab.").replace(":", ".")
-        found = " | ".join(shown(said.get(check)) for check in CHECKS)
-        lines.append(f"| {mutation.name} | {mutation.why} | `{function}` | {found} |")
-    return "\n".join([*lines, ""])
-
-
 def main() -> int:
     """Looks for all mutations, or those that are named; 0 where each was found."""
     parser = argparse.ArgumentParser("fuzz.find_mutants", description="Which checks find which planted bug.")
@@ -176,20 +139,16 @@ def main() -> int:
     parser.add_argument("--checks", default=",".join(CHECKS), help="which checks")
     parser.add_argument("--again", action="store_true", help="forget what was found before of those named")
     given = parser.parse_args()
-    every = mutations()
     state = State(STATE)
     if said := validation():  # it also imports what all copies share
         raise SystemExit(f"without any mutation, the battery fails: {said}")
-    chosen = [m for m in every if not given.names or m.name in given.names]
+    chosen = [m for m in mutations() if not given.names or m.name in given.names]
     if given.again:
         for mutation in chosen:
             state.of(mutation).clear()
     for check in given.checks.split(","):
         for mutation in sorted(chosen, key=lambda m: any(state.of(m).values())):
             look(mutation, check, state, given.cases, given.seconds)
-    rows = [(mutation, state.of(mutation)) for mutation in every]
-    if all(said for _, said in rows):
-        TABLE.write_text(table(rows), encoding="utf-8")
     missing = [mutation.name for mutation in chosen if not any(state.of(mutation).values())]
     print(f"not found: {', '.join(missing) or 'none'}")
     return 1 if missing else 0

@@ -1,6 +1,7 @@
 """Planted bugs: each file in `mutations/` changes one function of the compiler, and some check must find it.
 
-`python -m fuzz.find_mutants` from tests/ plants each in a copy of the process, and writes which checks found it.
+`python -m fuzz.find_mutants NAME` from tests/ plants one in a copy of the process, and says which checks find it.  The
+documentation lists all of them (`planted_bugs` of docs/_ext/written_pages.py).
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ class Mutation:
 
     Args:
         why: what is wrong then, a sentence.
-        tests: files of tests, or single ones, that look at the function.
+        tests: tests of which one fails ("tests/…/test_x.py::test_y", or a file).
+        validation: what the validation of a compile says of it: the operator of the battery, and the form of the
+            program that is wrong, or the error; "" if it finds nothing.
     """
 
     name: str
@@ -35,6 +38,7 @@ class Mutation:
     old: str
     new: str
     tests: tuple[str, ...] = ()
+    validation: str = ""
 
     @property
     def qualified(self) -> str:
@@ -81,7 +85,8 @@ def read(path: Path) -> Mutation:
     text = path.read_text(encoding="utf-8")
     data = tomllib.loads(text)
     why = text.splitlines()[0].removeprefix("# ")
-    return Mutation(path.stem, why, data["function"], data["old"], data["new"], tuple(data["tests"]))
+    tests = tuple(data.get("tests", ()))
+    return Mutation(path.stem, why, data["function"], data["old"], data["new"], tests, data.get("validation", ""))
 
 
 def mutations() -> list[Mutation]:
