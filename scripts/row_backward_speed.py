@@ -1,29 +1,34 @@
 """Times the training of row operators on a GPU: ours, torch eager, torch.compile, Liger and quack.
 
     python scripts/row_backward_speed.py [--sizes 4096x4096,8192x8192,16384x1024] [--vocabulary 4096x32000,2048x128256]
-        [--only ours,eager,compile,liger,quack,roof] [--dtype bfloat16] [--seconds 300] [--out FILE]
+        [--drawn 0] [--seed 0] [--only ours,eager,compile,liger,quack,roof] [--dtype bfloat16] [--seconds 300]
+        [--check] [--out FILE]
         [--what softmax,rms_norm,layer_norm,cross_entropy,log_softmax,log_sum_exp,l2_norm,mean_cross_entropy]
 
-A size is rows x columns; rows may be numbered by several dimensions, such as 4x1024x50257. Each function is written in
-plain PyTorch, which is what `nl.from_torch` and torch.compile take. "step" is the forward and the backward pass,
-"backward" the latter alone, both in microseconds from replayed CUDA graphs, so that no time of the host is in them.
-Liger's cross entropy computes its gradient in the forward pass: compare steps.
+A size is rows x columns; rows may be numbered by several dimensions, such as 4x1024x50257. --drawn N adds N sizes per
+function, drawn from --seed: columns log-uniform of 500 to 16,384 (of losses 8,000 to 160,000), every other one a
+multiple of 64, and as many rows as make 4 to 128 Mi elements. The last lines are geometric means over the sizes.
+Each function is written in plain PyTorch, which is what `nl.from_torch` and torch.compile take. "step" is the forward
+and the backward pass, "backward" the latter alone, both in microseconds from replayed CUDA graphs, so that no time of
+the host is in them. Liger's cross entropy computes its gradient in the forward pass: compare steps.
 "roof" is one elementwise operation of PyTorch that moves the bytes which a backward pass must move: it reads x and the
 cotangent, or x alone where there is one cotangent per row, and writes as much as x has. Nothing that reads x and the
 cotangent once can be much faster.
-Gradients are checked against float64 on the first rows; a contestant that is wrong is not timed. What does not
-start within --seconds is left out, and listed. With TRITON_INTERPRET=1 it runs on the CPU, slowly and without times.
+Gradients are checked against float64 on the first rows; a contestant that is wrong is not timed. With --check nothing
+is timed: what is compiled is in the caches of a later run. What does not start within --seconds is left out, and
+listed. With TRITON_INTERPRET=1 it runs on the CPU, slowly and without times.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any, TypeAlias
 
 import torch
@@ -101,6 +106,32 @@ LOSSES = ("cross_entropy", "mean_cross_entropy")
 # What Liger has, and quack.
 LIGERS = ("softmax", "rms_norm", "layer_norm", *LOSSES)
 QUACKS = ("softmax", "rms_norm", *LOSSES)
+
+
+def drawn(what: str, count: int, seed: int) -> list[str]:
+    """Sizes for a function, rows x columns."""
+    draw, sizes = random.Random(f"{seed} {what}"), list[str]()
+    least, most = (8_000, 160_000) if what in LOSSES else (500, 16_384)
+    for n in range(count):
+        columns = round(least * (most / least) ** draw.random())
+        columns -= columns % 64 if n % 2 else 0
+        sizes.append(f"{round((4 << 20) * 32 ** draw.random() / columns)}x{columns}")
+    return sizes
+
+
+def means(rows: Sequence[Measured]) -> Iterator[str]:
+    """A line per function and peer: the geometric mean of our speed relative to the peer's, and the least."""
+    times = {(r.what, r.size, r.name): r for r in rows}
+    for what, peer in dict.fromkeys((r.what, r.name) for r in rows if r.name != "ours"):
+        for field in ("backward", "step"):
+            ratios: list[float] = []
+            for size in dict.fromkeys(r.size for r in rows if r.what == what):
+                theirs, own = (getattr(times.get((what, size, name)), field, None) for name in (peer, "ours"))
+                if theirs and own:
+                    ratios.append(theirs / own)
+            if ratios:
+                found = f"{geometric_mean(ratios):.2f}, the least {min(ratios):.2f}, {len(ratios)} sizes"
+                yield f"{what:14} {field:8} of {peer:8} {found}"
 
 
 def tensors_of(what: str, shape: Sequence[int], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
@@ -192,8 +223,10 @@ def error_of(what: str, found: Sequence[torch.Tensor], tensors: Sequence[torch.T
     return worst(float((a.double() - b).norm() / b.norm()) for a, b in zip(found, wanted, strict=True))
 
 
-def measured(what: str, size: str, name: str, make: Callable[[], Function], tensors: Any) -> Measured:
-    """The contestant, checked, then timed."""
+def measured(
+    what: str, size: str, name: str, make: Callable[[], Function], tensors: Any, only_checked: bool
+) -> Measured:
+    """The contestant, checked, then timed unless `only_checked`."""
     shape = {"mean_cross_entropy": (), "cross_entropy": tensors[0].shape[:-1], "log_sum_exp": tensors[0].shape[:-1]}
     # (a graph that a contestant left unfinished leaves the GPU's generator where it gives no more numbers)
     given = torch.randn(shape.get(what, tensors[0].shape)).to(DEVICE)
@@ -214,8 +247,8 @@ def measured(what: str, size: str, name: str, make: Callable[[], Function], tens
         error = error_of(what, first, tensors, given)
         if not error <= LIMITS[tensors[0].dtype]:
             return Measured(what, size, name, error, note="WRONG")
-        if DEVICE == "cpu":
-            return Measured(what, size, name, error, note="right; no times on a CPU")
+        if DEVICE == "cpu" or only_checked:
+            return Measured(what, size, name, error, note="right, not timed")
         del first
         torch.cuda.synchronize()
         with torch.cuda.stream(stream):
@@ -245,26 +278,31 @@ def main() -> None:
     parser.add_argument("--only", default="ours,eager,compile,liger,quack,roof")
     parser.add_argument("--what", default="softmax,rms_norm,layer_norm,cross_entropy")
     parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--drawn", type=int, default=0, help="further sizes per function")
+    parser.add_argument("--seed", type=int, default=0, help="of --drawn")
     parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--check", action="store_true", help="compile and check, without times")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     torch.manual_seed(0)
     end, rows = time.monotonic() + given.seconds, []
     for what in given.what.split(","):
-        for size in (given.vocabulary if what in LOSSES else given.sizes).split(","):
+        sizes = (given.vocabulary if what in LOSSES else given.sizes).split(",")
+        for size in (*filter(None, sizes), *drawn(what, given.drawn, given.seed)):
             tensors = tensors_of(what, [int(n) for n in size.split("x")], getattr(torch, given.dtype))
             for name, make in contestants(what, tensors):
-                if name not in given.only.split(","):
+                if name not in given.only.split(",") or (given.check and name == "roof"):
                     continue
                 if time.monotonic() > end:
                     print(f"{what:14} {size:12} {name:8} left out: no time")
                     continue
-                row = measured(what, size, name, make, tensors)
+                row = measured(what, size, name, make, tensors, given.check)
                 rows.append(row)
                 times = "".join(
                     f" {label} {us:8.1f}" for label, us in (("step", row.step), ("backward", row.backward)) if us
                 )
                 print(f"{what:14} {size:12} {name:8} error {row.error:.1e}{times} {row.note}", flush=True)
+    print(*means(rows), sep="\n")
     if given.out:
         write_text(given.out, json.dumps([asdict(row) for row in rows], indent=1))
 
