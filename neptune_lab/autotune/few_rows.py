@@ -18,14 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from math import ceil, prod
 from typing import TYPE_CHECKING, Any
 
-from neptune_lab.autotune.calibration import FOLDER, SCHEMA
+from neptune_lab.autotune.few_rows_rates import Rates, shipped_fit
 from neptune_lab.autotune.nests import DEFAULT_STAGES, DEFAULT_WARPS, entry
 from neptune_lab.choice import Choice, CodeOptions
-from neptune_lab.errors import MeasureError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dimensions import dimensions
 from neptune_lab.loop_ir.nodes import Program, Var
@@ -45,8 +44,6 @@ from neptune_lab.loop_schedule.templates.nest_shape import (
 from neptune_lab.loop_schedule.templates.shown import shown_columns, shows_equal_elements
 from neptune_lab.power_of_two import power_of_two
 from neptune_lab.strict.dtypes import itemsize
-from neptune_lab.strict.json_text import check_schema, read_json
-from neptune_lab.strict.typed import Count, Number, unpack
 from neptune_lab.target import DEFAULT, Target
 
 if TYPE_CHECKING:
@@ -81,70 +78,6 @@ BESIDE = 2 << 10
 # of twenty kernels in each of five problems on an H200.  The model's first choices take 1.05 to 1.20 times as long, and
 # it does not tell why (docs/using/benchmark.md).
 LEAST_OF_TWO, PROGRAMS_OF_TWO = 900, 0.7
-
-
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """The model's constants, in microseconds and bytes.
-
-    Args:
-        start: of a launch with empty caches.
-        memory: bytes per microsecond of an H200; another GPU's is in proportion to its data sheet.
-        latency: of a load.
-        multiprocessor: the most bytes per microsecond of one.
-        work: microseconds of a program per MB of a padded tile in shared memory.
-        alone: the latency of a load if a loop loads one tile at a time.
-        single, loop, tile: the latency of a program with one tile; of one with a loop, and of each of its tiles.
-        later: microseconds per MB of padded tiles that a multiprocessor computes with when all of them are there.
-        combine, once: the second kernel's latency; that of each row that a last program combines.
-        partial: the cost of each MB of partial results.
-        idle: the latency of a program that visits no tile.
-        unpadded: the factor of products of single rows without matrix units.
-    """
-
-    start: Number
-    memory: Number
-    latency: Number
-    multiprocessor: Number
-    work: Number
-    alone: Number
-    single: Number
-    loop: Number
-    tile: Number
-    later: Number
-    combine: Number
-    once: Number
-    partial: Number
-    idle: Number
-    unpadded: Number
-
-
-@dataclass(frozen=True)
-class FewRowsFit:
-    """The constants, and what they are from (`few_rows_fit`).
-
-    Args:
-        rates: the constants.
-        kernels, problems: how many were measured.
-        error: the typical factor between the estimate and the time of a kernel.
-        loss: the time of the kernel that ranks first over the best one's, by geometric mean over the problems, each
-            left out of the fit.
-    """
-
-    rates: Rates
-    kernels: Count
-    problems: Count
-    error: Number
-    loss: Number
-
-
-@cache
-def shipped_fit() -> FewRowsFit:
-    """The fit in the package."""
-    path = FOLDER / "few_rows_sm_90.json"
-    data = check_schema(read_json(path, MeasureError), SCHEMA, path.name, "a fit", MeasureError, help="fit it")
-    del data["schema"]
-    return unpack(data, FewRowsFit, path.name, MeasureError)
 
 
 @dataclass(frozen=True)
@@ -406,4 +339,4 @@ def _tiles(program: Program, nest: NestPlan) -> tuple[tuple[int, int, int], ...]
     return tuple(found.values())
 
 
-__all__ = ["FewRows", "FewRowsFit", "Rates", "shipped_fit"]
+__all__ = ["FewRows"]

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from neptune_lab.autotune.calibration import FOLDER, SCHEMA
-from neptune_lab.autotune.few_rows import FewRows, FewRowsFit, Rates
+from neptune_lab.autotune.few_rows import FewRows
+from neptune_lab.autotune.few_rows_rates import FewRowsFit, Rates
 from neptune_lab.choice import Choice
 from neptune_lab.errors import MeasureError
 from neptune_lab.files import write_text

@@ -14,7 +14,8 @@ import torch
 import neptune_lab as nl
 from neptune_lab import records
 from neptune_lab.autotune import few_rows_fit
-from neptune_lab.autotune.few_rows import MOST_PROGRAMS, FewRows, shipped_fit
+from neptune_lab.autotune.few_rows import MOST_PROGRAMS, FewRows
+from neptune_lab.autotune.few_rows_rates import shipped_fit
 from neptune_lab.autotune.ranking import FEW_ROWS, RECORD, ranking
 from neptune_lab.autotune.resolved import Resolver
 from neptune_lab.loop_schedule.plan import plan

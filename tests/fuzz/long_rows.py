@@ -25,10 +25,10 @@ _LIMITS: dict[str, list[Any]] = {
     "htile_passes.cut_long_rows:MANY_ELEMENTS": [None, 0, 0],
     "htile_passes.reread_backwards:MANY_BYTES": [None, 0],
     "htile_passes.compute_again:NVIDIA_REGISTERS": [None, None, 1 << 8],
-    "htile_passes.reduce_in_lanes:MOST_OF_THREAD": [None, None, 8],
-    "htile_passes.reduce_in_lanes:MOST_READ_ONCE": [None, 8, 8],
-    "htile_passes.reduce_in_lanes:SHORTEST": [None, 0, 1200],
-    "htile_passes.reduce_in_lanes:PIECES": [1, 2, 3],
+    "htile_passes.rows_of_lanes:MOST_OF_THREAD": [None, None, 8],
+    "htile_passes.rows_of_lanes:MOST_READ_ONCE": [None, 8, 8],
+    "htile_passes.rows_of_lanes:SHORTEST": [None, 0, 1200],
+    "htile_passes.rows_of_lanes:PIECES": [1, 2, 3],
     "htile_to_triton.loaded_again:MOST_HELD": [0, 0, 8],
     "htile_to_triton.loaded_again:MOST_BESIDE": [None, 1 << 12],
     "htile_to_triton.loaded_again:PROGRAMS": [{1: 2, 2: 2, 4: 1}],
@@ -58,7 +58,7 @@ def draw_long_rows(rng: random.Random) -> Data:
         make.n, make.m, make.mixed = n, m, False
         definition = {**_exponentials(make), "dtype": definition["dtype"]}
         options = {"block_q": 1, "num_warps": rng.choice([1, 1, 1, 2]), "block_kv": make.m}
-        limits |= {f"htile_passes.reduce_in_lanes:{name}": 8 for name in ("MOST_OF_THREAD", "SHORTEST")}
+        limits |= {f"htile_passes.rows_of_lanes:{name}": 8 for name in ("MOST_OF_THREAD", "SHORTEST")}
     return {
         "definition": definition, "options": options, "template": rng.choice([None, "rolling_update"]),
         "target": rng.choice(["h200", "h200", "h200", "any"]),

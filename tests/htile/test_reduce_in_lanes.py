@@ -12,7 +12,7 @@ from pass_texts import after, read
 
 from neptune_lab.htile import from_text, interpret, to_text, verify
 from neptune_lab.htile.nodes import Program
-from neptune_lab.htile_passes import apply, reduce_in_lanes, run
+from neptune_lab.htile_passes import apply, reduce_in_lanes, rows_of_lanes, run
 
 DECLARED = """
 program p(x, w) -> y, z
@@ -36,9 +36,9 @@ SOFTMAX = (
 def _short_rows(monkeypatch: pytest.MonkeyPatch):
     """A lane holds a few elements, and an iteration has two pieces."""
     for name in ("MOST_OF_THREAD", "MOST_READ_ONCE"):
-        monkeypatch.setattr(reduce_in_lanes, name, 8)
-    monkeypatch.setattr(reduce_in_lanes, "PIECES", 2)
-    monkeypatch.setattr(reduce_in_lanes, "OF_FEW_WARPS", 2)
+        monkeypatch.setattr(rows_of_lanes, name, 8)
+    monkeypatch.setattr(rows_of_lanes, "PIECES", 2)
+    monkeypatch.setattr(rows_of_lanes, "OF_FEW_WARPS", 2)
 
 
 def kernel(*lines: str, warps: int = 1) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import neptune_lab as nl
-from neptune_lab.htile_passes import reduce_in_lanes
+from neptune_lab.htile_passes import rows_of_lanes
 from neptune_lab.operators import Operator, norms, rows
 
 
@@ -35,10 +35,10 @@ def test_which_rows_are_reduced_in_lanes(operator: Operator, warps: int | None, 
 def test_numbers(define, cols: int, held: bool, monkeypatch: pytest.MonkeyPatch):
     """Aligned and odd rows, in a loop, and held if they are only read."""
     for name in ("MOST_OF_THREAD", "SHORTEST"):
-        monkeypatch.setattr(reduce_in_lanes, name, 8)
-    monkeypatch.setattr(reduce_in_lanes, "MOST_READ_ONCE", 160 if held else 8)
+        monkeypatch.setattr(rows_of_lanes, name, 8)
+    monkeypatch.setattr(rows_of_lanes, "MOST_READ_ONCE", 160 if held else 8)
     for name in ("PIECES", "OF_FEW_WARPS"):
-        monkeypatch.setattr(reduce_in_lanes, name, 2)
+        monkeypatch.setattr(rows_of_lanes, name, 2)
     config = nl.TileConfig(block_q=1, block_kv=cols, num_warps=1)
     kernel = nl.compile(define(rows=5, cols=cols, dtype="float16"), config=config, target="h200", validate="none")
     assert "_lanes" in kernel.source
