@@ -14,7 +14,7 @@ from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.arrays import Array, constant, unread
 from neptune_lab.operators.base import name_of
 from neptune_lab.operators.operations import kind_of, to_tvm
-from neptune_lab.operators.random_numbers import refused_random_numbers
+from neptune_lab.operators.repeated_calls import first_value, value_of_repeated
 from neptune_lab.operators.scalar import Scalar
 from neptune_lab.strict.console import source_line
 
@@ -81,11 +81,17 @@ def _result_of(shown: str, mod: Callable[..., Any], args: tuple[Any, ...]) -> An
     """What the mod returns, as it is.
 
     Raises:
-        DefinitionError: the mod raises an error, whose line in the mod the message names.
+        DefinitionError: the mod raises an error, whose line in the mod the message names; or it is no function of its
+            arguments.
     """
+
+    def call() -> Any:
+        return constant(mod(*(Scalar(a) for a in args)))
+
     try:
-        with refused_random_numbers():
-            return constant(mod(*(Scalar(a) for a in args)))
+        if isinstance(args[0], np.ndarray):
+            return first_value(call)[0]
+        return value_of_repeated(call)
     except DefinitionError as error:
         where = _line_of(error.__traceback__)
         raise DefinitionError(f"{shown}: {error.reason}{where}", help=error.help) from error

@@ -16,7 +16,7 @@ import torch
 from torch._dynamo.exc import TorchRuntimeError, Unsupported, UserError
 from torch.overrides import TorchFunctionMode
 
-from neptune_lab.errors import LaunchError
+from neptune_lab.errors import DefinitionError, LaunchError
 
 # What Dynamo raises for a function that it cannot trace.
 UNTRACEABLE: tuple[type[Exception], ...] = (Unsupported, TorchRuntimeError, UserError)
@@ -126,11 +126,14 @@ class Tracing:
 
         Raises:
             UNTRACEABLE: Dynamo cannot trace it to one graph.
+            DefinitionError: it draws a random number, which would be one for all positions.
         """
         from torch._dynamo.variables.higher_order_ops import speculate_subgraph
         from torch._higher_order_ops.flex_attention import flex_attention
 
         effects = self._tx.output.side_effects
+        drawn: list[Any] = getattr(self._tx.output, "random_calls", [])
+        before = len(drawn)
         with self._discarded():
             given = [self._added(torch.empty, ((),), {"dtype": dtype, "device": device}) for dtype in arguments]
         try:
@@ -147,6 +150,12 @@ class Tracing:
         except UNTRACEABLE:
             self._tx.output.side_effects = effects  # what the function had changed until then
             raise
+        if len(drawn) > before:
+            del drawn[before:]
+            raise DefinitionError(
+                "inside torch.compile a mod draws random numbers, and is called once for all positions",
+                help="draw them before the call, and read one per position: `noise[q, kv]`",
+            )
         return Traced(graph, tuple(lifted))
 
     def _discarded(self) -> AbstractContextManager[None]:

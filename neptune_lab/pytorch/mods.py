@@ -280,6 +280,15 @@ _WITHOUT_STATE = frozenset(
 )
 
 
+# Functions of NumPy that read files or settings.
+_NUMPYS = frozenset(
+    {
+        *("load", "loadtxt", "genfromtxt", "fromfile", "fromregex", "memmap"),
+        *("geterr", "geterrcall", "getbufsize", "get_printoptions"),
+    }
+)
+
+
 def depends_on_arguments(value: Any) -> bool:
     """Whether what a function or a class of a library returns follows from its arguments, but for random numbers.
 
@@ -287,7 +296,8 @@ def depends_on_arguments(value: Any) -> bool:
     its classes, such as a distribution.  Whatever is not known counts as such.
 
     Args:
-        value: a function or a class; those of other libraries than torch count as functions of their arguments.
+        value: a function or a class; those of other libraries than torch count as functions of their arguments, but for
+            functions of NumPy that read files or settings.
 
     >>> depends_on_arguments(torch.exp), depends_on_arguments(torch.is_grad_enabled)
     (True, False)
@@ -295,7 +305,10 @@ def depends_on_arguments(value: Any) -> bool:
     if isinstance(value, _TORCH_NAMES):  # a dtype, a device
         return True
     home = (_home(value) if isinstance(value, _NAMED) else value.__module__) or ""
-    if home.partition(".")[0] != "torch" or home in _OF_TENSORS:
+    library = home.partition(".")[0]
+    if library == "numpy" and value.__name__ in _NUMPYS:
+        return False
+    if library != "torch" or home in _OF_TENSORS:
         return True
     if isinstance(value, BuiltinFunctionType) and not isinstance(value.__self__, ModuleType):
         return True  # an operator

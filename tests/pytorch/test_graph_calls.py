@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from random import randint
 from types import SimpleNamespace
 from typing import Any
 
@@ -256,6 +257,11 @@ def test_random_numbers_in_a_mod_leave_the_graph():
     function = lambda q, k, v, t: attend(q, k, v, score_mod=lambda s, b, h, i, j: s + t[i] + torch.rand(()))  # noqa: E731
     compiled: Any = torch.compile(function, backend="aot_eager", fullgraph=True)
     with pytest.raises(Exception, match="a mod calls rand, which gives other values each time"):
+        compiled(*inputs, random(16))
+    torch._dynamo.reset()  # (Dynamo makes a number of the graph of it, one at each call)
+    function = lambda q, k, v, t: attend(q, k, v, score_mod=lambda s, b, h, i, j: s + t[i] * randint(1, 999))  # noqa: E731
+    compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+    with pytest.raises(Exception, match="a mod draws random numbers"):
         compiled(*inputs, random(16))
 
 

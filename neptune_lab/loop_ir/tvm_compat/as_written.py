@@ -9,6 +9,7 @@ from typing import Any
 
 from tvm import te, tirx
 from tvm.ir import Call
+from tvm_ffi import structural_equal
 
 from neptune_lab.loop_ir.gradient_marks import STOP
 from neptune_lab.loop_ir.tvm_compat.words import node_names
@@ -118,3 +119,8 @@ def _is_computed(e: Any) -> bool:
     if kind == "Call":
         return any(isinstance(a, te.Tensor) or _is_computed(a) for a in e.args)
     return False
+
+
+def are_alike(one: Any, other: Any) -> bool:
+    """Whether two expressions are the same, over the same variables."""
+    return structural_equal(one, other)
