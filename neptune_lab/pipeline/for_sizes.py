@@ -46,7 +46,6 @@ from neptune_lab.pipeline.sized_programs import (
     launched_as,
     most_tiles,
     sized,
-    with_program,
     within_grids,
 )
 from neptune_lab.pipeline.validate import Validated, triton_numpy
@@ -260,7 +259,7 @@ def _of_choice(asked: _Asked, chosen: SizeChoice, code: CodeOptions, target: Tar
         if asked.shown:
             schedule = next(chosen.schedules(asked.op))
             translated, passes = _joined_passes(kernels, joined)
-        passes = (*passes[:-1], with_program(passes[-1], tiles))
+        passes = (*passes[:-1], passes[-1]._replace(program=tiles))
         return Kernel(schedule, translated, passes, module, validated, code, target, least)
     assert refusal is not None, "there is a set of samples"
     raise refusal
@@ -291,15 +290,13 @@ def _joined_passes(
     kernels: list[Kernel], joined: Callable[[list[ir.Program]], ir.Program]
 ) -> tuple[ir.Program, tuple[AppliedPass, ...]]:
     """The program as translated and after each pass, for all sizes where the samples' are one; for the record."""
-    inputs = [kernel.translated for kernel in kernels]
-    translated = before = joined_or_first(inputs, joined)
+    translated = program = joined_or_first([kernel.translated for kernel in kernels], joined)
     made = []
-    for n, applied in enumerate(kernels[0].passes):
-        outputs = [kernel.passes[n].program for kernel in kernels]
-        if any(a is not b for a, b in zip(outputs, inputs, strict=True)):  # (most passes change nothing)
-            before = joined_or_first(outputs, joined)
-        inputs = outputs
-        made.append(with_program(applied, before))
+    for same in zip(*(kernel.passes for kernel in kernels), strict=True):
+        before = program
+        if any(applied.changed for applied in same):  # (most passes change nothing)
+            program = joined_or_first([applied.program for applied in same], joined)
+        made.append(same[0]._replace(before=before, program=program))
     return translated, tuple(made)
 
 

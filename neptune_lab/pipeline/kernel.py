@@ -48,7 +48,7 @@ class Kernel:
     Args:
         schedule: the schedule that was compiled (a copy; later edits of the original do not change it).
         translated: the HTile program before any pass.
-        passes: (name, HTile program after it, its notes), in order.
+        passes: each HTile pass that ran, with the program before and after it and its notes, in order.
         triton: the emitted module with its provenance.
         validated: which comparisons with the definition were run during compilation.
         code: the options of code generation that it was compiled with.
@@ -83,7 +83,7 @@ class Kernel:
     @property
     def htile(self) -> TileProgram:
         """The HTile program that Triton was written from."""
-        return self.passes[-1][1] if self.passes else self.translated
+        return self.passes[-1].program if self.passes else self.translated
 
     @property
     def htile_text(self) -> str:

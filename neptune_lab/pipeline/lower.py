@@ -121,8 +121,8 @@ def passed(
             chosen.pop("skip_tiles_by_list", None)
     for name, rewrite in chosen.items():
         done = _valid(name, rewrite, tiles) if each else htile_passes.apply(rewrite, tiles)
+        passes.append(AppliedPass(name, tiles, done.program, done.notes))
         tiles = done.program
-        passes.append(AppliedPass(name, tiles, done.notes))
     return tuple(passes)
 
 

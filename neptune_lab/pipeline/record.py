@@ -37,11 +37,17 @@ PACKAGES = ("apache-tvm", "triton", "torch", "sympy", "numpy")
 
 
 class AppliedPass(NamedTuple):
-    """An HTile pass as it was applied: its name, the program after it, and its proof, if it gives one."""
+    """An HTile pass as it was applied: its name, the program before and after it, and its proof, if it gives one."""
 
     name: str
+    before: TileProgram
     program: TileProgram
     notes: tuple[str, ...] = ()
+
+    @property
+    def changed(self) -> bool:
+        """Whether the pass changed the program; one that changes nothing returns the same object."""
+        return self.program is not self.before
 
 
 def versions() -> dict[str, str]:
@@ -289,11 +295,11 @@ def kernel_record(
     loops = [line.node for line in render.render(program) if line.kind == "loop"]
     printed = htile_lines(translated, origins, loops)
     after: list[record.PassRecord] = []
-    last, lines = translated, printed
-    for pass_name, tiles, notes in passes:
-        if tiles is not last:  # a pass that changes nothing gives the same program back
-            last, lines = tiles, htile_lines(tiles, origins, loops)
-        after.append(record.PassRecord(pass_name, lines, notes))
+    lines = printed
+    for done in passes:
+        if done.changed:
+            lines = htile_lines(done.program, origins, loops)
+        after.append(record.PassRecord(done.name, lines, done.notes))
     by_node = {line.node: line.refs for line in lines}
     computing = {line.number: line for line in source.lines}
     triton = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from neptune_lab.choice import NOTHING, Choice, CodeOptions, Given
@@ -67,9 +66,7 @@ def rows_in_lanes(
         return None
     with suppress(NeptuneError):
         kernel = make(given.over(choice) if given else choice)
-        programs = [kernel.translated, *(program for _, program, _ in kernel.passes)]
-        changed = [name for (name, _, _), (a, b) in zip(kernel.passes, pairwise(programs), strict=True) if a is not b]
-        if reduce_in_lanes.__name__ in changed:
+        if any(done.changed for done in kernel.passes if done.name == reduce_in_lanes.__name__):
             return replace(kernel, chosen=f"the shape: each lane reduces its part of a row of {width} elements")
     return None
 

@@ -11,7 +11,6 @@ from neptune_lab.htile import sizes as htile_sizes
 from neptune_lab.htile.walk import evaluate, is_bounded_by_data, names_of_index
 from neptune_lab.htile_passes.skip_tiles_by_data import MOST_TILES
 from neptune_lab.htile_passes.skip_tiles_by_list import MOST_LISTED
-from neptune_lab.pipeline.record import AppliedPass
 
 # The largest value of a size that no tile cuts: the most programs along the second and the third axis of a grid.
 LARGEST_UNCUT = 65_535
@@ -48,11 +47,6 @@ def launched_as(first: ir.Program, program: ir.Program) -> ir.Program:
     return replace(program, kernels=tuple(replace(k, num_warps=f.num_warps, num_stages=f.num_stages) for f, k in pairs))
 
 
-def with_program(applied: AppliedPass, program: ir.Program) -> AppliedPass:
-    """`applied` with another program."""
-    return AppliedPass(applied.name, program, applied.notes)
-
-
 def joined_or_first(programs: list[ir.Program], joined: Callable[[list[ir.Program]], ir.Program]) -> ir.Program:
     """For the record: a program before the last pass need not be one tree at all samples."""
     try:
@@ -74,6 +68,5 @@ __all__ = [
     "launched_as",
     "most_tiles",
     "sized",
-    "with_program",
     "within_grids",
 ]

@@ -162,16 +162,14 @@ def count_kernel(case: Case, kernel: Any, outcome: Outcome) -> None:
 
     outcome.met.update(f"primitive {step.primitive}" for step in kernel.schedule.steps)
     texts = case["seed"] % 4 == 0
-    before = kernel.translated
     if texts:
         check_texts(kernel.schedule, each=case["seed"] % 8 == 0)
-        check_text("translation", before)
-    for name, tiles, _ in kernel.passes:
-        if tiles is not before:
-            outcome.met[f"pass {name}"] += 1
+        check_text("translation", kernel.translated)
+    for done in kernel.passes:
+        if done.changed:
+            outcome.met[f"pass {done.name}"] += 1
             if texts:
-                check_text(name, tiles)
-        before = tiles
+                check_text(done.name, done.program)
     updates = sum(PRIMITIVES[step.primitive].repairs for step in kernel.schedule.steps)
     reductions = sum(len(stage_names) for stage_names in [_reductions(kernel)])
     outcome.fused |= updates > 0 or (reductions > 1 and len(kernel.htile.kernels) < reductions)

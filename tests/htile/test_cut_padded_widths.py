@@ -32,8 +32,8 @@ def programs(form: str) -> tuple[Program, Program]:
     kernel = nl.compile(
         operator, "rolling_update" if splits is None else "split_k_update", config=config, validate="none"
     )
-    at = [done.name for done in kernel.passes].index(NAME)
-    return kernel.passes[at - 1].program, kernel.passes[at].program
+    done = next(done for done in kernel.passes if done.name == NAME)
+    return done.before, done.program
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -76,6 +76,6 @@ def test_other_kernels_stay():
     many = nl.compile(
         attention.full(heads=1, seq=32, head_dim=192), "rolling_update", block_q=32, block_kv=16, validate="none"
     )
-    before = many.passes[[done.name for done in many.passes].index(NAME) - 1].program
+    before = next(done.before for done in many.passes if done.name == NAME)
     assert cut_padded_widths(before) is before
     assert NAME not in code_passes(nl.CodeOptions(code="gluon"))

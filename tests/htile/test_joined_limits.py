@@ -84,7 +84,7 @@ def shown(mask: str, off: list[int]) -> np.ndarray:
 def test_tiles_that_no_alternative_shows_are_left_out(mask: str, form: str):
     """The meaning stays; of two conjuncts with alternatives, the gap of the first alone is left out."""
     kernel = compiled(mask, form)
-    before = next(kernel.passes[n - 1].program for n, done in enumerate(kernel.passes) if done.name == NAME)
+    before = next(done.before for done in kernel.passes if done.name == NAME)
     for off in OFFSETS if "positions" not in mask else OFFSETS[:1]:
         wanted, _ = visited(before, off)
         made, seen = visited(kernel.htile, off)

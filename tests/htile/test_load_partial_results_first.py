@@ -18,8 +18,7 @@ def test_the_meaning_stays_and_loads_come_first(splits: int):
     operator = attention.general(1, 2, 1, 40, 4, kv_heads=1, return_lse=True)
     config = nl.SplitKConfig(splits=splits, block_kv=8)
     kernel = nl.compile(operator, "split_k_update", config=config, validate="none")
-    at = [done.name for done in kernel.passes].index(NAME)
-    before, after = kernel.passes[at - 1].program, kernel.passes[at].program
+    before, after = next((done.before, done.program) for done in kernel.passes if done.name == NAME)
     combine = after.kernels[-1]
     read = [to_text(after).count(f" = {name}[") for name in ("s_max_local_0", "s_sum_local", "acc_local")]
     assert read == [1, 1, 1]

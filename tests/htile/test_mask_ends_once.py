@@ -122,8 +122,7 @@ def programs(mask: str, template: str) -> tuple[Program, Program]:
     """Attention whose keys no tile divides, before and after the pass."""
     operator = attention.general(1, 1, 11, 11, 4, mask_mod=MASKS[mask], dtype="float32", empty_rows="zero")
     kernel = nl.compile(operator, template, block_q=4, block_kv=4, validate="none")
-    names = [done.name for done in kernel.passes]
-    before = kernel.passes[names.index("mask_ends_once") - 1].program
+    before = next(done.before for done in kernel.passes if done.name == "mask_ends_once")
     return before, apply(mask_ends_once, before).program
 
 

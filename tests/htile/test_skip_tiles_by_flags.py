@@ -36,8 +36,8 @@ def programs(form: str) -> tuple[Program, Program]:
     config = nl.TileConfig(block_kv=TILE) if splits is None else nl.SplitKConfig(splits=splits, block_kv=TILE)
     template = "rolling_update" if splits is None else "split_k_update"
     kernel = nl.compile(operator, template, config=config, validate="none")
-    at = [done.name for done in kernel.passes].index(NAME)
-    return kernel.passes[at - 1].program, kernel.passes[at].program
+    done = next(done for done in kernel.passes if done.name == NAME)
+    return done.before, done.program
 
 
 def run(program: Program, shown: np.ndarray) -> tuple[np.ndarray, set[tuple[int, int]]]:
@@ -114,8 +114,8 @@ def with_documents(form: str) -> tuple[Program, Program]:
     )
     config = nl.SplitKConfig(splits=2, block_kv=TILE, pad_rows=padded)
     kernel = nl.compile(operator, "split_k_update", config=config, validate="none")
-    at = [done.name for done in kernel.passes].index(NAME)
-    return kernel.passes[at - 1].program, kernel.passes[at].program
+    done = next(done for done in kernel.passes if done.name == NAME)
+    return done.before, done.program
 
 
 @pytest.mark.parametrize("form", ROWS)

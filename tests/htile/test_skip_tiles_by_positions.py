@@ -61,8 +61,8 @@ def programs(mask: str, form: str, score: str = "") -> tuple[Program, Program]:
     config = nl.TileConfig(block_kv=TILE) if splits is None else nl.SplitKConfig(splits=splits, block_kv=TILE)
     template = "rolling_update" if splits is None else "split_k_update"
     kernel = nl.compile(operator, template, config=config, validate="none")
-    at = [done.name for done in kernel.passes].index(NAME)
-    return kernel.passes[at - 1].program, kernel.passes[at].program
+    done = next(done for done in kernel.passes if done.name == NAME)
+    return done.before, done.program
 
 
 def arrays_of(program: Program, off: list[int], pos: list[int]) -> dict[str, np.ndarray]:

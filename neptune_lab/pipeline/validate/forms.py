@@ -25,11 +25,9 @@ def is_plain(kernel: Kernel) -> bool:
 def tile_programs(kernel: Kernel) -> Iterator[tuple[str, ir.Program]]:
     """The HTile program as translated, with the name "", and after each pass that changes it, with the pass's name."""
     yield "", kernel.translated
-    before = kernel.translated
-    for name, tiles, _ in kernel.passes:
-        if tiles is not before:
-            yield name, tiles
-        before = tiles
+    for done in kernel.passes:
+        if done.changed:
+            yield done.name, done.program
 
 
 def input_dtypes(kernel: Kernel) -> dict[str, str]:
