@@ -13,6 +13,19 @@ import neptune_lab as nl
 PLAIN = ("x", "a", "b", "m", "y", "z", "d", "d", "c", "v", "1", "0", "Shift+m", "ArrowDown", "ArrowUp", "PageDown", " ")
 # Of these, the keys that open another tab, or go back to an earlier view.
 MOVES = ("m", "y", "z", "c")
+# From the tip of each arrow of a tag table to the text at its height in the same cell, in pixels.
+GAPS = """tips => {
+    const texts = [...tips[0].closest(".tagbox").querySelectorAll("td small")].map(small => {
+        const range = document.createRange();
+        range.selectNodeContents(small);
+        return range.getBoundingClientRect();
+    });
+    return tips.flatMap(tip => {
+        const { right, top, bottom } = tip.getBoundingClientRect();
+        const beside = texts.filter(t => t.top < (top + bottom) / 2 && t.bottom > (top + bottom) / 2 && t.right > right);
+        return beside.length ? [Math.min(...beside.map(t => t.left)) - right] : [];
+    });
+}"""
 # What can have the focus: selector, and what to press first to see it.
 FOCUSED = {
     "a line": "section[aria-label=program] .lines",
@@ -323,6 +336,13 @@ def test_the_tag_table_is_one_tab_stop(live):
     expect(stops).to_have_count(1)
     drawn.page.keyboard.press("Tab")
     assert not table.evaluate("e => e.contains(document.activeElement)")
+    # An arrow ends before the line that it leads to, which has an arrow of its own.
+    drawn.root.locator(".rail li", has_text="naive fusion").first.click()
+    expect(table.locator("small", has_text="←")).not_to_have_count(0)
+    expect(drawn.root.locator(".arrows path.tip")).not_to_have_count(0)
+    gaps = drawn.root.locator(".arrows path.tip").evaluate_all(GAPS)
+    assert gaps
+    assert min(gaps) >= 2, gaps
 
 
 @pytest.mark.nightly
