@@ -21,8 +21,9 @@ GAPS = """tips => {
         return range.getBoundingClientRect();
     });
     return tips.flatMap(tip => {
-        const { right, top, bottom } = tip.getBoundingClientRect();
-        const beside = texts.filter(t => t.top < (top + bottom) / 2 && t.bottom > (top + bottom) / 2 && t.right > right);
+        const { right, top, height } = tip.getBoundingClientRect();
+        const y = top + height / 2;
+        const beside = texts.filter(t => t.top < y && t.bottom > y && t.right > right);
         return beside.length ? [Math.min(...beside.map(t => t.left)) - right] : [];
     });
 }"""

@@ -63,6 +63,27 @@ def test_the_keyboard_alone_goes_from_a_stage_to_its_rule_and_to_the_other_pass(
     expect(shown).to_contain_text("Choose a stage")
 
 
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("width", [1700, 1100, 390])
+def test_the_text_of_a_stage_is_near_it(new_page, causal, width):
+    page = new_page(viewport={"width": width, "height": 900}, offline=True)
+    page.goto(causal.as_uri())
+    picture, panel = page.locator(".nt svg").first, page.locator(".panel:not([aria-hidden])")
+    place = "e => e.getBoundingClientRect().top + scrollY"
+    before = picture.evaluate(place)
+    stage = page.get_by_role("option", name="d_v map, result", exact=True)
+    stage.click()
+    expect(panel).to_contain_text("cotangent of v")
+    assert picture.evaluate(place) == before
+    own, text = stage.bounding_box(), panel.bounding_box()
+    assert own
+    assert text
+    assert own["y"] - 460 < text["y"] < own["y"] + 60
+    covered = text["x"] < own["x"] + own["width"] and own["x"] < text["x"] + text["width"]
+    assert not covered or text["y"] + text["height"] <= own["y"] or text["y"] >= own["y"] + own["height"]
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
 # What part of the frame's height the lowest pane of the right column reaches to.
 FILLED = """root => {
   const [main, last] = [root.querySelector(".main"), [...root.querySelectorAll(".col.right > .pane")].at(-1)];

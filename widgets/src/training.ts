@@ -16,6 +16,10 @@ export function start(root: HTMLElement, model: Messages | null): { choose(stage
   ownKeys(root);
   const panel = root.querySelector<HTMLElement>(".shown")!;
   const empty = [...panel.childNodes];
+  const card = panel.closest<HTMLElement>(".panel")!;
+  const main = card.parentElement!;
+  const picture = main.querySelector<HTMLElement>(".picture")!;
+  const hint = h("div", { class: "panel", "aria-hidden": "true" }, h("div", {}, ...empty.map((node) => node.cloneNode(true))));
   const boxes = all<SVGGElement>(root, "[data-stage]");
   const lists = all<SVGGElement>(root, "[role=listbox]");
   const box = (stage: string) => boxes.find((b) => b.dataset.stage === stage);
@@ -37,9 +41,34 @@ export function start(root: HTMLElement, model: Messages | null): { choose(stage
       for (const b of own) b.setAttribute("tabindex", b === stop ? "0" : "-1");
     }
     for (const line of all(root, "path[data-from]")) line.classList.toggle("lit", chosen !== "" && (line.dataset.from === chosen || line.dataset.to === chosen));
-    if (focus) box(chosen)?.focus();
+    place();
+    if (focus) box(chosen)?.focus({ preventScroll: true });
     model?.set("view", { chosen });
     model?.save_changes();
+  }
+  /** The text stands at the height of its stage, since the picture may be higher than the window: beside the picture; if
+   * there is no room, over it beside the stage; on a narrow page below or above the stage. */
+  function place(): void {
+    main.classList.remove("over");
+    hint.remove();
+    card.style.marginTop = card.style.top = card.style.left = "";
+    const at = box(chosen);
+    if (!at || !main.offsetWidth) return;
+    const beside = card.offsetLeft > picture.offsetLeft;
+    if (!beside) {
+      main.prepend(hint); // the empty panel stays, so that the picture does not move
+      main.classList.add("over");
+    }
+    const [stage, all] = [at.getBoundingClientRect(), main.getBoundingClientRect()];
+    const level = Math.max(0, Math.min(stage.top - all.top - 12, all.height - card.offsetHeight));
+    if (beside) return void (card.style.marginTop = `${level}px`);
+    const right = stage.right - all.left + 14;
+    const left = stage.left - all.left - 14 - card.offsetWidth;
+    const room = right + card.offsetWidth <= all.width;
+    const below = stage.bottom - all.top + 8;
+    const over = below + card.offsetHeight <= all.height ? below : Math.max(0, stage.top - all.top - 8 - card.offsetHeight);
+    card.style.left = `${room ? right : Math.max(0, left)}px`;
+    card.style.top = `${room || left >= 0 ? level : over}px`;
   }
   function shown(text: HTMLElement): Node[] {
     const side = text.dataset.text!.startsWith("f:") ? "forward" : "backward";
@@ -48,7 +77,11 @@ export function start(root: HTMLElement, model: Messages | null): { choose(stage
 
   root.addEventListener("click", (e) => {
     const at = (e.target as Element).closest<HTMLElement>("[data-stage], [data-to-stage], [data-keep-default], [data-region]");
-    if (!at) return;
+    if (!at) {
+      // Beside the stages: what covers the picture goes.
+      if (main.classList.contains("over") && picture.contains(e.target as Node)) choose("");
+      return;
+    }
     const { stage, toStage, keepDefault, region } = at.dataset;
     if (stage !== undefined) choose(stage, true);
     else if (toStage !== undefined) {
@@ -97,6 +130,7 @@ export function start(root: HTMLElement, model: Messages | null): { choose(stage
   }
 
   choose("");
+  new ResizeObserver(place).observe(root);
   return {
     choose,
     failed(text) {

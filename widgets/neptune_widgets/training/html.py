@@ -10,7 +10,7 @@ from html import escape
 from neptune_lab.torch_explain.explanation import byte_text
 from neptune_lab.trace import OnePass, OriginRecord, RuleRecord, TrainingRecord, ValueRecord
 from neptune_widgets.training.style import STYLE
-from neptune_widgets.training.svg import svg
+from neptune_widgets.training.svg import SMALLEST, svg
 
 SIDES = ("forward", "backward")
 
@@ -40,13 +40,20 @@ def html(record: TrainingRecord, *, live: bool = False, places: bool = False, so
         [
             f'<div class="nt" role="region" aria-label="both passes of {title}"><style>{STYLE}</style>',
             f"<h3>{title}, forward and backward</h3><p>{escape(summary(record))}</p>",
-            f'<div class="main"><div class="picture">{svg(record)}{_LEGEND}</div>{_PANEL}</div>',
+            _main(record),
             _values(record, live),
             _opening(places),
             _stages(record, sources),
             "</div>",
         ]
     )
+
+
+def _main(record: TrainingRecord) -> str:
+    """The picture and the panel: side by side if the picture can then be read, else the panel above."""
+    drawn, width = svg(record)
+    size = f"flex-basis:{width * SMALLEST:.0f}px;max-width:{max(width, 460)}px"
+    return f'<div class="main"><div class="picture" style="{size}">{drawn}{_LEGEND}</div>{_PANEL}</div>'
 
 
 _PANEL = (

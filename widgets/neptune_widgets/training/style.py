@@ -26,11 +26,13 @@ STYLE = """
   overflow-wrap: anywhere; }
 .nt small { font-size: 11.5px; color: var(--dim); }
 .nt :focus-visible { outline: 2px solid var(--chosen); outline-offset: 1px; }
-.nt .main { display: grid; grid-template-columns: fit-content(calc(100% - 366px)) minmax(350px, 1fr);
-  gap: 16px; align-items: start; margin-top: 10px; }
-.nt .picture { overflow-x: auto; }
-.nt .panel { position: sticky; top: 8px; border: 1px solid var(--line); border-radius: 8px; padding: 8px 12px;
-  max-height: min(88vh, 760px); overflow-y: auto; }
+.nt .main { display: flex; flex-flow: row-reverse wrap; justify-content: flex-end; gap: 10px 16px;
+  align-items: flex-start; margin-top: 10px; position: relative; }
+.nt .picture { flex-grow: 9999; min-width: 0; overflow-x: auto; }
+.nt .panel { order: -1; flex: 1 1 350px; min-width: 0; border: 1px solid var(--line); border-radius: 8px;
+  padding: 8px 12px; max-height: min(88vh, 760px); overflow-y: auto; background: var(--paper); }
+.nt .main.over .panel:not([aria-hidden]) { position: absolute; width: min(420px, 100%); z-index: 2; max-height: 420px;
+  box-shadow: 0 3px 14px rgb(0 0 0 / 30%); }
 .nt .panel h4 { padding-top: 0; font-size: 14px; }
 .nt .panel p { margin: 4px 0; }
 .nt .why { color: var(--dim); }
@@ -105,10 +107,6 @@ STYLE = """
   .nt .stages details, .nt tr { break-inside: avoid; }
   .nt .stages details details { break-inside: auto; }
   .nt h4 { break-after: avoid; }
-}
-@container (max-width: 1150px) {
-  .nt .main { grid-template-columns: minmax(0, 1fr); }
-  .nt .panel { position: static; max-height: none; }
 }
 @container (max-width: 760px) {
   .nt .n { white-space: normal; }

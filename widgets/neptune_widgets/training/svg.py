@@ -9,6 +9,8 @@ from neptune_lab.torch_explain.explanation import byte_text
 from neptune_lab.trace import GraphNode, OnePass, TrainingRecord, ValueRecord
 from neptune_widgets.training.places import HEIGHT, Frame, Picture, Point, Wire, box_width, picture, rounded
 
+# To what part of its size the picture may shrink; smaller text cannot be read.
+SMALLEST = 0.65
 _MOST_LETTERS = 26
 
 
@@ -22,18 +24,18 @@ def _letters(label: str) -> float:
     return 6.9 * len(label) + 12
 
 
-def svg(record: TrainingRecord) -> str:
+def svg(record: TrainingRecord) -> tuple[str, int]:
     """The picture.
 
     Args:
         record: of both passes.
 
     Returns:
-        An SVG element; for passes of too many stages, a sentence that says so.
+        An SVG element and its width in pixels; for passes of too many stages, a sentence that says so, and 0.
     """
     nodes = len(record.forward.graph.nodes) + len(record.backward.graph.nodes)
     if nodes > 2 * MOST_NODES or len(record.backward.graph.edges) > MOST_EDGES:
-        return f"<p>The passes have {nodes} stages and inputs, too many to draw; they are listed below.</p>"
+        return f"<p>The passes have {nodes} stages and inputs, too many to draw; they are listed below.</p>", 0
     details = _details(record)
     drawn, wires = drawn_picture(record)
     labels = [_label(value) for value in _read(record)]
@@ -42,10 +44,11 @@ def svg(record: TrainingRecord) -> str:
         _list("Stages of the forward pass", record.forward, "f", drawn, details, record),
         _list("Stages of the backward pass", record.backward, "b", drawn, details, record),
     ]
+    width = round(drawn.width)
     return (
-        f'<svg viewBox="0 0 {drawn.width:.0f} {drawn.height:.0f}" width="{drawn.width:.0f}" '
-        f'style="min-width:{drawn.width * 0.65:.0f}px"><g aria-hidden="true">{body}</g>{"".join(listed)}</svg>'
-    )
+        f'<svg viewBox="0 0 {width} {drawn.height:.0f}" width="{width}" '
+        f'style="min-width:{width * SMALLEST:.0f}px"><g aria-hidden="true">{body}</g>{"".join(listed)}</svg>'
+    ), width
 
 
 def drawn_picture(record: TrainingRecord) -> tuple[Picture, list[Wire]]:
