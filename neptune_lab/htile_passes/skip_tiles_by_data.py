@@ -190,8 +190,7 @@ def _explained(
         f"{bounds.name} finds them from the least and the largest value of each tile"
     )
     yield f"{kernel.name}: a tile outside changes nothing that is read afterwards:"
-    yield from (f"  {line}" for line in proof.lines)
-    yield from (f"  assumed: {line}" for line in proof.assumptions)
+    yield from proof.notes()
 
 
 __all__ = ["MOST_TILES", "hiding_comparison", "skip_any_tiles_by_data", "skip_tiles_by_data"]

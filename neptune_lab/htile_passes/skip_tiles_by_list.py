@@ -370,8 +370,7 @@ def _explained(
         f"{', '.join(k.name for k in made)} list them {when}"
     )
     yield f"{kernel.name}: a tile that is not listed changes nothing that is read afterwards:"
-    yield from (f"  {line}" for line in found.proof.lines)
-    yield from (f"  assumed: {line}" for line in found.proof.assumptions)
+    yield from found.proof.notes()
 
 
 __all__ = [

@@ -322,8 +322,7 @@ def _explained(kernel: str, what: str, found: Iterable[Hiding]) -> Iterator[str]
     for one in found:
         yield f"{kernel}: {what} in which {one.words}; each program finds them from the values"
         yield f"{kernel}: a tile outside changes nothing that is read afterwards:"
-        yield from (f"  {line}" for line in one.proof.lines)
-        yield from (f"  assumed: {line}" for line in one.proof.assumptions)
+        yield from one.proof.notes()
 
 
 __all__ = [

@@ -18,13 +18,8 @@ from neptune_lab.loop_schedule.templates import choose_template, common
 from neptune_lab.loop_schedule.templates.long_rows import long_rows
 from neptune_lab.loop_schedule.templates.nest_config import nest_configs
 from neptune_lab.loop_schedule.templates.nest_defaults import default_config
-from neptune_lab.loop_schedule.templates.nest_shape import (
-    folds_columns,
-    has_product,
-    has_uneven_work,
-    is_vector_product,
-    rows_of,
-)
+from neptune_lab.loop_schedule.templates.nest_reads import folds_columns, has_uneven_work
+from neptune_lab.loop_schedule.templates.nest_shape import has_product, is_vector_product, rows_of
 from neptune_lab.loop_schedule.templates.splits import balanced_splits
 from neptune_lab.operators import attention, backward, custom, gemm_chain, norms, performer, rows, training
 from neptune_lab.pipeline.fallback import parts_of

@@ -44,6 +44,11 @@ class NoOpProof:
     lines: tuple[str, ...]
     assumptions: tuple[str, ...] = ()
 
+    def notes(self) -> Iterator[str]:
+        """The lines, then the assumptions, indented for the notes of a pass below what they prove."""
+        yield from (f"  {line}" for line in self.lines)
+        yield from (f"  assumed: {line}" for line in self.assumptions)
+
 
 class NoOpProver:
     """Proves iterations of one kernel's loops to be no-ops; facts about the kernel are computed once."""

@@ -79,5 +79,4 @@ def _attempt(attempt: ProofAttempt, span: Span) -> list[str]:
         claim = f"{visited}: where {mask} is false, an iteration changes nothing"
     else:
         claim = f"all of {span.var} in {span.all} is visited: with {mask} false everywhere"
-    assumed = [f"assumed: {line}" for line in attempt.proof.assumptions]
-    return [claim, *(f"  {line}" for line in (*attempt.proof.lines, *assumed))]
+    return [claim, *attempt.proof.notes()]

@@ -7,14 +7,8 @@ from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_schedule.plan import NestPlan, parallelism, plan
 from neptune_lab.loop_schedule.templates.config import TileConfig
 from neptune_lab.loop_schedule.templates.nest_config import nest_configs
-from neptune_lab.loop_schedule.templates.nest_shape import (
-    NestConfig,
-    columns_of,
-    folds_columns,
-    has_product,
-    has_uneven_work,
-    is_vector_product,
-)
+from neptune_lab.loop_schedule.templates.nest_reads import folds_columns, has_uneven_work
+from neptune_lab.loop_schedule.templates.nest_shape import NestConfig, columns_of, has_product, is_vector_product
 from neptune_lab.loop_schedule.templates.shown import shown_columns
 from neptune_lab.loop_schedule.templates.splits import RESIDENT_SUMS, UNEVEN_PROGRAMS
 from neptune_lab.target import DEFAULT

@@ -22,7 +22,8 @@ from neptune_lab.loop_schedule.plan import NestPlan
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates.matrix_units import held
 from neptune_lab.loop_schedule.templates.nest_defaults import LONGEST_CONTRACTION, contraction_tile
-from neptune_lab.loop_schedule.templates.nest_shape import COLUMNS, ROWS, NestConfig, is_read_whole
+from neptune_lab.loop_schedule.templates.nest_reads import is_read_whole
+from neptune_lab.loop_schedule.templates.nest_shape import COLUMNS, ROWS, NestConfig
 from neptune_lab.strict.console import shown
 
 P = ParamSpec("P")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_schedule.plan import NestPlan, parallelism
+from neptune_lab.loop_schedule.templates.nest_reads import has_uneven_work, matrices_read
 from neptune_lab.loop_schedule.templates.nest_shape import (
     COLUMNS,
     LARGE_TILE,
@@ -13,9 +14,7 @@ from neptune_lab.loop_schedule.templates.nest_shape import (
     NestConfig,
     accumulated,
     has_product,
-    has_uneven_work,
     is_vector_product,
-    matrices_read,
     rows_of,
     tile_elements,
 )

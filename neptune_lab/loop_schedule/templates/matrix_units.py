@@ -15,16 +15,15 @@ from types import MappingProxyType
 
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_schedule.plan import NestPlan
+from neptune_lab.loop_schedule.templates.nest_reads import folds_columns, matrices_read
 from neptune_lab.loop_schedule.templates.nest_shape import (
     NestConfig,
     accumulated,
     columns_of,
     folded,
-    folds_columns,
     has_few_rows,
     has_product,
     is_vector_product,
-    matrices_read,
     multiplies_eights,
     multiplies_float32,
     multiplies_twice,

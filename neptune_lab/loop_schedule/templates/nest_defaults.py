@@ -10,6 +10,14 @@ from neptune_lab.loop_ir.walks import loads, variables
 from neptune_lab.loop_schedule.plan import COLUMN_TILE, SMALLEST_ROWS, NestPlan, parallelism
 from neptune_lab.loop_schedule.templates.launch_hints import CROWDED
 from neptune_lab.loop_schedule.templates.long_rows import long_rows
+from neptune_lab.loop_schedule.templates.nest_reads import (
+    element_bytes,
+    folds_columns,
+    matrices_read,
+    reads_diagonals,
+    reads_per_pair,
+    writes_rows,
+)
 from neptune_lab.loop_schedule.templates.nest_shape import (
     COLUMNS,
     LARGE_TILE,
@@ -18,19 +26,13 @@ from neptune_lab.loop_schedule.templates.nest_shape import (
     accumulated,
     accumulates_several,
     columns_of,
-    element_bytes,
     folded,
-    folds_columns,
     has_product,
     is_vector_product,
-    matrices_read,
     multiplies_float32,
     multiplies_twice,
     others,
     products,
-    reads_diagonals,
-    reads_per_pair,
-    writes_rows,
 )
 from neptune_lab.loop_schedule.templates.splits import SPLIT_ROW, SPLIT_ROW_WARPS, splits_written_rows
 from neptune_lab.power_of_two import power_of_two

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_schedule.plan import NestPlan, parallelism
+from neptune_lab.loop_schedule.templates.nest_reads import element_bytes, folds_columns, has_uneven_work, writes_rows
 from neptune_lab.loop_schedule.templates.nest_shape import (
     LARGE_TILE,
     NestConfig,
     columns_of,
-    element_bytes,
-    folds_columns,
     has_product,
-    has_uneven_work,
     others,
     tile_elements,
-    writes_rows,
 )
 from neptune_lab.strict.dtypes import itemsize
 
