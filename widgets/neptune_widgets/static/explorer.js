@@ -287,7 +287,7 @@ help: ${$.help}`:""}`:"",r.textContent=H.device,r.hidden=!H.device,h.setAttribut
 .nx .story ol { display: flex; gap: 4px; flex: none; }
 .nx .story li button { padding: 2px 9px; font-size: 12.5px; border-radius: 99px; }
 .nx .story li button[aria-current="step"] { background: var(--accent); border-color: var(--accent); color: var(--bg); }
-.nx .story p { flex: 1; min-width: 0; font-size: 13px; max-height: 3.9em; overflow: auto; }
+.nx .story p { flex: 1; min-width: 0; font-size: 13px; max-height: 4.6em; overflow: auto; }
 .nx .story .do { flex: none; display: flex; gap: 6px; }
 .nx.mid .story { flex-wrap: wrap; }
 .nx.narrow .story ol { flex: 0 1 auto; flex-wrap: wrap; }
