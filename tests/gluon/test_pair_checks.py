@@ -12,7 +12,7 @@ from neptune_lab.htile.walk import rewrite
 from neptune_lab.htile_to_gluon.joint.match import joint_of
 from neptune_lab.htile_to_gluon.joint.pairs import after_pairs, copied, pairs_of
 from neptune_lab.htile_to_gluon.structure import UnsupportedKernel
-from tests.gluon.test_pairs import both_nests, changed, nests, one_sample, stores_pairs
+from tests.gluon.pairs import both_nests, changed, nests, one_sample, stores_pairs
 
 COPY, PAIRS = "attention_general_backward_d_bias_sum", "d_score_bfloat16"
 ALWAYS = ir.Literal(value=True, dtype="bool")

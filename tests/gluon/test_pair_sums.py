@@ -14,8 +14,8 @@ from neptune_lab.htile.walk import rewrite
 from neptune_lab.htile_to_gluon.joint import joined, pair_sums
 from neptune_lab.htile_to_gluon.joint.match import joint_of
 from neptune_lab.htile_to_gluon.joint.pair_sums import with_sum
+from tests.gluon.pairs import as_chosen, causal, changed, with_bias
 from tests.gluon.test_pair_checks import ALWAYS
-from tests.gluon.test_pairs import as_chosen, causal, changed, with_bias
 
 SUM = "attention_general_backward_d_bias"
 
