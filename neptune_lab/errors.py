@@ -19,6 +19,17 @@ if TYPE_CHECKING:
     from neptune_lab.repair.render import Step
 
 
+def printable(text: str) -> str:
+    """`text` with control characters escaped, except line ends and tabs.
+
+    A terminal acts on escape sequences: they could hide a line, or rewrite one that was printed before.
+
+    >>> print(printable("fast\\x1b[2Jer\\u202e"))
+    fast\\x1b[2Jer\\u202e
+    """
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
 class NeptuneError(Exception):
     """Root of all errors of this package.
 
@@ -31,7 +42,8 @@ class NeptuneError(Exception):
     usual_help: ClassVar[str | None] = None
 
     def __init__(self, message: str, *, node: str | None = None, help: str | None = None) -> None:
-        help = self.usual_help if help is None else help
+        message = printable(message)
+        help = self.usual_help if help is None else printable(help)
         super().__init__(message if help is None else f"{message}\n  help: {help}")
         self.reason = message
         self.node = node

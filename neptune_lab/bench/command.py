@@ -65,6 +65,10 @@ def bench(
         plan = (drawn, seed, Path(f"drawn-{seed}.jsonl") if out == _OUT else out, budget, tiny, tune_drawn)
         _drawn(plan, [name for name, value in others.items() if value])
         return
+    if seed or tune_drawn:
+        raise MeasureError("--seed and --tune-drawn are for --drawn", help="add --drawn N, or leave them out")
+    if results is not None and not report:
+        raise MeasureError("--results is for --report", help="add --report, or name the file to write with --out")
     from neptune_lab.bench.measured import read
 
     if export_kernels is not None and not report:

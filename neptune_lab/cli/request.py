@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -111,7 +112,10 @@ def with_operator(command: Callable[..., None]) -> Callable[..., None]:
         shared = {name: given.pop(name) for name in SHARED}
         made = _operator_or_function(shared["operator"], shared["inputs"], {n: shared[n] for n in OPTIONS})
         options = {n: shared[n] for n in TILES if shared[n] is not None}
-        options |= dict(map(_option, shared["option"] or ()))
+        for name, value in map(_option, shared["option"] or ()):
+            if name in options:
+                raise DefinitionError(f"{name} is given twice", help="leave one of the two options out")
+            options[name] = value
         choice = _choice(shared["template"], options)
         command(Request(made, choice, shared["template"] is not None or bool(options)), **given)
 
@@ -131,6 +135,7 @@ def _choice(template: str | None, options: dict[str, Any]) -> Choice:
     """The choice of `--template`, `--block-q`, `--block-kv` and `-O name=value ...`."""
     from neptune_lab.pipeline import Choice
 
+    Choice.of(template, {}, "--template")  # names the option that is wrong
     return Choice.of(template, options, "--option")
 
 
@@ -142,7 +147,9 @@ def _option(text: str) -> tuple[str, Any]:
     known = {"true": True, "false": False, "none": None}
 
     def one(part: str) -> Any:
-        return known[part.lower()] if part.lower() in known else int(part) if part.lstrip("-").isdigit() else part
+        if part.lower() in known:
+            return known[part.lower()]
+        return int(part) if re.fullmatch(r"-?[0-9]{1,30}", part) else part
 
     parts = [one(part) for part in value.split(",")]
     return name, tuple(parts) if len(parts) > 1 or name == "disable_passes" else parts[0]

@@ -7,7 +7,7 @@ defines how it is checked, its type in the method of `Schedule`, its text in a s
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -17,6 +17,7 @@ from neptune_lab.loop_ir.nodes import SCOPES
 from neptune_lab.loop_schedule.arguments import NOTES, is_count
 from neptune_lab.loop_schedule.cut_loops import FACTORS, SIZE, TILES, Cutting
 from neptune_lab.strict.console import shown
+from neptune_lab.strict.values import items_of
 
 
 def _is_text(value: Any) -> bool:
@@ -53,7 +54,8 @@ def _as_given(value: Any) -> Any:
 
 def _listed(value: Any) -> Any:
     """A list of the items of an iterable; a string or any other value unchanged, which the check then refuses."""
-    return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
+    items = items_of(value)
+    return value if items is None else list(items)
 
 
 @dataclass(frozen=True, slots=True)

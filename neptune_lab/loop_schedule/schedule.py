@@ -27,7 +27,7 @@ from neptune_lab.loop_schedule.primitives import get
 from neptune_lab.loop_schedule.primitives.cut import extract, part_of, stages_between
 from neptune_lab.loop_schedule.steps import Step, steps_of
 from neptune_lab.strict.console import no_attribute, shown
-from neptune_lab.strict.values import check_integer, check_number
+from neptune_lab.strict.values import check_integer, check_kind, check_number, items_of
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
@@ -209,6 +209,7 @@ class Schedule(PrimitiveMethods):
             template: its name.
             first: how many steps there were before.
         """
+        check_integer("first", first, 0, len(self._applied), ScheduleError)
         self._applied[first:] = [replace(applied, template=template) for applied in self._applied[first:]]
 
     def adopt(self, part: Schedule, history: Iterable[Applied] | None = None) -> None:
@@ -218,6 +219,7 @@ class Schedule(PrimitiveMethods):
             part: a schedule whose definition is one of the `parts` of this schedule's program.
             history: those of the part's steps to append; default: all.
         """
+        check_kind("part", part, Schedule, "a schedule of one of the parts", ScheduleError)
         for applied in part.history if history is None else history:
             before = self.program
             here = extract(before, frozenset(b.origin for b in tree.blocks(applied.before)))
@@ -245,6 +247,7 @@ class Schedule(PrimitiveMethods):
         Args:
             count: the number of steps to keep.
         """
+        check_integer("count", count, 0, len(self._applied), ScheduleError, help="sch.undo() reverts the last step")
         del self._applied[count:]
 
     def redo(self) -> Step:
@@ -296,12 +299,13 @@ class Schedule(PrimitiveMethods):
         schedule = cls(operator)
         if isinstance(steps, str):
             steps = steps_of(steps)
-        if not isinstance(steps, Iterable):
+        items = items_of(steps)
+        if items is None:
             raise ScheduleError(
                 f"steps={shown(steps)}: expected Steps, or the JSON of Schedule.to_json",
                 help="pass other.steps, or the text that other.to_json() gives",
             )
-        for step in steps:
+        for step in items:
             schedule.apply(step)
         return schedule
 
@@ -314,6 +318,8 @@ class Schedule(PrimitiveMethods):
         other = Schedule(self.operator)
         other._applied = list(self._applied)
         return other
+
+    __copy__ = copy  # without the list of steps of this schedule, which `copy.copy` would share
 
     # -- numbers --------------------------------------------------------------------------------------------
 

@@ -100,7 +100,7 @@ def call(primitive: Primitive, arguments: Mapping[str, Any]) -> Step:
     given: dict[str, Any] = {}
     for p in primitive.parameters:
         value = p.kind.of_step(arguments[p.name])
-        if p.required or p.kind.explicit or value != p.default:
+        if p.required or p.kind.explicit or type(value) is not type(p.default) or value != p.default:
             given[p.name] = value
     return Step.of(primitive.name, **given)
 

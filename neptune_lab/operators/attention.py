@@ -48,6 +48,7 @@ from neptune_lab.operators.attention_stages import define_attention
 from neptune_lab.operators.base import Operator, Params, name_of, positive
 from neptune_lab.operators.dims import takes_dims
 from neptune_lab.operators.presets import PRESETS
+from neptune_lab.strict.console import shown
 from neptune_lab.strict.dtypes import EIGHTS
 from neptune_lab.strict.values import check_number, check_switch
 
@@ -332,8 +333,8 @@ def preset(name: str, seq: int | None = None, batch: int = 1, **overrides: Any) 
     Raises:
         DefinitionError: there is no such preset, `seq` is missing, or an argument has a wrong name or value.
     """
-    if name not in PRESETS:
-        raise DefinitionError(f"there is no preset {name!r}", help=f"one of {', '.join(PRESETS)}")
+    if not isinstance(name, str) or name not in PRESETS:
+        raise DefinitionError(f"there is no preset {shown(name)}", help=f"one of {', '.join(PRESETS)}")
     chosen = PRESETS[name]
     sizes = {**chosen.sizes, "batch": batch, **overrides}
     if chosen.decode and seq is not None:

@@ -56,6 +56,7 @@ def made_operator(
     """The operator; its params have kv_heads, v_head_dim, return_lse and empty_rows unless they are the default."""
     if "causal" in own:
         check_switch("causal", own["causal"], DefinitionError)
+    sizes = checked_sizes(sizes)
     defaults = {"kv_heads": sizes["heads"], "v_head_dim": sizes["head_dim"]}
     positive(**{n: options[n] for n in defaults if options.get(n) is not None})
     differing = {n: options.get(n) for n, default in defaults.items() if options.get(n) not in (None, default)}

@@ -208,6 +208,10 @@ class Kernel:
         """
         check_indices(self._limits, tensors)
 
+    def __copy__(self) -> Kernel:
+        """The kernel itself, as a deep copy is."""
+        return self
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Kernel:
         """The kernel itself, which never changes: a model that holds it can be copied."""
         return self

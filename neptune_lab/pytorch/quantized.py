@@ -10,6 +10,7 @@ import torch
 from neptune_lab.errors import LaunchError
 from neptune_lab.pytorch.arguments import check_axes, device_of
 from neptune_lab.pytorch.refusals import refuse_transforms
+from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import check_number
 
 _QUANTIZED = frozenset({torch.float8_e4m3fn, torch.float8_e5m2, torch.int8})
@@ -96,9 +97,9 @@ def _check_dtype(name: str, dtype: torch.dtype) -> None:
 
 
 def _check_weights(dtype: Any, v_dtype: torch.dtype) -> None:
-    if dtype not in _WEIGHTS:
+    if not isinstance(dtype, torch.dtype) or dtype not in _WEIGHTS:
         raise LaunchError(
-            f"argument weights_dtype is {dtype!r}; expected torch.float8_e4m3fn, torch.float16, torch.bfloat16 or "
+            f"argument weights_dtype is {shown(dtype)}; expected torch.float8_e4m3fn, torch.float16, torch.bfloat16 or "
             "torch.float32",
             help="leave it out, for weights of 16 bits",
         )

@@ -120,7 +120,7 @@ def _in_torchs_names(*tensors: Any, **options: Any) -> Any:
 
 def _check(query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, is_causal: Any) -> None:
     """Raise LaunchError for what does not depend on how the shapes fit together."""
-    if dropout_p != 0 or isinstance(dropout_p, bool) or not isinstance(dropout_p, int | float):
+    if isinstance(dropout_p, bool) or not isinstance(dropout_p, int | float) or dropout_p != 0:
         raise LaunchError(
             f"dropout_p={shown(dropout_p)}: expected 0, since there is no dropout",
             help="dropout_p=0.0, for example `dropout_p=self.p if self.training else 0.0` under model.eval()",

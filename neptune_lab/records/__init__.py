@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from neptune_lab.errors import MeasureError
 from neptune_lab.records.definition import definition_of, definition_of_operator, workload_key
 from neptune_lab.records.nearest import closest
 from neptune_lab.records.record import SCHEMA, Record, dump, read
 from neptune_lab.records.store import RecordsWarning, Store
 from neptune_lab.runtime import DeviceFacts, device_facts
+from neptune_lab.strict.console import shown
+from neptune_lab.strict.values import check_kind
 from neptune_lab.target import Target
 
 if TYPE_CHECKING:
@@ -55,9 +58,9 @@ def best(op: Operator, device: DeviceFacts | str | None = None, *, store: Store 
     """
     if device is None:
         device = device_facts()
-    name = device if isinstance(device, str) else device.name
-    workload = workload_key(op)
-    own = (store or Store()).look_up(workload=workload, device=name)
+    name = _name_of(device)
+    workload = workload_key(_operator(op))
+    own = _store(store).look_up(workload=workload, device=name)
     for records in (own, tuple(r for r in shipped() if r.workload == workload and r.device == name)):
         timed = [r for r in records if r.us is not None]
         if not isinstance(device, str):
@@ -86,7 +89,7 @@ def nearest(op: Operator, device: DeviceFacts | str | None = None, *, store: Sto
     if device is None:
         device = device_facts()
     name = device if isinstance(device, str) else device.name
-    own = closest((store or Store()).look_up(device=name), op.name, op.params)
+    own = closest(_store(store).look_up(device=name), op.name, op.params)
     return own or closest(shipped_for(device), op.name, op.params)
 
 
@@ -103,6 +106,25 @@ def shipped_for(device: DeviceFacts | str) -> tuple[Record, ...]:
     known = Target.known(name) if isinstance(device, str) else None
     capability = device.capability if not isinstance(device, str) else known.capability if known else None
     return tuple(r for r in shipped() if capability and r.capability == ".".join(map(str, capability)))
+
+
+def _operator(op: Any) -> Operator:
+    if not (hasattr(op, "program") and hasattr(op, "params")):
+        raise MeasureError(f"op={shown(op)}: expected an Operator", help="such as operators.attention.causal(seq=128)")
+    return op
+
+
+def _name_of(device: DeviceFacts | str) -> str:
+    kinds = (DeviceFacts, str)
+    check_kind("device", device, kinds, "a GPU's name, facts or None", MeasureError, help='such as "NVIDIA H200"')
+    return device if isinstance(device, str) else device.name
+
+
+def _store(store: Any) -> Store:
+    if store is None:
+        return Store()
+    check_kind("store", store, Store, "a Store or None", MeasureError, help='such as records.Store("records.sqlite")')
+    return store
 
 
 @cache

@@ -9,14 +9,19 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from os import PathLike
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from neptune_lab.errors import MeasureError, NeptuneError
 from neptune_lab.files import write_text
 from neptune_lab.records.record import SCHEMA, Record, dump, read
 from neptune_lab.runtime import cache_directory
+from neptune_lab.strict.console import shown
+from neptune_lab.strict.values import check_kind, check_number, items_of
 
+_PATH = 'such as "records.sqlite"'
 # The key of a measurement; a newer one with the same key replaces the older.
 _KEY = ("workload", "device", "capability", "torch", "triton", "source", "cold")
 _COLUMNS = (*_KEY, "us", "record")
@@ -53,6 +58,9 @@ class Store:
     """
 
     def __init__(self, path: str | Path | None = None, *, patience: float = PATIENCE) -> None:
+        if path is not None:
+            check_kind("path", path, (str, PathLike), "the path of a file, or None", MeasureError, help=_PATH)
+        check_number("patience", patience, MeasureError, from_zero=True)
         self.path = Path(path) if path is not None else cache_directory() / "records.sqlite"
         self.patience = patience
 
@@ -66,6 +74,10 @@ class Store:
         Raises:
             MeasureError: they cannot be stored; then none of them is, and the file is unchanged.
         """
+        for record in records:
+            check_kind(
+                "records", record, Record, "Records", MeasureError, help="such as those of another store's find()"
+            )
         rows = [(*(getattr(r, name) for name in _KEY), r.us, json.dumps(r.to_json(), allow_nan=False)) for r in records]
         with self._writing(self.patience if patience is None else patience) as db:
             db.executemany(_PUT, rows)
@@ -111,6 +123,9 @@ class Store:
             MeasureError: the file cannot be read at all.
         """
         wanted = {"workload": workload, "device": device, "source": source, "cold": cold}
+        for name, value in (("workload", workload), ("device", device), ("source", source)):
+            check_kind(name, value, (str, NoneType), "a text or None", MeasureError)
+        check_kind("cold", cold, (bool, NoneType), "True, False or None", MeasureError)
         return self._select(wanted, self.patience)
 
     def look_up(self, *, workload: str | None = None, device: str | None = None) -> tuple[Record, ...]:
@@ -134,7 +149,10 @@ class Store:
         Raises:
             FileError: the file cannot be written; an existing file is unchanged.
         """
-        return write_text(path, dump(self.find() if records is None else records))
+        chosen = self.find() if records is None else items_of(records)
+        if chosen is None or not all(isinstance(record, Record) for record in chosen):
+            raise MeasureError(f"records={shown(records)}: expected Records, or None", help="such as store.find()")
+        return write_text(path, dump(chosen))
 
     def load(self, path: str | Path) -> int:
         """Adds the records of a JSON file that `export` wrote.

@@ -21,7 +21,8 @@ from neptune_lab.repair.expression_text import exact, names_in, parse, refuse
 from neptune_lab.repair.functions import operation_of
 from neptune_lab.repair.reducers import REDUCERS
 from neptune_lab.repair.render import text
-from neptune_lab.strict.console import class_of
+from neptune_lab.strict.console import class_of, shown
+from neptune_lab.strict.values import items_of
 
 WORDS = ("positive", "nonnegative", "negative", "nonpositive", "nonzero", "finite", "integer")
 """Words that an assumption may use."""
@@ -82,21 +83,23 @@ def read(
     >>> q.g, q.producers, q.assumptions
     (exp(c - r), (r,), ((r, (('nonnegative', True),)),))
     """
-    if reducer not in REDUCERS:
-        refuse(f"reducer is {reducer!r}", str(reducer), f"one of {', '.join(REDUCERS)}")
+    if not isinstance(reducer, str) or reducer not in REDUCERS:
+        refuse(f"reducer is {shown(reducer)}", shown(reducer), f"one of {', '.join(REDUCERS)}")
     expr = parse(g) if isinstance(g, str) else _as_expression(g)
     in_text = names_in(g) if isinstance(g, str) else frozenset()
 
     def symbol(name: object, role: str) -> Symbol:
         return _lookup(name, role, expr)
 
-    chosen = tuple(symbol(name, "producer") for name in _listed(producers))
+    chosen = tuple(symbol(name, "producer") for name in _listed(producers, "producers"))
     if not chosen:
         refuse("there is no producer", str(g), "name the symbols that are results of other reductions")
     if len(set(chosen)) != len(chosen):
         refuse(f"a producer is named twice in {[str(p) for p in chosen]}", str(g))
     known = _symbols(expr) | set(chosen) | {Symbol(name) for name in in_text}
     facts = []
+    if assumptions is not None and not isinstance(assumptions, Mapping):
+        refuse(f"assumptions is {shown(assumptions)}", str(g), 'give words for each symbol: {"r": "positive"}')
     for name, words in (assumptions or {}).items():
         about = symbol(name, "assumption")
         if about not in known:
@@ -108,7 +111,9 @@ def read(
         facts.append((about, _facts(about, words)))
     fixed = None
     if constants is not None:
-        fixed = tuple(sorted({symbol(name, "constant") for name in _listed(constants)}, key=default_sort_key))
+        fixed = tuple(
+            sorted({symbol(name, "constant") for name in _listed(constants, "constants")}, key=default_sort_key)
+        )
         unknown = [name for name in fixed if name not in known] if isinstance(g, str) else []
         if unknown:
             refuse(
@@ -120,8 +125,11 @@ def read(
     return RepairProblem(reducer, expr, chosen, tuple(sorted(facts, key=lambda fact: default_sort_key(fact[0]))), fixed)
 
 
-def _listed(names: Iterable[str | Symbol] | str | Symbol) -> list[str | Symbol]:
-    return [names] if isinstance(names, (str, Symbol)) else list(names)
+def _listed(names: Iterable[str | Symbol] | str | Symbol, role: str) -> tuple[str | Symbol, ...]:
+    found = (names,) if isinstance(names, (str, Symbol)) else items_of(names)
+    if found is None:
+        refuse(f"{role} is {shown(names)}", shown(names), 'give names: "r", or ["r1", "r2"]')
+    return found
 
 
 def _symbols(expr: Expr) -> set[Symbol]:
@@ -132,7 +140,9 @@ def _lookup(name: object, role: str, expr: Expr) -> Symbol:
     if isinstance(name, Symbol):
         return name
     if not isinstance(name, str):
-        refuse(f"a {role} is {name!r}", str(expr), "give a name or a SymPy symbol")
+        refuse(f"a {role} is {shown(name)}", str(expr), "give a name or a SymPy symbol")
+    if not name.isidentifier():
+        refuse(f"a {role} is {shown(name)}, which is no name", str(expr), 'separate names: ["r1", "r2"]')
     named = [symbol for symbol in _symbols(expr) if symbol.name == name]
     if len(named) > 1:
         refuse(
@@ -145,7 +155,7 @@ def _as_expression(g: object) -> Expr:
     if isinstance(g, (int, float)) and not isinstance(g, bool):
         g = Integer(g) if isinstance(g, int) else exact(g, str(g))
     if not isinstance(g, Expr):
-        refuse(f"g is {class_of(g)}", str(g), "give a SymPy expression or text")
+        refuse(f"g is {class_of(g)}", shown(g), "give a SymPy expression or text")
     if any(not isinstance(symbol, Symbol) for symbol in g.free_symbols):
         refuse("g holds something that is not a scalar symbol", str(g), "replace each tensor access by a symbol")
     for symbol in _symbols(g):
@@ -173,12 +183,12 @@ def _facts(symbol: Symbol, words: object) -> tuple[tuple[str, bool], ...]:
     elif isinstance(words, Iterable):
         facts = dict.fromkeys(words, True)
     else:
-        refuse(f"the assumption about {symbol} is {words!r}", str(symbol), f"words among {', '.join(WORDS)}")
+        refuse(f"the assumption about {symbol} is {shown(words)}", str(symbol), f"words among {', '.join(WORDS)}")
     for word, value in facts.items():
-        if word not in WORDS:
-            refuse(f"{word!r} is not an assumption ({symbol})", str(symbol), f"one of {', '.join(WORDS)}")
+        if not isinstance(word, str) or word not in WORDS:
+            refuse(f"{shown(word)} is not an assumption ({symbol})", str(symbol), f"one of {', '.join(WORDS)}")
         if not isinstance(value, bool):
-            refuse(f"{word} of {symbol} is {value!r}", str(symbol), "True or False")
+            refuse(f"{word} of {symbol} is {shown(value)}", str(symbol), "True or False")
     return tuple(sorted(facts.items()))
 
 

@@ -266,6 +266,19 @@ def _measured_text(measured: Measurement) -> str:
     return f"{measured.us:>11.2f} us  error {measured.error:.1e}"
 
 
+def _gpu_numbers(text: str) -> tuple[int, ...]:
+    numbers = tuple(_count(part) for part in text.split(","))
+    if len(set(numbers)) < len(numbers):
+        raise argparse.ArgumentTypeError(f"{text!r} names a GPU twice")
+    return numbers
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch("[0-9]{1,4}", text.strip()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
+    return int(text)
+
+
 def main(folder: Path, arguments: Sequence[str] | None = None) -> int:
     """`python run.py`: measures the bundle in `folder`.
 
@@ -275,15 +288,17 @@ def main(folder: Path, arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Measures the kernels of this bundle and writes results.json.")
     parser.add_argument("--results", type=Path, default=folder / "results.json", help="the file to write")
     parser.add_argument("--only", default="", metavar="TEXT", help="entries whose name contains TEXT")
-    parser.add_argument("--gpus", default="0", help="numbers of the GPUs to use, separated by commas")
-    parser.add_argument("--jobs", type=int, default=0, help="processes that compile, for each GPU")
+    parser.add_argument(
+        "--gpus", type=_gpu_numbers, default=(0,), help="numbers of the GPUs to use, separated by commas"
+    )
+    parser.add_argument("--jobs", type=_count, default=0, help="processes that compile, for each GPU")
     parser.add_argument("--again", action="store_true", help="also measure kernels that have a result")
     parser.add_argument("--runner", default=RUNNER, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.runner == RUNNER and not has_gpu():
         print("no GPU here: nothing can be timed; run this on a machine with a CUDA GPU", file=sys.stderr)
         return 2
-    gpus = [int(n) for n in given.gpus.split(",")]
+    gpus = given.gpus
     jobs = given.jobs or max(1, ((os.cpu_count() or 2) - 1) // len(gpus) - 1)
     workers = [GpuWorker(gpu, jobs, given.runner) for gpu in gpus]
     try:

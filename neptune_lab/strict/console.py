@@ -7,18 +7,9 @@ import linecache
 from collections.abc import Iterable
 from typing import Any
 
+from neptune_lab.errors import printable
+
 MOST_SHOWN = 120
-
-
-def printable(text: str) -> str:
-    """`text` with control characters escaped, except line ends and tabs.
-
-    A terminal acts on escape sequences: they could hide a line, or rewrite one that was printed before.
-
-    >>> print(printable("fast\\x1b[2Jer\\u202e"))
-    fast\\x1b[2Jer\\u202e
-    """
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def source_line(path: str, line: int) -> str:
@@ -43,7 +34,7 @@ def shown(value: Any) -> str:
     else:
         try:
             text = repr(value)
-        except (RecursionError, ValueError):
+        except Exception:  # noqa: BLE001 - the value's own `__repr__` fails, and the error about it is still told
             text = class_of(value)
     text = printable(text).replace("\n", " ")
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}… (cut)"

@@ -91,6 +91,50 @@ def check_switch(name: str, value: Any, error: Refusal) -> None:
         raise error(f"{name}={shown(value)}: expected True or False", help="it is a switch")
 
 
+def check_kind(
+    name: str, value: Any, kind: type | tuple[type, ...], expected: str, error: Refusal, *, help: str | None = None
+) -> None:
+    """Raise `error` unless `value` is an instance of `kind`, which the message calls `expected`.
+
+    >>> from neptune_lab.errors import DefinitionError
+    >>> check_kind("name", 3, str, "a text", DefinitionError)
+    Traceback (most recent call last):
+    neptune_lab.errors.DefinitionError: name=3: expected a text
+    """
+    if not isinstance(value, kind):
+        raise error(f"{name}={shown(value)}: expected {expected}", help=help)
+
+
+def check_texts(name: str, value: Any, expected: str, error: Refusal, *, help: str | None = None) -> tuple[str, ...]:
+    """The items of a list of texts; `error` for one text, for other items, and for what is no list.
+
+    >>> from neptune_lab.errors import DefinitionError
+    >>> check_texts("keep", {"s_max"}, "names of stages", DefinitionError)
+    ('s_max',)
+    >>> check_texts("keep", "s_max", "names of stages", DefinitionError)
+    Traceback (most recent call last):
+    neptune_lab.errors.DefinitionError: keep='s_max': expected names of stages
+    """
+    items = items_of(value)
+    if items is None or not all(isinstance(item, str) for item in items):
+        raise error(f"{name}={shown(value)}: expected {expected}", help=help)
+    return items
+
+
+def items_of(value: Any) -> tuple[Any, ...] | None:
+    """The items of an iterable; None of a text, and of what is no iterable, such as a tensor without dimensions.
+
+    >>> items_of(["a"]), items_of("a"), items_of(3)
+    (('a',), None, None)
+    """
+    if isinstance(value, str | bytes):
+        return None
+    try:
+        return tuple(value)
+    except TypeError:
+        return None
+
+
 def is_name(value: Any) -> bool:
     """Whether `value` is a Python identifier that may occur in emitted source.
 

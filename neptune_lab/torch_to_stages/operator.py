@@ -17,7 +17,7 @@ from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.operators.base import Operator, as_numpy, source_of
 from neptune_lab.operators.recipe import Recipe
 from neptune_lab.strict.console import shown
-from neptune_lab.strict.values import check_switch
+from neptune_lab.strict.values import check_kind, check_switch
 from neptune_lab.tensor_spec import TensorSpec
 from neptune_lab.torch_to_stages.arguments import example_arguments, named_arguments
 from neptune_lab.torch_to_stages.decompositions import decomposition
@@ -82,6 +82,12 @@ def from_torch(
             operation that is not supported, or changes an input in place; an input has a dtype that kernels do not
             read, such as uint8.  The message has the line of the function, and a fix.
     """
+    check_kind("name", name, str, "a text", DefinitionError, help='such as name="attention"')
+    if draw is not None and not callable(draw):
+        raise DefinitionError(
+            f"draw={shown(draw)}: expected a function of a random generator, or None",
+            help="draw=lambda rng: (rng.standard_normal(shape), ...), with an array for each input",
+        )
     title = name or getattr(function, "__name__", type(function).__name__)
     caller = line_of_caller()
     settled: set[Any] = set()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from neptune_lab.errors import TraceError
+from neptune_lab.strict.values import check_kind
 from neptune_lab.trace.record import Line, Trace
 
 
@@ -20,6 +22,7 @@ def links(trace: Trace) -> tuple[str, ...]:
     Returns:
         One sentence per problem; empty if every link has a target.
     """
+    check_kind("trace", trace, Trace, "a record", TraceError, help="such as kernel.trace, or nl.load_trace(path)")
     return tuple(_program_problems(trace)) + (() if trace.kernel is None else tuple(_kernel_problems(trace)))
 
 

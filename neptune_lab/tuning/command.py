@@ -181,6 +181,8 @@ def operator_of(text: str) -> Operator:
                 f"{text!r}: {part!r} is not an option of {name}",
                 help=f"write option=value; it takes {', '.join(known)}",
             )
+        if option in given:
+            raise DefinitionError(f"{text!r}: {option} is given twice", help="leave one of the two out")
         given[option] = _value(value)
     missing = [n for n, p in known.items() if p.default is inspect.Parameter.empty and n not in given]
     if missing:

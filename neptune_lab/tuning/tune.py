@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 from neptune_lab.autotune.cost_model import CostModel
 from neptune_lab.autotune.search import Search
 from neptune_lab.autotune.space import space
-from neptune_lab.errors import MeasureError
+from neptune_lab.errors import MeasureError, TuneError
 from neptune_lab.loop_schedule.templates import choose_template
 from neptune_lab.pipeline import Choice, untuned_choice
 from neptune_lab.pipeline.schedules import check_numbers
 from neptune_lab.records import Record, Store
 from neptune_lab.runtime import DeviceFacts
 from neptune_lab.runtime.task import Task
+from neptune_lab.strict.values import check_kind
 from neptune_lab.target import Target
 from neptune_lab.tuning.arguments import check_arguments, check_functions
 from neptune_lab.tuning.clock import Cancelled, Clock, MonotonicClock, within
@@ -92,6 +93,9 @@ def tune(
     """
     check_arguments(op, seconds, trials, scheduler, gpus, cold, seed)
     check_functions(progress, cancel)
+    if store is not None:
+        check_kind("store", store, Store, "a Store or None", TuneError, help='such as records.Store("records.sqlite")')
+    check_kind("command", command, str, "a text", TuneError)
     check_numbers(op, "tuning")
     clock = clock or MonotonicClock()
     started = clock.now()

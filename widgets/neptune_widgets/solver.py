@@ -17,7 +17,10 @@ import anywidget
 import traitlets
 
 from neptune_lab.repair import RepairTerm, VectorRepair, time_limit
+from neptune_lab.repair.expression_text import refuse
 from neptune_lab.repair.limit import SECONDS
+from neptune_lab.strict.console import shown
+from neptune_lab.strict.values import items_of
 from neptune_widgets.answers import Answer, Attempt, Question, answer_json, ask, question_of, state
 from neptune_widgets.page import STATIC
 
@@ -150,16 +153,26 @@ def solver(
     Returns:
         The widget; its `term` is the repair that was found.
     """
+    for name, value in (("g", g), ("reducer", reducer)):
+        if not isinstance(value, str):
+            refuse(f"{name}={shown(value)}: expected a text", shown(g), 'such as nl.solver("exp(c - r)", "sum")')
     if isinstance(assumptions, Mapping):
         pairs = [(name, [words] if isinstance(words, str) else words) for name, words in assumptions.items()]
-        told = ", ".join(f"{name} {word}" for name, words in pairs for word in words)
+        told = ", ".join(f"{name} {word}" for name, words in pairs for word in _words("assumptions", words))
     else:
-        told = assumptions
-    return Solver(Question(g, reducer, _joined(producers), told, _joined(constants)))
+        told = ", ".join(_words("assumptions", assumptions))
+    fields = (", ".join(_words(name, value)) for name, value in (("producers", producers), ("constants", constants)))
+    producer_names, constant_names = fields
+    return Solver(Question(g, reducer, producer_names, told, constant_names))
 
 
-def _joined(names: str | Iterable[str]) -> str:
-    return names if isinstance(names, str) else ", ".join(names)
+def _words(name: str, value: Any) -> tuple[str, ...]:
+    words = (value,) if isinstance(value, str) else items_of(value)
+    if words is None or not all(isinstance(word, str) for word in words):
+        refuse(
+            f"{name}={shown(value)}: expected a text, or a list of texts", shown(value), 'such as "r", or ["a", "b"]'
+        )
+    return words
 
 
 # -- without script ------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import MeasureError, NeptuneError
 from neptune_lab.strict.console import shown
+from neptune_lab.strict.values import INT32_MAX, check_integer, check_switch, items_of
 from neptune_widgets import checks
 
 if TYPE_CHECKING:
@@ -125,12 +126,20 @@ def time(
     Raises:
         MeasureError: `kernel` or one of `against` is not a kernel.
     """
-    for given in (kernel, *(against.values() if isinstance(against, dict) else against)):
+    others = items_of(against.values() if isinstance(against, dict) else against)
+    if others is None:
+        raise MeasureError(
+            f"against={shown(against)}: expected kernels, as a list or by name", help="such as [nl.compile(op)]"
+        )
+    check_integer("repetitions", repetitions, 1, INT32_MAX, MeasureError)
+    check_integer("warmup", warmup, 0, INT32_MAX, MeasureError)
+    check_switch("flush_l2", flush_l2, MeasureError)
+    for given in (kernel, *others):
         if not hasattr(given, "triton"):
             raise MeasureError(f"{shown(given)} is no kernel", help="compile one first: nl.time(nl.compile(op))")
-    named = dict(against) if isinstance(against, dict) else {f"other {n}": k for n, k in enumerate(against, 1)}
-    if isinstance(against, Sequence) and len(against) == 1:
-        named = {"other": against[0]}
+    named = dict(against) if isinstance(against, dict) else {f"other {n}": k for n, k in enumerate(others, 1)}
+    if not isinstance(against, dict) and len(others) == 1:
+        named = {"other": others[0]}
     jobs = [Job("kernel", kernel), *(Job(n, k) for n, k in named.items())]
     made = Timings((), (), tuple(jobs), "", cancelled=True)
     line = _StatusLine()

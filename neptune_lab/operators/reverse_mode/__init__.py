@@ -19,6 +19,7 @@ import numpy as np
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.base import Arrays, Operator
 from neptune_lab.strict.console import shown
+from neptune_lab.strict.values import check_switch, check_texts
 from neptune_lab.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -100,6 +101,8 @@ def training(
             f"{op.name} has sizes with a name, and its backward pass is for numbers",
             help="differentiate the operator at numbers: backward(op.at(n=128))",
         )
+    if grouped is not None:
+        check_switch("grouped", grouped, DefinitionError)
     chosen = _chosen(op, wrt)
     refuse_stopped_gradients(op, chosen)
     parts = assemble(op.name, op.marked, chosen, keep, every=wrt is not None, grouped=grouped, ties=op.ties())
@@ -125,9 +128,11 @@ def _chosen(op: Operator, wrt: Sequence[str] | None) -> tuple[str, ...]:
     dtypes = {t.name: t.dtype for t in op.inputs}
     if wrt is None:
         return tuple(name for name, dtype in dtypes.items() if "float" in dtype)
-    if isinstance(wrt, str) or not wrt or len(set(wrt)) < len(wrt):
-        raise DefinitionError(f"wrt={shown(wrt)}: expected a list of different names of inputs", help='such as ["q"]')
-    for name in wrt:
+    expected, example = "a list of different names of inputs", 'such as ["q"]'
+    names = check_texts("wrt", wrt, expected, DefinitionError, help=example)
+    if not names or len(set(names)) < len(names):
+        raise DefinitionError(f"wrt={shown(wrt)}: expected {expected}", help=example)
+    for name in names:
         if name not in dtypes:
             raise DefinitionError(f"wrt: {op.name} has no input {name!r}", help=f"one of {', '.join(dtypes)}")
         if "float" not in dtypes[name]:
@@ -135,7 +140,7 @@ def _chosen(op: Operator, wrt: Sequence[str] | None) -> tuple[str, ...]:
                 f"wrt: {name!r} is of dtype {dtypes[name]}, and only floats have a gradient",
                 help="leave it out of wrt",
             )
-    return tuple(wrt)
+    return names
 
 
 def _specs(program: Program, names: Sequence[str]) -> tuple[TensorSpec, ...]:

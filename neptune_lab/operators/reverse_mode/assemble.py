@@ -23,6 +23,7 @@ from neptune_lab.operators.reverse_mode.stages import Stage, in_order, needed, p
 from neptune_lab.operators.reverse_mode.weights import in_weights
 from neptune_lab.operators.ties import Ties
 from neptune_lab.strict.console import shown
+from neptune_lab.strict.values import check_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +231,7 @@ def _kept_values(
     if keep is None:
         return kept_by_default(whole, stages, read)
     names = [stage.name for stage in stages]
+    keep = check_texts("keep", keep, "a list of names of stages", DefinitionError, help=f"some of {', '.join(names)}")
     for name in keep:
         if name not in names:
             raise DefinitionError(f"keep: there is no stage {shown(name)}", help=f"some of {', '.join(names)}")

@@ -25,7 +25,8 @@ from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.validate.compare import Difference, Wanted, expectations, may_remove
 from neptune_lab.pipeline.validate.data import data_sets
 from neptune_lab.pipeline.validate.forms import input_dtypes, is_plain, run_triton, tile_programs, wrong_result
-from neptune_lab.strict.console import class_of
+from neptune_lab.strict.console import class_of, shown
+from neptune_lab.strict.values import check_kind
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -83,9 +84,13 @@ def bisect(
         ScheduleError: the program is too large to run in NumPy; an input is missing or has another shape; the two
             programs are not of one kind.
     """
+    if inputs is not None:
+        check_kind(
+            "inputs", inputs, Mapping, "an array for each input, by name, or None", ScheduleError, help=EACH_INPUT
+        )
     if isinstance(program, Kernel):
         return _bisect_kernel(program, reference, inputs)
-    if type(program) is not type(reference):
+    if not isinstance(program, ir.Program | Program) or type(program) is not type(reference):
         raise ScheduleError(
             f"bisect compares a kernel with a function, or two programs of one kind; it was given "
             f"{class_of(program)} and {class_of(reference)}",
@@ -163,6 +168,13 @@ def _against(
     """Where the definition departs from the user's reference."""
     given = reference(*(inputs[name] for name in definition.inputs))
     outputs = given if isinstance(given, tuple) else (given,)
+    shapes = [tuple(definition.buffer(name).shape) for name in definition.outputs]
+    found = [np.shape(output) for output in outputs]
+    if found != shapes:
+        raise ScheduleError(
+            f"the reference returns arrays of shapes {shown(found)}; expected {shapes}",
+            help=f"return {', '.join(definition.outputs)}, as a tuple if there are several",
+        )
     for name, array in zip(definition.outputs, outputs, strict=True):
         right = np.asarray(array, np.float64)
         stated = wanted[name].wide.reshape(right.shape)
