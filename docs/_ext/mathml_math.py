@@ -17,13 +17,18 @@ _PRIME = re.compile(r"<msup>((?:(?!<msup>).)*?)<mi>&#x02032;</mi></msup>")
 
 _TALL = ("<mfrac", "<mtable", "<munder", "<mover", "<msqrt", "<mroot")
 _UNKNOWN = re.compile(r"<mi>(\\[a-zA-Z]+)")
+# Of the styles of MathML, browsers draw "normal" alone; a script letter would look like any other.
+_BOLD = re.compile(r'<mn mathvariant="bold">(\d)</mn>')
+_STYLED = re.compile(r'mathvariant="(?!normal")([^"]*)"[^>]*>([^<]*)')
 
 
 def mathml(latex: str, *, block: bool, where: Any = None) -> str:
-    """`latex` as a `math` element; what cannot be read is a warning, and stands as text.
+    r"""`latex` as a `math` element; what cannot be read is a warning, and stands as text.
 
     >>> mathml("x", block=False)
     '<math xmlns="http://www.w3.org/1998/Math/MathML" display="inline"><mrow><mi>x</mi></mrow></math>'
+    >>> "<mn>\N{MATHEMATICAL BOLD DIGIT ONE}</mn>" in mathml(r"\mathbf{1}", block=False)
+    True
     """
     source = latex.strip().replace("{aligned}", "{align*}")
     if block and _ALIGNED.search(source) and "\\begin" not in source:
@@ -32,6 +37,9 @@ def mathml(latex: str, *, block: bool, where: Any = None) -> str:
         made = convert(source, display="block" if block else "inline")
         if unknown := _UNKNOWN.search(made):
             _log.warning("mathematics with a command that cannot be drawn: %s", unknown[1], location=where)
+        made = _BOLD.sub(lambda digit: f"<mn>{chr(0x1D7CE + int(digit[1]))}</mn>", made)
+        if styled := _STYLED.search(made):
+            _log.warning("mathematics in a style that browsers do not draw: %s %s", *styled.groups(), location=where)
         if not any(tall in made for tall in _TALL):  # else brackets grow with a letter's descender
             made = made.replace('stretchy="true"', 'stretchy="false"')
         return _PRIME.sub(r'<mrow>\1<mo lspace="0" rspace="0">&#x02032;</mo></mrow>', made)
