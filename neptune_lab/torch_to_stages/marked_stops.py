@@ -2,16 +2,18 @@
 
     y = x.detach()    ⇒    y = stop_gradient(x)
 
-The operation gives a copy, so functions that write in place are traced without marks: they may write to what was
-detached, and `gradient_stops` refuses their gradients where one stops.
+The operation gives a copy, so a function that writes to the memory of what was detached is traced without marks, as is
+one that writes while nothing is recorded: `gradient_stops` refuses their gradients.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
@@ -78,14 +80,15 @@ class MarkedStops(TorchFunctionMode):
 
     def restart(self) -> MarkedStops:
         """The mode, for another run of the function."""
-        self.stops = self.writes = False
+        self._stops = self._lost = False
         self._users = UsersMode()
+        self._copied: set[StorageWeakRef | None] = set()
         return self
 
     @property
     def is_wrong(self) -> bool:
-        """Whether marks may have kept a write from the tensor that it is meant for."""
-        return self.marks and self.stops and self.writes
+        """Whether marks may have kept a write from a tensor that it is meant for, or do not tell of a write."""
+        return self.marks and self._stops and self._lost
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Calls `func`, and marks its results if their gradient stops."""
@@ -93,17 +96,28 @@ class MarkedStops(TorchFunctionMode):
         out = (torch.Tensor.detach if func == _DATA else func)(*args, **kwargs)
         if self._users.noted(func, args):
             return out
-        self.writes |= writes_in_place(func, kwargs)
-        self.stops |= func is torch.Tensor.detach_
+        if writes_in_place(func, kwargs):
+            # Formal statement: outside of the tensors whose memory a mark copied, each tensor has the values that it has
+            # without marks, and a write that is recorded reads marks where it reads what is stopped.
+            self._lost |= not self._users.records or not self._copied.isdisjoint(_written(args, kwargs))
+        if func is torch.Tensor.detach_:
+            self._stops = self._lost = True
         if self._users.records and func not in _DETACHING:
             return out
-        return pytree.tree_map_only(torch.Tensor, self._marked, out)
+        known = _memory((args, kwargs))
+        return pytree.tree_map_only(torch.Tensor, lambda tensor: self._marked(tensor, known), out)
 
-    def _marked(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _marked(self, tensor: torch.Tensor, known: set[StorageWeakRef | None]) -> torch.Tensor:
+        """The tensor with a mark; `known` is memory that other tensors have too."""
         if not (tensor.is_floating_point() or tensor.is_complex()):
             return tensor
-        self.stops = True
-        return stop_gradient(tensor) if self.marks else tensor
+        self._stops = True
+        if not self.marks:
+            return tensor
+        copy = stop_gradient(tensor)
+        if known & (own := _memory(tensor)):
+            self._copied |= own | _memory(copy)
+        return copy
 
 
 def writes_in_place(func: Any, kwargs: Any) -> bool:
@@ -111,6 +125,23 @@ def writes_in_place(func: Any, kwargs: Any) -> bool:
     name = getattr(func, "__name__", "")
     own = name.endswith("_") and not name.endswith("__") and name not in _NOT_WRITING
     return own or name in _WRITING or kwargs.get("out") is not None or bool(kwargs.get("inplace"))
+
+
+def _written(args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[StorageWeakRef | None]:
+    """The memory that a function which writes in place may change: that of its first argument and of `out`."""
+    return _memory((args[0] if args else kwargs, kwargs.get("out")))
+
+
+def _memory(tensors: Any) -> set[StorageWeakRef | None]:
+    """The memory of tensors; None for that of one that does not say, such as inside vmap."""
+    found: set[StorageWeakRef | None] = set()
+    for tensor in pytree.tree_leaves(tensors):
+        if isinstance(tensor, torch.Tensor):
+            try:
+                found.add(StorageWeakRef(tensor.untyped_storage()))
+            except (NotImplementedError, RuntimeError):
+                found.add(None)
+    return found
 
 
 _WRITING = frozenset(

@@ -320,6 +320,29 @@ def weights_of(x, m):
     return e / e.sum(-1, keepdim=True)
 
 
+def straight_through_softmax(x):
+    soft = x.softmax(-1)
+    hard = torch.zeros_like(soft).scatter_(-1, soft.max(-1, keepdim=True)[1], 1.0)
+    return hard - soft.detach() + soft
+
+
+def written_parts(x):
+    y, z = x.clone(), x.detach().clone()
+    y[:, 2:4] = x.detach()[:, :2] * 3
+    z[:, 1] += x[:, 0]
+    with torch.no_grad():
+        w = x * 2
+    w *= x
+    return y * z + w
+
+
+def written_after_a_detach(x):
+    y = x * 2
+    kept = y.detach()
+    y.mul_(x)
+    return kept * y
+
+
 STOPS = {
     "detach": lambda x: (x.detach() * x).sum(-1),
     "data": lambda x: x * x.data,
@@ -339,6 +362,9 @@ STOPS = {
     "a factor of a product": lambda x: (x.detach() @ x.T).softmax(-1) @ x,
     "a result": lambda x: (x.square().sum(-1), x.abs().sum(-1).detach()),
     "a whole number": lambda x: torch.where(x > 0, 1.0, x.detach()) * x,
+    "in place beside a detach": lambda x: (x * 2).relu_() * x.detach(),
+    "one of a softmax, straight through": straight_through_softmax,
+    "a part of a copy": written_parts,
 }
 
 
@@ -352,7 +378,7 @@ def in_place_without_gradient(x):
 REFUSED = {
     "a function of autograd": lambda x: Straight.apply(x) * x,
     "in place, detached": lambda x: (x * 2).detach_() * x,
-    "in place beside a detach": lambda x: (x * 2).relu_() * x.detach(),
+    "in place after a detach": written_after_a_detach,
     "in place without a gradient": in_place_without_gradient,
     "in place through data": lambda x: (x * 2).data.mul_(2) * x,
     "rows of a table that get no gradient": lambda x: F.embedding(torch.tensor([1, 2]), x, padding_idx=2),
