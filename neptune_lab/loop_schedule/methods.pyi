@@ -569,7 +569,7 @@ class PrimitiveMethods:
                               * (u[i, j] - log(s[i]))       ⇒   for i: o[i] = t[i] / s[i] - log(s[i])
 
         The new sum depends on the maximum alone, so it can be taken in the loop of the maximum and of s.  The probability
-        may also be written as exp(u) / s.
+        may also be written as exp(u) / s, and both factors may have a sign and a constant factor.
 
         Args:
             block: a stage that sums up the products.

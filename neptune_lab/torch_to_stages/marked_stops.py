@@ -97,8 +97,8 @@ class MarkedStops(TorchFunctionMode):
         if self._users.noted(func, args):
             return out
         if writes_in_place(func, kwargs):
-            # Formal statement: outside of the tensors whose memory a mark copied, each tensor has the values that it has
-            # without marks, and a write that is recorded reads marks where it reads what is stopped.
+            # Formal statement: outside of the tensors whose memory a mark copied, each tensor has the values that it
+            # has without marks, and a write that is recorded reads marks where it reads what is stopped.
             self._lost |= not self._users.records or not self._copied.isdisjoint(_written(args, kwargs))
         if func is torch.Tensor.detach_:
             self._stops = self._lost = True

@@ -53,8 +53,9 @@ _PRODUCTS = frozenset(
         *("diagonal", "norm", "matrix_norm", "vector_norm"),
     )
 )
-# By what the refusal of some arguments speaks of: what would help.
+# By words of the refusal: what would help.
 _FOR_ARGUMENTS = {
+    "repeat_interleave": "give the size of its result, output_size=…, or repeats that no argument changes",
     "shape depends": _SHAPE,
     "quotient": "where the rounding of x / y does no harm, write torch.floor(x / y), or x - y * torch.floor(x / y)",
 }
@@ -159,6 +160,6 @@ def refused_operation(name: str, line: SourceLine | None, why: str = "") -> Defi
         The error, to be raised.
     """
     plain = name.removesuffix("_")
-    help = help_for(plain) or next((text for words, text in _FOR_ARGUMENTS.items() if words in why), _USUAL)
     reason = f"torch's {plain} is not supported" + (f" {why}" if why else "")
+    help = help_for(plain) or next((text for words, text in _FOR_ARGUMENTS.items() if words in reason), _USUAL)
     return refusal(reason, line, help)

@@ -1,6 +1,7 @@
 """Functions of PyTorch that are traced by a definition of ours: torch's own looks at values, or is wrong.
 
-`torch.cov` and `gaussian_nll_loss` check the values of a tensor in Python or C++, which no trace can follow.
+`torch.cov`, `gaussian_nll_loss` and `repeat_interleave` look at the values of a tensor in Python or C++, which no trace
+can follow.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from neptune_lab.torch_to_stages.margin_losses import MARGIN_LOSSES
 
@@ -75,9 +78,31 @@ def _softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     return torch.where(input.abs() <= lambd, 0.0, torch.where(input > 0, input - lambd, input + lambd))
 
 
+def _repeat_interleave(*args: Any, **kwargs: Any) -> Tensor:
+    """torch's, whose result has a size that constant repeats tell."""
+    given = dict(zip(("input", "repeats", "dim"), args, strict=False)) | kwargs
+    repeats = given.get("repeats", given.get("input"))
+    value = repeats.constant if isinstance(repeats, FakeTensor) else repeats
+    if isinstance(value, Tensor) and kwargs.get("output_size") is None:
+        # A tensor with as many elements as it says: torch's own function repeats one for each.
+        with _disable_current_modes():
+            total = int(value.sum())
+        kwargs["output_size"] = total * (_repeated(given) if value.numel() == 1 else 1)
+    return torch.repeat_interleave(*args, **kwargs)
+
+
+def _repeated(given: Mapping[str, Any]) -> int:
+    """How many elements one number of repeats is for."""
+    if "repeats" not in given:
+        return 1
+    return given["input"].numel() if given.get("dim") is None else given["input"].shape[given["dim"]]
+
+
 _FUNCTIONS: Mapping[Any, Callable[..., Tensor]] = MappingProxyType(
     {
         F.softshrink: _softshrink,
+        torch.repeat_interleave: _repeat_interleave,
+        torch.Tensor.repeat_interleave: _repeat_interleave,
         **MARGIN_LOSSES,
         F.gaussian_nll_loss: _gaussian_nll_loss,
         torch.cov: _cov,

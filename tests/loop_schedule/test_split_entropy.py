@@ -66,6 +66,26 @@ def test_each_spelling_becomes_the_same(product: str, golden):
     check_promise(program, split.program)
 
 
+SCALED = {
+    "-exp(l[i, j]) * l[i, j]": "log(r[i]) - out_unscaled[i] / r[i]",
+    "exp(l[i, j]) * -l[i, j]": "log(r[i]) - out_unscaled[i] / r[i]",
+    "(exp(l[i, j]) * -1.5) * (l[i, j] * -0.5)": "0.75 * (out_unscaled[i] / r[i] - log(r[i]))",
+}
+
+
+@pytest.mark.parametrize("product", SCALED)
+def test_factors_may_have_a_sign_and_a_constant(product: str):
+    program = entropy(product=product)
+    split = PRIMITIVES["split_entropy"].apply(program, block="out")
+    assert f"out[i] = {SCALED[product]}\n" in to_text(split.program)
+    check_promise(program, split.program)
+
+
+def test_a_logarithm_times_more_than_1_may_be_infinite():
+    with pytest.raises(ScheduleError, match="are not probabilities of a softmax times their logarithms"):
+        PRIMITIVES["split_entropy"].apply(entropy(product="exp(l[i, j]) * (l[i, j] * 1.5)"), block="out")
+
+
 def test_random_sums_keep_the_promise():
     steps = check_seeds(range(60), random_entropy)
     assert steps["split_entropy"] >= 15

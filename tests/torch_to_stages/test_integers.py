@@ -37,6 +37,11 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
     "the lowest bits": (lambda x: tuple(x.to(t) & torch.iinfo(t).max for t in (torch.int8, torch.int32)), WHOLE),
     "a maximum of large numbers": (lambda x: ((x > 0) * 2**30).amax(-1) * 4, FLOATS),
     "constants alone": (lambda x: (torch.full((5,), 2**30) * 4 + x).amax(-1), WHOLE),
+    "powers of numbers": (lambda x: (2 ** (x * 9), (-6) ** x.int(), 10 ** (x + 17), 0**x), WHOLE),
+    "shifts by a tensor": (
+        lambda x: ((x << x.abs() * 9), x * 2**60 >> (x * 5), x.int() * 2**28 >> torch.arange(5), 1 << x.int()),
+        WHOLE,
+    ),
     "floats that are infinite": (lambda x: ((x * 1e39).amax(-1), x.clamp(-1e39, 1e300).sum(-1)), FLOATS),
 }
 

@@ -125,3 +125,20 @@ def test_what_cannot_be_a_kernel_names_the_users_line(monkeypatch: pytest.Monkey
     monkeypatch.setattr(fallback, "schedule_stage", refuse)
     with pytest.raises(ScheduleError, match=r"(?s)even by itself: no tiles fit.*from .*test_known.py, line \d+: "):
         fallback.schedule_each_stage(operator, ScheduleError("not fused"), lambda _: None)
+
+
+def test_elements_are_repeated_as_a_constant_tensor_says():
+    counts, twice = torch.tensor([1, 0, 3]), torch.tensor([2])
+
+    def repeated(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            x.repeat_interleave(counts, dim=0) * 2,
+            torch.repeat_interleave(x, twice, 1) + 1,
+            x.repeat_interleave(twice) + 1,
+            x[torch.repeat_interleave(counts)] + 1,
+        )
+
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    op = nl.from_torch(repeated, x)
+    for ours, theirs in zip(op.compute(x.numpy(), *op.captured.values()), repeated(x), strict=True):
+        torch.testing.assert_close(torch.from_numpy(ours).float(), theirs)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.dataflow import writer_of
-from neptune_lab.loop_ir.nodes import Block, Expr, Load, Op, Program, Store, Var
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op, Program, Store, Var
 from neptune_lab.loop_ir.reduction import match_reduction, reducer_of
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.walks import substitute, variables
@@ -25,6 +25,8 @@ from neptune_lab.loop_schedule.definition.stages import (
 )
 from neptune_lab.loop_schedule.kinds import BlockName
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
+
+_LARGEST_SCALE = 2.0**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ def split_entropy(program: Program, *, block: BlockName) -> Outcome:
                           * (u[i, j] - log(s[i]))       ⇒   for i: o[i] = t[i] / s[i] - log(s[i])
 
     The new sum depends on the maximum alone, so it can be taken in the loop of the maximum and of s.  The probability
-    may also be written as exp(u) / s.
+    may also be written as exp(u) / s, and both factors may have a sign and a constant factor.
 
     Args:
         block: a stage that sums up the products.
@@ -59,11 +61,12 @@ def split_entropy(program: Program, *, block: BlockName) -> Outcome:
     """
     found = contraction(program, block)
     for n in (0, 1):
-        first, second = (inlined(program, e, computed_float) for e in (found.factors[n], found.factors[1 - n]))
+        factors = (inlined(program, e, computed_float) for e in (found.factors[n], found.factors[1 - n]))
+        (scale, first), (sign, second) = _scaled(next(factors), _LARGEST_SCALE), _scaled(next(factors), 1.0)
         share, log = _probability(first), _logarithm(second)
         if share is not None and log is not None and share == log:
             _check(program, found, share)
-            return _split(program, found, share)
+            return _split(program, found, share, scale * sign)
         if share is not None and isinstance(second, Op) and second.name == "log" and _probability(second.args[0]):
             raise FloatsDiffer(
                 f"the sum {block!r} of p * log(p) stays as it is: where p is so small that it is rounded to 0, log(p) "
@@ -76,6 +79,19 @@ def split_entropy(program: Program, *, block: BlockName) -> Outcome:
         node=block,
         help="name a sum such as that of exp(l[i, j]) * l[i, j] with l = x - max x - log(sum exp(x - max x))",
     )
+
+
+def _scaled(expr: Expr, largest: float) -> tuple[float, Expr]:
+    """A constant factor, at most so large and not much smaller than 1, and the rest."""
+    match expr:
+        case Op("neg", (rest,)):
+            scale, rest = _scaled(rest, largest)
+            return -scale, rest
+        case Op("mul", (Const(value), rest)) | Op("mul", (rest, Const(value))):
+            pass
+        case _:
+            return 1.0, expr
+    return (float(value), rest) if 1 / _LARGEST_SCALE <= abs(value) <= largest else (1.0, expr)
 
 
 def _probability(expr: Expr) -> _Share | None:
@@ -103,7 +119,9 @@ def _check(program: Program, found: Contraction, share: _Share) -> None:
     2. u is x - m, and m is a maximum that x takes part in: u is at most 0, and 0 for one element.  So s is at least 1,
        each exp(u) · u is between -1/e and 0, and nothing overflows.  Both terms of the result are at most 0: they do
        not cancel, and the result has as many digits as they have.
-    3. If some u is -inf or NaN, so that exp(u) · u is NaN, so is exp(u - log s) · (u - log s): 0 · -inf is NaN.
+    3. A constant c before p is at most 2**30, and one before log p at most 1, so that both forms are c times the same
+       and neither overflows: c · log p with a larger c could be -inf where u is finite.
+    4. If some u is -inf or NaN, so that exp(u) · u is NaN, so is exp(u - log s) · (u - log s): 0 · -inf is NaN.
     """
     block = found.block
     whole = writer_of(program, share.total.buffer)
@@ -141,7 +159,7 @@ def _sums_up(program: Program, whole: Block, share: _Share, found: Contraction) 
     return term == Op("exp", (share.above,))
 
 
-def _split(program: Program, found: Contraction, share: _Share) -> Outcome:
+def _split(program: Program, found: Contraction, share: _Share, scale: float) -> Outcome:
     block = found.block
     name = new_name(program, f"{block.name}_unscaled")
     stage = new_name(program, f"{name}_above", {name})
@@ -151,7 +169,9 @@ def _split(program: Program, found: Contraction, share: _Share) -> Outcome:
     own = Load(name, whole.body.indices)
     term = Op("mul", (Op("exp", (read,)), read))
     sums = replace(whole, body=replace(whole.body, value=Op("add", (own, term))))
-    value = Op("sub", (Op("div", (own, share.total)), Op("log", (share.total,))))
+    parts = (Op("div", (own, share.total)), Op("log", (share.total,)))
+    value = Op("sub", parts if scale > 0 else parts[::-1])
+    value = value if abs(scale) == 1 else Op("mul", (Const(abs(scale), "float32"), value))
     last = elementwise(block.name, [it for it in block.iters if it.kind == "spatial"], value)
     last = replace(last, body=Store(block.writes, block.body.indices, value))
     buffers = [

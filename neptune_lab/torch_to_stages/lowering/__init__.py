@@ -16,6 +16,7 @@ from neptune_lab.torch_to_stages.lowering import (  # noqa: F401
     scatters,
     softmax,
     views,
+    whole_powers,
 )
 from neptune_lab.torch_to_stages.lowering.context import lowering_of, taken_operations
 

@@ -10,10 +10,10 @@ import torch
 
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op
 from neptune_lab.torch_to_stages.lowering.context import Context, lowers
-from neptune_lab.torch_to_stages.lowering.operands import Operand, not_wrapping, promoted
+from neptune_lab.torch_to_stages.lowering.operands import Operand, promoted
+from neptune_lab.torch_to_stages.lowering.whole_powers import SHIFTS
 from neptune_lab.torch_to_stages.values import HALVES, Value, constant, negated, rounded_number
 
-_SHIFTS = 31  # 2**n is an int32
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
@@ -80,19 +80,10 @@ def logic(ctx: Context, a: Operand, b: Operand) -> Value:
 def _bits(ctx: Context, kind: str, a: Operand, b: Operand) -> Value:
     """Bits of integers; a & (2**n - 1) as the remainder of a division by 2**n, if the dtype has that: it has bounds."""
     a, b = (b, a) if isinstance(b, Value) else (a, b)
-    largest = min(2**_SHIFTS, torch.iinfo(getattr(torch, ctx.dtype)).max)
+    largest = min(2**SHIFTS, torch.iinfo(getattr(torch, ctx.dtype)).max)
     if kind == "and" and not isinstance(b, Value) and 0 < b < largest and not int(b) & (int(b) + 1):
         return ctx.elementwise(lambda x, y: ctx.applied("floormod", x, y), a, int(b) + 1)
     return ctx.elementwise(lambda x, y: ctx.applied(f"bit{kind}", x, y), a, b)
-
-
-@lowers("__rshift__", "__lshift__", "bitwise_right_shift", "bitwise_left_shift")
-def shift(ctx: Context, x: Value, by: Operand) -> Value:
-    """x >> n as a quotient rounded down, x << n as a product."""
-    if isinstance(by, Value) or not 0 <= by < _SHIFTS:
-        raise ctx.refused(f"by something else than a constant from 0 to {_SHIFTS - 1}")
-    name = "floordiv" if "right" in ctx.name or "rshift" in ctx.name else "mul"
-    return ctx.elementwise(lambda e, y: ctx.applied(name, e, y), not_wrapping(ctx, x), 1 << int(by))
 
 
 def _condition(ctx: Context, v: Operand) -> Operand:

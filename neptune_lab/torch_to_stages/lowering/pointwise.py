@@ -11,6 +11,7 @@ from neptune_lab.operators.ties import HALVES_TIES
 from neptune_lab.torch_to_stages.lowering.activations import FORMULAS, Term, by_formula, formula
 from neptune_lab.torch_to_stages.lowering.context import Context, lowers
 from neptune_lab.torch_to_stages.lowering.operands import Number, Operand, not_wrapping
+from neptune_lab.torch_to_stages.lowering.whole_powers import power_of_number
 from neptune_lab.torch_to_stages.masks import chosen
 from neptune_lab.torch_to_stages.values import HALVES, NARROW_INTEGERS, Value, negated
 
@@ -205,8 +206,10 @@ def _product(exponent: int) -> Term:
 def power(ctx: Context, base: Operand, exponent: Operand) -> Value:
     """base ** exponent; small whole exponents by products, without rounding through a logarithm."""
     if isinstance(exponent, Value) or not isinstance(base, Value):
+        if "int" in ctx.dtype and isinstance(exponent, Value) and not isinstance(base, Value):
+            return power_of_number(ctx, int(base), exponent)
         if "int" in ctx.dtype:
-            raise ctx.refused("for integers by a tensor")
+            raise ctx.refused("for integers by a tensor, unless the base is a number")
         return ctx.elementwise(lambda x, y: Op("pow", (x, y)), base, exponent)
     simple: dict[float, Term] = {
         -2: ("mul", ("div", 1.0, "x"), ("div", 1.0, "x")),  # (the derivative of 1 / (x * x) is NaN at 0)
