@@ -23,7 +23,12 @@ class Resolver:
     """Writes out the choices of one operator on one GPU."""
 
     def __init__(self, operator: Operator, target: Target) -> None:
-        """For the definition as it is written."""
+        """Plans the nests of the definition, before any rewrite.
+
+        Args:
+            operator: whose choices are written out.
+            target: the GPU, for the tiles that fit it.
+        """
         self.program = operator.program
         self.nests = plan(self.program)
         self.template = operator.template or choose_template(self.program)[0]

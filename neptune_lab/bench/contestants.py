@@ -59,11 +59,14 @@ def _ours(kernels: Kernels, variant: Variant) -> Callable[[Setup, Tensors, Quick
 
 
 def launchable(made: Compiled, tensors: Tensors) -> Ready:
-    """Our compiled kernel on these tensors."""
+    """Our compiled kernel on these tensors.
+
+    Raises:
+        Refused: it could not be compiled.
+    """
     if made.spec is None:
         raise Refused(made.note)
     kernel = load(made.spec)
-
     return Ready(lambda: kernel(*tensors), made.note, made.options, lambda: resources(kernel.module))
 
 
@@ -94,9 +97,16 @@ def attempt(
     """Prepares a contestant, runs it once, and compares its answer.
 
     Args:
+        contestant: what is prepared.
         setup: what the contestant's functions take, such as a `Setup`.
+        tensors: the inputs.
         reference: the right answer; None: the answer is not checked.
+        quick: times a call, for contestants that choose among candidates.
+        memory: bytes of the device.
         bound: the largest relative error that counts as right.
+
+    Returns:
+        The result without a time; a contestant that is refused, fails or is wrong has its reason as a note.
     """
     entry = ContestantResult(contestant.name, contestant.kind, "ok")
     if why := contestant.refuses(setup, memory):
@@ -121,7 +131,7 @@ def attempt(
 
 
 def _finite(error: float) -> float | None:
-    """JSON has no infinity."""
+    """The error; None if it is infinite or NaN, which JSON does not have."""
     return error if error < float("inf") else None
 
 

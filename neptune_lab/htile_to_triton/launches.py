@@ -22,7 +22,11 @@ def named(kernel: Kernel, last: Together | None) -> Kernel:
 
 
 def _waiting_launches(program: Program) -> list[tuple[Kernel, Together | None]]:
-    """The kernels that are launched, those that share rows as one launch."""
+    """The kernels that are launched, those that share rows as one launch.
+
+    Raises:
+        EmitError: no kernels share rows.
+    """
     made: list[tuple[Kernel, Together | None]] = []
     left, reasons = list(program.kernels), list[str]()
     while left:

@@ -52,7 +52,7 @@ class _PatchedOnce:
 
 
 def _number(tensor: Any) -> int:
-    """Of a tensor with one element."""
+    """The integer that a tensor of one element holds."""
     return int(tensor.handle.data.item())
 
 
@@ -104,7 +104,7 @@ def _rounding(convert: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _numbers_of(shape: Any) -> tuple[Any, ...]:
-    """Of a list, a tuple or Triton's own tuple of numbers or constants."""
+    """The sizes of a shape: a list, a tuple or Triton's own tuple, of numbers or of constants."""
     return tuple([getattr(size, "value", size) for size in getattr(shape, "values", shape)])
 
 
@@ -151,7 +151,7 @@ def _tensors_once(make: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, 
 
 
 def _on_host(args: tuple[Any, ...]) -> bool:
-    """Is every tensor, also in tuples and descriptors, where the program works?"""
+    """Whether every tensor, also in tuples and descriptors, is in the host's memory."""
     for arg in args:
         if isinstance(arg, tuple) and not _on_host(arg):
             return False

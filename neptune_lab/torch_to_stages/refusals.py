@@ -12,7 +12,7 @@ OF_NUMPY = "use functions of torch in place of NumPy's, or pass what NumPy compu
 _SORT = "take the part that sorts out of the function, and pass its result as an input"
 _SHAPE = "keep the full shape, and mask with torch.where"
 _RANDOM = "draw the numbers outside of the function, and pass them as an input"
-_LINEAR = "take it out of the function, and pass its result as an input"
+_OUTSIDE = "take it out of the function, and pass its result as an input"
 
 # By the name of the ATen operation: what would help.
 HELP: dict[str, str] = {
@@ -32,7 +32,7 @@ HELP: dict[str, str] = {
             *("convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d"),
             *("_fft_c2c", "_fft_r2c", "gru", "lstm", "histc"),
         ),
-        _LINEAR,
+        _OUTSIDE,
     ),
     **dict.fromkeys(
         ("masked_scatter", "put"),
@@ -103,7 +103,7 @@ def help_for(name: str) -> str | None:
     """
     plain = name.removesuffix("_")
     if plain.startswith(("linalg_", "_linalg_", "fft_")) and plain not in _PRODUCTS:
-        return _LINEAR
+        return _OUTSIDE
     return HELP.get(plain)
 
 

@@ -66,7 +66,7 @@ def condition_on_sizes(
                 return _with_names(words, names), line_of_error(error.__traceback__)
     for guard, line in zip(noted, noted.lines, strict=True):
         if _differs(guard.expr, names):
-            return _said(guard.expr, names), line
+            return _as_sentence(guard.expr, names), line
     return None
 
 
@@ -95,7 +95,8 @@ def _differs(condition: Any, names: Mapping[Any, str]) -> bool:
     return False
 
 
-def _said(condition: Any, names: Mapping[Any, str]) -> str:
+def _as_sentence(condition: Any, names: Mapping[Any, str]) -> str:
+    """What a condition of torch's symbols says of the function, in the names of the sizes."""
     size: Any = condition.lhs if type(condition).__name__ == "Equality" and condition.rhs.is_number else None
     if size in names:
         name = names[size]

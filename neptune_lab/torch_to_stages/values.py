@@ -177,7 +177,7 @@ def negated(condition: Expr) -> Expr:
 
 
 def type_of(expr: Expr, loaded: Callable[[str], str]) -> str:
-    """The dtype of an expression; `loaded` gives a buffer's."""
+    """The dtype of an expression; `loaded` gives the dtype of a buffer by its name."""
     match expr:
         case Const(_, dtype) | Cast(dtype, _):
             return dtype

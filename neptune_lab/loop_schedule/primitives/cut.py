@@ -34,7 +34,7 @@ def cut(program: Program, *, block: BlockName) -> Outcome:
         ScheduleError: no block comes before it, or it shares a nest with an earlier block.
     """
     path, first_block, _ = tree.find_block(program, block)
-    if path[0] == 0 and all(n == 0 for n in path):
+    if not any(path):
         raise ScheduleError(
             f"nothing comes before block {block!r}", node=block, help="name a block that comes after another kernel"
         )

@@ -15,14 +15,19 @@ from neptune_lab.pipeline.validate.data import data_sets
 
 # Relative roundings of dtypes that kernels in Gluon multiply, and how many of them the error of an output may be.
 _ROUNDINGS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float8_e4m3fn": 2.0**-4, "float8_e5m2": 2.0**-3}
-_TIMES = 8.0
+_MOST = 8.0
 
 
 def wrong_at(module: EmittedModule, operator: Operator, kinds: int = 1) -> str | None:
-    """How the emitted module differs from the definition at the sizes of `operator`; None if it does not.
+    """How the emitted module differs from the definition at the sizes of `operator`.
 
     Args:
-        kinds: of data, ordinary numbers first.
+        module: for sizes that are known at the launch.
+        operator: the definition at one choice of them.
+        kinds: how many kinds of data are tried, ordinary numbers first.
+
+    Returns:
+        The kind of data, the first output that differs and by how much, as a sentence; None if none differs.
 
     Raises:
         UnknownSpelling: the module uses what the NumPy form of Triton does not know.
@@ -42,7 +47,8 @@ def wrong_at(module: EmittedModule, operator: Operator, kinds: int = 1) -> str |
         what = difference(wanted, found, removes=may_remove(definition, inputs))
         if what is None and in_gluon:
             halves = {buffer.dtype for buffer in definition.buffers} & _ROUNDINGS.keys()
-            what = far_from(wanted, found, _TIMES * max((_ROUNDINGS[dtype] for dtype in halves), default=2.0**-11))
+            rounding = max((_ROUNDINGS[dtype] for dtype in halves), default=2.0**-11)
+            what = far_from(wanted, found, _MOST * rounding)
         if what is not None:
             return f"{kind}: {what}"
     return None
