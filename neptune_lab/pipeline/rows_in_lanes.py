@@ -15,7 +15,7 @@ from neptune_lab.loop_ir.nodes import Op
 from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.loop_ir.walks import walk
 from neptune_lab.loop_schedule.templates.config import TileConfig
-from neptune_lab.loop_schedule.templates.long_rows import HELD, HELD_TO_READ_ONCE, LESS_IDLE, busy
+from neptune_lab.loop_schedule.templates.long_rows import HELD, HELD_TO_READ_ONCE, LESS_IDLE, LONG_TO_READ_ONCE, busy
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.strict.dtypes import itemsize
 from neptune_lab.target import Target
@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 
 # Bytes of an element of the rows that were measured.
 MEASURED = 2
-# Warps of rows that are read once; those of fewer rows of each multiprocessor; and the fewest. On an H200, log-sum-exp
-# of 496 x 91115 takes 24.6 us in 8 warps and 27.8 in 4 (25.1 in tiles), 300 x 131072 23.6 and 31.4 (23.2 in tiles).
-WARPS, FEW_WARPS, FEW_ROWS, FEWEST_ROWS = 4, 8, 4, 3
+# Warps of rows that are read once, and those of fewer rows of each multiprocessor, by the most. On an H200, log-sum-exp
+# of 496 x 91115 takes 24.6 us in 8 warps and 27.8 in 4; cross entropy of 330 x 150001 29.3 in 8 and 32.2 in 16, and of
+# 255 x 134243 22.3 and 19.9. The fewest rows, and the fewest if the rows are shorter than `LONG_TO_READ_ONCE`.
+WARPS, FEW_ROWS = 4, ((2, 16), (4, 8))
+FEWEST_LONG_ROWS, FEWEST_ROWS = 1, 3
 # Programs of 4 and of 2 warps that a multiprocessor runs at a time; the latter from so many rows of each on.
 AT_A_TIME, OF_TWO, ROWS_OF_TWO = 9, 16, 9
 # The warps of rows that are written, by the longest: two programs of 8 have room on a multiprocessor, which then read
@@ -80,11 +82,14 @@ def warps_to_read_once(width: int, rows: float) -> int | None:
 
     >>> warps_to_read_once(30000, 1634 / 132), warps_to_read_once(46621, 2143 / 132), warps_to_read_once(91115, 3.8)
     (2, 4, 8)
+    >>> warps_to_read_once(134243, 255 / 132), warps_to_read_once(91115, 255 / 132)
+    (16, None)
     """
-    if width <= HELD_TO_READ_ONCE or rows < FEWEST_ROWS:
+    fewest = FEWEST_LONG_ROWS if width >= LONG_TO_READ_ONCE else FEWEST_ROWS
+    if width <= HELD_TO_READ_ONCE or rows < fewest:
         return None
-    if rows < FEW_ROWS:
-        return FEW_WARPS
+    if few := next((warps for most, warps in FEW_ROWS if rows < most), None):
+        return few
     two = rows >= ROWS_OF_TWO and busy(rows / OF_TWO) > busy(rows / AT_A_TIME) + LESS_IDLE
     return WARPS // 2 if two else WARPS
 

@@ -18,6 +18,9 @@ from neptune_lab.operators import Operator, norms, rows
         (rows.softmax(rows=3000, cols=65537, dtype="bfloat16"), 8, 128),
         (rows.log_sum_exp(rows=2143, cols=46621, dtype="float32"), None, None),
         (rows.log_sum_exp(rows=100, cols=46621, dtype="float16"), None, None),
+        (rows.cross_entropy(rows=255, cols=134243, dtype="bfloat16"), 16, None),
+        (rows.cross_entropy(rows=330, cols=150001, dtype="bfloat16"), 8, None),
+        (rows.log_sum_exp(rows=255, cols=91115, dtype="float16"), None, None),
         (norms.l2_norm(rows=2143, cols=46621, dtype="float16"), None, None),
     ],
 )

@@ -211,13 +211,20 @@ def test_rows_of_a_length_that_programs_share():
     assert any("30 programs share each row of 120000 elements" in remark for remark in long.remarks)
     for op in (
         rows.softmax(rows=1000, cols=50000, dtype="float16"),
+        rows.softmax(rows=700, cols=48001, dtype="float16"),
+        rows.softmax(rows=300, cols=52001, dtype="float16"),
+        rows.softmax(rows=1500, cols=52001, dtype="float16"),
         rows.softmax(rows=20, cols=100000, dtype="float16"),
         rows.softmax(rows=1000, cols=100000, dtype="float32"),
         rows.log_sum_exp(rows=1000, cols=100000, dtype="float16"),
     ):
         assert nl.compile(op, target="h200", validate="none").code.combine == "kernel"
-    fewer = rows.softmax(rows=20, cols=100001, dtype="float16"), norms.layer_norm(20, 100000, dtype="float16")
-    for op in fewer:  # that are not split among programs otherwise
+    fewer = (
+        rows.softmax(rows=20, cols=100001, dtype="float16"),
+        norms.layer_norm(20, 100000, dtype="float16"),
+        rows.softmax(rows=629, cols=55579, dtype="float16"),
+    )
+    for op in fewer:  # that are not split among programs otherwise, or would run in turns that leave many idle
         assert nl.compile(op, target="h200", validate="none").code.combine == "waiting"
     one = nl.compile(norms.layer_norm(1, 100000, dtype="float16"), target="h200", validate="none")
     assert one.code.combine == "kernel"
