@@ -92,6 +92,7 @@ x.norm(p=-2.5, dim=-1)
 torch.dist(x, y, INF)
 torch.pdist(x, 2.0)
 torch.cdist(x, y)
+torch.cdist(x, y, 1.0)
 F.normalize(x, p=1, dim=-1)
 x[:, :1].std(-1)
 F.group_norm(t, 1)
@@ -168,6 +169,7 @@ KNOWN: dict[str, tuple[str, str]] = {
     ".selu(": ("gradient", _VECTORS),
     ".celu(": ("gradient", _VECTORS),
     "hardswish": ("gradient", _VECTORS),
+    "cdist(x, y, 1.0)": ("gradient", _VECTORS),
     "softshrink": ("gradient", _VECTORS),
     "scaled_dot_product_attention": ("value gradient", _HIDDEN),
     "float('-inf')": ("value gradient", _HIDDEN),
