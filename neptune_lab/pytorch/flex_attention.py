@@ -33,7 +33,7 @@ from neptune_lab.pytorch.known_calls import keep, keep_recorded, launched
 from neptune_lab.pytorch.known_options import launched_packed, launched_with, with_aux
 from neptune_lab.pytorch.lengths import known_family
 from neptune_lab.pytorch.mods import Reading, read
-from neptune_lab.pytorch.packed import Places, packed_mods, places_of
+from neptune_lab.pytorch.packed import Places, packed_mods, packed_states, places_of
 from neptune_lab.pytorch.quantized import NONE, has_quantized, quantized
 from neptune_lab.pytorch.recording import recording_for, records_gradients
 from neptune_lab.pytorch.refusals import refuse_forward_gradients, refuse_symbols, refuse_transforms
@@ -277,11 +277,13 @@ def _attend(
     if is_empty(q, k, v):
         check_empty(q, k, v, device, enable_gqa, scale, extras)
         return outputs_of_empty(q, k, v, extras, read(score_mod).tensors if torch.is_grad_enabled() else ())
+    states = None
     if places is not None:
+        states = packed_states(score_mod, mask_mod, places)
         score_mod, mask_mod = packed_mods(score_mod, mask_mod, places)
         places = None
         if not extras.formats:
-            found = launched(q, k, v, score_mod, mask_mod, enable_gqa, scale, *extras.known)
+            found = launched(q, k, v, score_mod, mask_mod, enable_gqa, scale, *extras.known, states=states)
             if found is not None:
                 return found
     given = q, k, v
@@ -298,13 +300,13 @@ def _attend(
         found = recording_for(problem_of(*problem), *mods, reading, device)
         if reading.exact and q is given[0] and k is given[1] and v is given[2]:
             call = q, k, v, score_mod, mask_mod, enable_gqa, scale, extras
-            keep_recorded(call, found.kernel, found.captured, reading.tensors)
+            keep_recorded(call, found.kernel, found.captured, reading.tensors, states)
         return found.kernel(q, k, v, *captured_inputs(found.captured, captured, device))
     compiled = _kernel(problem, *mods, reading)
     extra = captured_inputs(compiled.captured, captured, device) if compiled.captured else ()
     if reading.exact and q is given[0] and k is given[1] and v is given[2]:
         family = known_family(problem_of(*problem), reading) if compiled.kernel.spec.ranges else None
-        keep((q, k, v, score_mod, mask_mod, enable_gqa, scale, extras), compiled, reading.tensors, family)
+        keep((q, k, v, score_mod, mask_mod, enable_gqa, scale, extras), compiled, reading.tensors, family, states)
     if type(q) is type(k) is type(v) is torch.Tensor and not torch._C._len_torch_dispatch_stack():
         return compiled.kernel.launch(q, k, v, *scales, *extra)
     return compiled.op(q, k, v, *scales, *extra)  # for fake tensors, and for modes that only see operators

@@ -21,19 +21,16 @@ from neptune_lab.pytorch.extras import Extras
 from neptune_lab.pytorch.known_tables import ForLengths, Group, Known, Recorded, Stream
 from neptune_lab.pytorch.length_layouts import Layout, Layouts, fixed_layout, layouts_of, moving_layout
 from neptune_lab.pytorch.lengths import Family
-from neptune_lab.pytorch.mod_state import state_of
+from neptune_lab.pytorch.mod_state import States, states_of
 from neptune_lab.runtime.differentiable import Differentiable
 from neptune_lab.runtime.direct import unnegated
+from neptune_lab.runtime.torch_state import modes, tracing, transform
 from neptune_lab.tensor_spec import LONG, TensorSpec
 
 # Entries of each table; a full one is emptied, since calls fill it again.
 _MOST = 1024
 _Tensor = torch.Tensor
-_modes = torch._C._len_torch_dispatch_stack
-_tracing: Any = torch._C._is_tracing  # pyright: ignore[reportAttributeAccessIssue]
-_transform: Any = torch._C._functorch.peek_interpreter_stack  # pyright: ignore[reportAttributeAccessIssue]
 _recording = torch.is_grad_enabled
-_tracing = torch._C._get_tracing_state
 
 # By dtypes, devices, options and the states of the mods.
 _groups: dict[Any, Group] = {}
@@ -63,44 +60,39 @@ def launched(
     dynamic: Any,
     more: tuple[tuple[str, Any], ...] = (),
     largest: bool = False,
-    read: tuple[Any, list[torch.Tensor]] | None = None,
+    states: States | None = None,
 ) -> Any:
     """The output of a call whose kernel is known; None if it is not.
 
     Args:
         more: as `Extras.options`.
         largest: as `Extras.max_scores`.
-        read: the state of `mask_mod` alone and the tensors that it reads, if they are known.
+        states: of the mods, if they are known; the mods are not looked at then.
     """
-    if not type(q) is type(k) is type(v) is _Tensor or _modes() or _transform() is not None or _tracing():
+    if not type(q) is type(k) is type(v) is _Tensor or modes() or transform() is not None or tracing() is not None:
         return None
     if forward_ad._current_level >= 0:
         return None
-    tensors: list[torch.Tensor] = []
-    of_score = "" if score_mod is None else state_of(score_mod, tensors)
-    if read is not None and score_mod is None:
-        of_mask, tensors = read
-    else:
-        of_mask = "" if mask_mod is None else state_of(mask_mod, tensors)
+    of_score, of_mask, tensors, own = states_of(score_mod, mask_mod) if states is None else states
     if enable_gqa is lse is largest is False and scale is None and not more and (dynamic is None or dynamic is True):
         options = _USUAL if dynamic is None else _FOR_LENGTHS
     else:
         options = _options(enable_gqa, scale, lse, dynamic, more, largest)
     if options is None or of_score is None or of_mask is None:
         return None
-    stream = None if tensors else _streams.get((options, of_score, of_mask))
+    stream = _streams.get((options, of_score, of_mask)) if len(tensors) == own else None
     if stream is not None:
         found = stream.lengths
         if found is None:
             if stream.tells(q, k, v):
-                return _launch_unnegated(stream.known, q, k, v, stream.keys)
+                return _launch_unnegated(stream.known, q, k, v, tensors, stream.keys)
             _streams.pop((options, of_score, of_mask), None)
         # (a group with kernels of one length uses these first)
         elif not stream.group.known and stream.tells(q, k, v):
             m, n = q.shape[2], k.shape[2]
             same = v.shape[2] == n and found.kind == _kind(m, n) and found.serves(m, n, tensors)
             if same and q.is_contiguous() and k.is_contiguous() and v.is_contiguous():
-                return _launch_unnegated(stream.known, q, k, v, n)
+                return _launch_unnegated(stream.known, q, k, v, tensors, n)
     group = _groups.get((q.dtype, k.dtype, v.dtype, _devices(q, k, v), options, of_score, of_mask))
     if group is None:
         return None
@@ -118,10 +110,10 @@ def launched(
         return None if recorded is None else _launch_recorded(recorded, q, k, v, tensors)
     known = group.known.get(key)
     if known is None:
-        known = _known_for_lengths(group, key, (options, of_score, of_mask), q, k, v, tensors)
+        known = _known_for_lengths(group, key, (options, of_score, of_mask), q, k, v, tensors, own)
         if known is None:
             return None
-    elif not (tensors or known.captured):
+    elif len(tensors) == own:
         if key == group.last:  # (a look at each tensor takes time, for nothing if each call is of another shape)
             tells = alike((q, k, v), exact=True)
             if tells is not None:
@@ -131,7 +123,14 @@ def launched(
 
 
 def _known_for_lengths(
-    group: Group, key: Any, mods: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tensors: list[torch.Tensor]
+    group: Group,
+    key: Any,
+    mods: Any,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    tensors: list[torch.Tensor],
+    own: int,
 ) -> Known | None:
     """The kernel for all lengths of a group that serves a call; None if there is none.  The call is noted, so that the
     next one like it is found sooner.
@@ -140,6 +139,7 @@ def _known_for_lengths(
         key: of the call in its group: shapes, strides if a tensor is not contiguous, and shapes of `tensors`.
         mods: the options and the states of the mods.
         tensors: that the mods read.
+        own: as in `States`.
     """
     of_q, of_k, of_v, strides = key[:4]
     if not group.for_lengths or not len(of_q) == len(of_k) == len(of_v) == 4:
@@ -152,7 +152,7 @@ def _known_for_lengths(
     else:
         return None
     known = found.known
-    if not (tensors or known.captured or group.known) and strides is None:
+    if len(tensors) == own and not group.known and strides is None:
         if found.alike is None:
             found.alike = alike((q, k, v))
         if found.alike is not None:
@@ -168,7 +168,7 @@ def _launch_recorded(
     recorded: Recorded, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tensors: list[torch.Tensor]
 ) -> Any:
     """The output of a kernel with gradients, which records them."""
-    if recorded.as_they_are and _tracing() is None:
+    if recorded.as_they_are:
         direct = recorded.direct
         if direct is None:
             direct = recorded.direct = recorded.kernel.direct_on(q.device)
@@ -196,14 +196,16 @@ def _launch(
     return launch(q, k, v, *captured_inputs(known.captured, tensors, q.device))
 
 
-def _launch_unnegated(known: Known, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: int) -> Any:
-    """`_launch` of tensors whose memory holds no negated values, and of a kernel that captures nothing."""
+def _launch_unnegated(
+    known: Known, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tensors: list[torch.Tensor], keys: int
+) -> Any:
+    """`_launch` of tensors whose memory holds no negated values; `tensors` are as the kernel takes them."""
     launch = known.unnegated
     if launch is None:
-        return _launch(known, q, k, v, [], keys)
+        return _launch(known, q, k, v, tensors, keys)
     if known.family is not None:
         known.family.keys = keys
-    return launch(q, k, v)
+    return launch(q, k, v, *[tensors[index] for index, _ in known.captured]) if tensors else launch(q, k, v)
 
 
 def _devices(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
@@ -260,10 +262,10 @@ def _noted(
     extras: Extras,
     captured: tuple[tuple[int, torch.dtype], ...],
     read: tuple[Any, ...],
+    states: States | None,
 ) -> _Noted | None:
     """A call that was checked; None if `launched` could not find it."""
-    tensors: list[torch.Tensor] = []
-    mods = state_of(score_mod, tensors), state_of(mask_mod, tensors)
+    *mods, tensors, _ = states_of(score_mod, mask_mod) if states is None else states
     options = _options(enable_gqa, scale, *extras.known)
     if options is None or None in mods or extras.formats:
         return None
@@ -280,7 +282,11 @@ def _noted(
 
 
 def keep_recorded(
-    call: Call, kernel: Differentiable, captured: tuple[tuple[int, torch.dtype], ...], read: tuple[Any, ...]
+    call: Call,
+    kernel: Differentiable,
+    captured: tuple[tuple[int, torch.dtype], ...],
+    read: tuple[Any, ...],
+    states: States | None = None,
 ) -> None:
     """Notes the kernel with gradients of a call that was checked, so that `launched` finds it.
 
@@ -288,8 +294,9 @@ def keep_recorded(
         call: q, k, v, score_mod, mask_mod, enable_gqa, scale and the `Extras`.
         captured: as in `Recording`.
         read: the tensors that the mods read (`Reading.tensors`).
+        states: as for `launched`.
     """
-    noted = _noted(*call, captured, read)
+    noted = _noted(*call, captured, read, states)
     if noted is None:
         return
     with torch.no_grad():
@@ -297,15 +304,18 @@ def keep_recorded(
     _add(_group_of(noted.kinds).recorded, noted.key, Recorded(kernel, noted.captured, as_they_are))
 
 
-def keep(call: Call, compiled: Compiled, read: tuple[Any, ...], family: Family | None) -> None:
+def keep(
+    call: Call, compiled: Compiled, read: tuple[Any, ...], family: Family | None, states: States | None = None
+) -> None:
     """Notes the kernel of a call that was checked, so that `launched` finds it.
 
     Args:
         call: q, k, v, score_mod, mask_mod, enable_gqa, scale and the `Extras`.
         read: the tensors that the mods read (`Reading.tensors`).
         family: of a kernel for all lengths.
+        states: as for `launched`.
     """
-    noted = _noted(*call, compiled.captured, read)
+    noted = _noted(*call, compiled.captured, read, states)
     if noted is None:
         return
     if family is None or not compiled.kernel.spec.ranges:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from neptune_lab.pytorch.block_masks import known_mask_of
 from neptune_lab.pytorch.extras import as_ordered, known_own_options
 from neptune_lab.pytorch.known_calls import launched
-from neptune_lab.pytorch.packed import known_places, packed_mods
+from neptune_lab.pytorch.mod_state import States
+from neptune_lab.pytorch.packed import known_places, packed_states
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
@@ -35,7 +36,7 @@ def launched_with(
 ) -> Any:
     """The output of a call whose kernel is known; None if it is not."""
     options: tuple[tuple[str, Any], ...] | None = ()
-    largest, read = False, None
+    largest, states = False, None
     if kernel_options:
         options = known_own_options(kernel_options)
         if options is None:
@@ -53,7 +54,9 @@ def launched_with(
         if known is None:
             return None
         mask_mod, read = known
-    found = launched(q, k, v, score_mod, mask_mod, enable_gqa, scale, return_lse, dynamic, options, largest, read)
+        if read is not None and score_mod is None:
+            states = States("", *read)
+    found = launched(q, k, v, score_mod, mask_mod, enable_gqa, scale, return_lse, dynamic, options, largest, states)
     return found if found is None or return_aux is None else with_aux(found, return_lse, largest, _classes()[1])
 
 
@@ -78,8 +81,8 @@ def launched_packed(
     places = known_places(q, k, of_q, of_k, score_mod is not None or mask_mod is not None)
     if places is None:
         return None
-    mods = packed_mods(score_mod, mask_mod, places)
-    return launched(q, k, v, *mods, enable_gqa, scale, return_lse, dynamic)
+    states = packed_states(score_mod, mask_mod, places)
+    return launched(q, k, v, None, None, enable_gqa, scale, return_lse, dynamic, states=states)
 
 
 def with_aux(found: Any, lse: bool, largest: bool, output: type[AuxOutput]) -> tuple[Any, AuxOutput]:

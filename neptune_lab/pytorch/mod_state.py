@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import builtins
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -32,6 +32,28 @@ _MISSING = object()
 
 # By module and name: the attributes of libraries that were found to be the library's own.
 _own: dict[tuple[str, str], Any] = {}
+
+
+class States(NamedTuple):
+    """The states of the mods of a call.
+
+    Args:
+        score, mask: of each; "" without a mod, None if it is not simple.
+        tensors: that the mods read, each once.
+        own: how many of these, the first ones, the call has made for them, as kernels take them; their shapes follow
+            from those of q and k.
+    """
+
+    score: Any
+    mask: Any
+    tensors: list[torch.Tensor]
+    own: int = 0
+
+
+def states_of(score_mod: Any, mask_mod: Any) -> States:
+    """The states of these mods, functions or None."""
+    tensors: list[torch.Tensor] = []
+    return States(state_of(score_mod, tensors), state_of(mask_mod, tensors), tensors)
 
 
 def state_of(mod: Any, tensors: list[torch.Tensor], depth: int = 0) -> Any:
@@ -137,4 +159,4 @@ def _module(module: ModuleType, names: tuple[str, ...], seen: tuple[ModuleType, 
     return home
 
 
-__all__ = ["state_of"]
+__all__ = ["States", "state_of", "states_of"]

@@ -17,11 +17,17 @@ import torch
 from neptune_lab.errors import LaunchError
 from neptune_lab.operators.relative import Relative
 from neptune_lab.pytorch.arguments import check_axes, device_of
+from neptune_lab.pytorch.mod_state import States, state_of
 from neptune_lab.pytorch.refusals import refuse_layout, refuse_transforms
+from neptune_lab.runtime.tensor_guards import guards_of
 from neptune_lab.runtime.token_places import token_places
+from neptune_lab.runtime.torch_state import current_gpu, modes, transform
 from neptune_lab.strict.console import class_of
 
-_transform: Any = torch._C._functorch.peek_interpreter_stack  # pyright: ignore[reportAttributeAccessIssue]
+_WHOLE = torch.int32, torch.int64
+# Looks that tell offsets as `_are_offsets` has found them, with the index of their GPU; the last ones.
+_looks: list[tuple[Callable[..., bool], int]] = []
+_MOST_LOOKS = 8
 
 
 class Places(NamedTuple):
@@ -95,7 +101,7 @@ def _check(name: str, offsets: Any, total: int, of: str, device: torch.device) -
             help=f"torch.tensor({name}, dtype=torch.int32, device={of}.device)",
         )
     refuse_layout(f"argument {name}", offsets)
-    if offsets.dtype not in (torch.int32, torch.int64) or offsets.ndim != 1 or offsets.shape[0] < 2:
+    if offsets.dtype not in _WHOLE or offsets.ndim != 1 or offsets.shape[0] < 2:
         raise LaunchError(
             f"argument {name} has shape {tuple(offsets.shape)} and dtype {offsets.dtype}; expected int32 or "
             "int64, of shape (sequences + 1,)",
@@ -139,10 +145,10 @@ def _is_here(offsets: torch.Tensor) -> bool:
         type(offsets) is torch.Tensor
         and offsets.is_cuda
         and not torch.compiler.is_compiling()
-        and not torch._C._len_torch_dispatch_stack()
-        and _transform() is None
+        and not modes()
+        and transform() is None
         and torch.version.hip is None
-        and offsets.device.index == torch.cuda.current_device()
+        and offsets.get_device() == current_gpu()
         and offsets.is_contiguous()
         and not offsets.is_neg()
     )
@@ -150,26 +156,34 @@ def _is_here(offsets: torch.Tensor) -> bool:
 
 def known_places(q: Any, k: Any, of_q: Any, of_k: Any, modified: bool) -> Places | None:
     """`places_of` for tensors on a GPU, without errors: None for a call that it has to look at."""
-    alike = of_k is None or of_k is of_q
     of_k = of_q if of_k is None else of_k
-    if not type(q) is type(k) is type(of_q) is type(of_k) is torch.Tensor:
-        return None
+    alike = of_k is of_q
     try:
-        tokens, keys = q.shape, k.shape
-        fits = len(tokens) == len(keys) == 4 and tokens[0] == keys[0] == 1 and tokens[2] > 0 < keys[2]
-        fits = fits and (tokens[2] == keys[2] if alike else of_q.shape == of_k.shape)
-        if not (fits and _are_offsets(of_q, q) and (alike or _are_offsets(of_k, q))):
+        if not (type(q) is type(k) is torch.Tensor and _are_offsets(of_q) and (alike or _are_offsets(of_k))):
             return None
-    except RuntimeError:  # a layout without sizes or strides, which is refused later
+        (batch, _, tokens, _), (kv_batch, _, keys, _) = q.shape, k.shape
+    except (RuntimeError, ValueError):  # of other axes, or a layout without sizes, which is refused later
         return None
-    own = token_places(of_q, tokens[2], modified)
-    other = own if alike else token_places(of_k, keys[2], modified)
+    fits = batch == kv_batch == 1 and tokens > 0 < keys and of_q.get_device() == q.get_device()
+    if not (fits and (tokens == keys if alike else of_q.shape == of_k.shape)):
+        return None
+    own = token_places(of_q, tokens, modified)
+    other = own if alike else token_places(of_k, keys, modified)
     return Places(own[0], other[0], own[1], other[1])
 
 
-def _are_offsets(offsets: torch.Tensor, q: torch.Tensor) -> bool:
-    whole = offsets.dtype is torch.int32 or offsets.dtype is torch.int64
-    return whole and _is_here(offsets) and offsets.device == q.device and offsets.ndim == 1 and offsets.shape[0] > 1
+def _are_offsets(offsets: Any) -> bool:
+    """Whether these are offsets whose memory can be given to a kernel of ours, on the current GPU."""
+    for tells, index in _looks:
+        if tells(offsets):
+            return index == current_gpu() and offsets.shape[0] > 1
+    if not (isinstance(offsets, torch.Tensor) and offsets.dtype in _WHOLE and offsets.ndim == 1 and _is_here(offsets)):
+        return False
+    tells = guards_of([offsets], [[None]], [[1]])
+    if tells is not None:
+        del _looks[_MOST_LOOKS - 1 :]
+        _looks.insert(0, (tells, offsets.get_device()))
+    return offsets.shape[0] > 1
 
 
 def packed_mods(
@@ -202,10 +216,23 @@ def packed_mods(
     return None if score_mod is None else packed_score, packed_mask
 
 
+def packed_states(score_mod: Any, mask_mod: Any, places: Places) -> States:
+    """The states of `packed_mods` of these mods, which follow from those of the user's."""
+    q_sequence, k_sequence, q_place, k_place = places
+    alike, modified = k_place is q_place, score_mod is not None or mask_mod is not None
+    tensors = [q_sequence] if alike else [q_sequence, k_sequence]
+    if modified:
+        tensors += [q_place] if alike else [q_place, k_place]
+    own, kind = len(tensors), ("packed", alike, modified)
+    of_score, of_mask = state_of(score_mod, tensors), state_of(mask_mod, tensors)
+    score = "" if score_mod is None else None if of_score is None else (kind, of_score)
+    return States(score, None if of_mask is None else (kind, of_mask), tensors, own)
+
+
 def place_examples(q: Sequence[int], k: Sequence[int], alike: bool) -> Places:
     """Tensors like the places of a packed call, for the shapes of q and k; their values are not read."""
     own, other = ([torch.zeros(shape[2], dtype=torch.int32) for _ in range(2)] for shape in (q, k))
     return Places(own[0], own[0], own[1], own[1]) if alike else Places(own[0], other[0], own[1], other[1])
 
 
-__all__ = ["Places", "known_places", "packed_mods", "place_examples", "places_of"]
+__all__ = ["Places", "known_places", "packed_mods", "packed_states", "place_examples", "places_of"]

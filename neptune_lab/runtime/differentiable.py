@@ -20,12 +20,12 @@ from neptune_lab.runtime.known_backward import Known, known_backward
 from neptune_lab.runtime.strided import of_any_strides
 from neptune_lab.runtime.subclasses import refuse_jit_trace
 from neptune_lab.runtime.torch_op import torch_op
+from neptune_lab.runtime.torch_state import modes, tracing, transform
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
 
 _Tensor = torch.Tensor
-_modes = torch._C._len_torch_dispatch_stack
 _functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -290,12 +290,7 @@ def _is_plain(tensors: Sequence[Any], cotangents: Sequence[Any] | None = None) -
     for tensor in tensors if cotangents is None else cotangents:  # (no attribute of the type tells)
         if tensor is not None and _functorch.is_legacy_batchedtensor(tensor):
             return False
-    return not (
-        _modes()
-        or _functorch.peek_interpreter_stack() is not None
-        or forward_ad._current_level >= 0
-        or torch._C._get_tracing_state() is not None
-    )
+    return not (modes() or transform() is not None or forward_ad._current_level >= 0 or tracing() is not None)
 
 
 def is_transformed(*tensors: Any) -> bool:

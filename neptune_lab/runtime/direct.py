@@ -115,9 +115,10 @@ class _Rewrite:
     texts: tuple[str, ...] = ()  # of the launcher, and without a test for negated values
 
     def __post_init__(self) -> None:
-        import torch
         from triton import knobs
         from triton.runtime import driver
+
+        from neptune_lab.runtime.torch_state import current_gpu
 
         active: Any = driver.active
         arguments = [argument.arg for argument in self.function.args.args]
@@ -128,7 +129,7 @@ class _Rewrite:
             f"{_PREFIX}slow": self.slow,
             f"{_PREFIX}device": self.device,
             f"{_PREFIX}index": self.device.index,
-            f"{_PREFIX}current": getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device),
+            f"{_PREFIX}current": current_gpu,
             f"{_PREFIX}stream": active.get_current_stream,
             f"{_PREFIX}knobs": knobs.runtime,
         }

@@ -58,6 +58,8 @@ class LoadedKernel:
         from triton.compiler.errors import CompilationError
         from triton.runtime.errors import OutOfResources
 
+        from neptune_lab.runtime import torch_state
+
         self.spec = spec
         self.module = module
         self.interpreter = interpreter
@@ -67,8 +69,7 @@ class LoadedKernel:
         self._launchers: dict[int, Callable[..., Any]] = {}
         self._direct: dict[int, Callable[..., Any] | None] = {}
         self._cuda, self._recording, self._forward = torch.cuda, torch.is_grad_enabled, forward_ad
-        self._transform = torch._C._functorch.peek_interpreter_stack  # pyright: ignore[reportAttributeAccessIssue]
-        self._tracing = torch._C._is_tracing  # pyright: ignore[reportAttributeAccessIssue]
+        self._state = torch_state
         self._device_type = "cuda"
         self._too_large, self._refused = OutOfResources, (CompilationError, RuntimeError)
         # The copy engine takes addresses in whole 16 bytes.
@@ -92,7 +93,7 @@ class LoadedKernel:
         """Whether all arguments are right, in as little time as possible; `check_arguments` says what is wrong."""
         if len(tensors) != len(self.spec.inputs) or not tensors or self._forward._current_level >= 0:
             return False
-        if self._transform() is not None or self._tracing():
+        if self._state.transform() is not None or self._state.tracing() is not None:
             return False
         try:
             device = tensors[0].device

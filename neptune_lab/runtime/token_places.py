@@ -17,11 +17,14 @@ import triton.language as tl
 from triton import knobs
 
 from neptune_lab.runtime.direct import launch_function
+from neptune_lab.runtime.launch_memory import maker
 from neptune_lab.runtime.native_launch import Argument, native_launch
 
 TOKENS = tl.constexpr(256)  # of a program
 # Launches that skip Triton's work, by device and dtype of the offsets; None: Triton launches.
 _launches: dict[tuple[int | None, torch.dtype], Callable[..., Any] | None] = {}
+# What makes tensors, by device (None: the CPU).
+_makers: dict[int | None, Callable[..., torch.Tensor]] = {}
 
 
 @triton.jit(
@@ -54,19 +57,23 @@ def token_places(offsets: torch.Tensor, tokens: int, positions: bool) -> tuple[t
         tokens: how many there are, fewer than 2^31.
     """
     device = offsets.device
-    sequence = torch.empty(tokens, dtype=torch.int32, device=device)
-    place = torch.empty(tokens, dtype=torch.int32, device=device) if positions else sequence
+    index = device.index
+    empty = _makers.get(index)
+    if empty is None:
+        empty = _makers[index] = maker(device)
+    sequence = empty((tokens,), (1,), torch.int32)
+    place = empty((tokens,), (1,), torch.int32) if positions else sequence
     count = offsets.shape[0] - 1
     grid = (tokens + TOKENS.value - 1) // TOKENS.value
     numbers = tokens, count, count.bit_length(), int(positions)
-    key = device.index, offsets.dtype
+    key = index, offsets.dtype
     launch = _launches.get(key)
     if launch is not None and not _is_watched():
         launch(grid, offsets, sequence, place, numbers)
         return sequence, place
     compiled = _places[(grid,)](offsets, sequence, place, *numbers)
-    if device.index is not None and key not in _launches:
-        _launches[key] = _launch_of(compiled, device.index)
+    if index is not None and key not in _launches:
+        _launches[key] = _launch_of(compiled, index)
     return sequence, place
 
 

@@ -110,20 +110,26 @@ def _drawn(drawn: random.Random, total: int, count: int) -> list[int]:
 
 @pytest.mark.parametrize("alike", [True, False], ids=["alike", "apart"])
 def test_a_known_call_computes_its_places_in_one_launch_each(alike, monkeypatch):
-    looked = []
-    whole = packed.places_of
-    monkeypatch.setattr(flex_attention, "places_of", lambda *given: looked.append(1) or whole(*given))
-    monkeypatch.setattr(packed, "_is_here", lambda offsets: True)  # as on a GPU; here Triton's interpreter launches
+    looked, here = [], []
+    whole, made = packed.places_of, packed.packed_mods
+    monkeypatch.setattr(flex_attention, "places_of", lambda *given: looked.append("places") or whole(*given))
+    monkeypatch.setattr(flex_attention, "packed_mods", lambda *given: looked.append("mods") or made(*given))
+    # As on a GPU; here Triton's interpreter launches.
+    monkeypatch.setattr(packed, "_is_here", lambda offsets: here.append(1) or True)
+    monkeypatch.setattr(packed, "_looks", [])
+    monkeypatch.setattr(packed, "current_gpu", lambda: offsets([0]).get_device())
     slope = torch.tensor([0.5, 0.25], device=DEVICE)
     for of_q, of_k in [(OF_Q, OF_K), (OF_Q, OF_K), ([0, 1, 2, 30, 30, 64], [0, 0, 40, 41, 80, 96])]:
         if alike:
             of_q = of_k
         q, k, v = tensors(of_q[-1], of_k[-1])
         given = {"cu_seqlens_q": offsets(of_q)} | ({} if alike else {"cu_seqlens_k": offsets(of_k)})
-        found = nl.attention(q, k, v, lambda s, b, h, q, kv: s - slope[h] * (q - kv), mask_mod=causal, **given)
-        expected = by_sequence(q, k, v, of_q, of_k, lambda s, b, h, q, kv: s - slope[h] * (q - kv), causal)
+        score_mod = lambda s, b, h, q, kv: s - torch.abs(slope[h]) * (q - kv)  # noqa: E731
+        found = nl.attention(q, k, v, score_mod, mask_mod=causal, **given)
+        expected = by_sequence(q, k, v, of_q, of_k, score_mod, causal)
         assert (found - expected).abs().max() < 1e-5
-    assert looked == [1]
+    assert looked == ["places", "mods"]
+    assert len(here) == (2 if alike else 3)  # of the first call: to know it, and for each of the places
     with pytest.raises(LaunchError, match="float32; expected int32 or int64"):
         nl.attention(q, k, v, cu_seqlens_q=offsets(of_q).float())
 

@@ -15,6 +15,7 @@ import torch
 import triton
 
 from neptune_lab.runtime import direct as own
+from neptune_lab.runtime import torch_state
 from neptune_lab.runtime.direct import Compiled, direct, unnegated
 
 TWO = """
@@ -50,7 +51,7 @@ def world(monkeypatch):
 
     driver = SimpleNamespace(active=SimpleNamespace(get_current_stream=lambda index: 77))
     monkeypatch.setattr(triton.runtime, "driver", driver)
-    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: made.index, raising=False)
+    monkeypatch.setattr(torch_state, "current_gpu", lambda: made.index)
     monkeypatch.setattr(torch, "empty_strided", watched)
     monkeypatch.setattr(triton.knobs.runtime, "launch_enter_hook", made.enter)
     monkeypatch.setattr(triton.knobs.runtime, "launch_exit_hook", made.leave)
@@ -355,8 +356,8 @@ def launcher(source, metadata):
 driver.launcher_cls = launcher
 triton.runtime.driver.set_active(driver)
 sys.modules["neptune_lab.runtime.load"].interpreting = lambda: False
-torch.cuda.current_device = torch._C._cuda_getDevice = lambda: None
-from neptune_lab.runtime import load
+from neptune_lab.runtime import load, torch_state
+torch.cuda.current_device = torch_state.current_gpu = lambda: None
 
 kernel = load(spec_of(GOLDEN / "attention_decode.triton.py"))
 kernel._device_type = "cpu"

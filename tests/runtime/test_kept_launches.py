@@ -10,7 +10,7 @@ import pytest
 import torch
 import triton
 
-from neptune_lab.runtime import kept_launches
+from neptune_lab.runtime import kept_launches, torch_state
 from neptune_lab.runtime.direct import Compiled, direct
 from neptune_lab.runtime.kept_launches import encoding
 
@@ -87,7 +87,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(triton.runtime, "driver", active)
     monkeypatch.setattr(driver, "CudaLauncher", CudaLauncher)
     monkeypatch.setattr(triton, "__version__", "3.6.0")
-    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: None, raising=False)
+    monkeypatch.setattr(torch_state, "current_gpu", lambda: None)
     return world
 
 
