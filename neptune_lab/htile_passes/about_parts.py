@@ -6,7 +6,7 @@
 with m_p the mean of e in the part, of n_p elements, and the largest e in the part.  The first holds for every m, since
 e - m_p adds up to 0 in a part; it is used if the row's sum of e is needed too.  The second holds for every finite m_p;
 it is used if m is the largest e of the row, so that no exponent is above 0: both sides are NaN or 0 together where an
-element is infinite or NaN.
+element is infinite or NaN.  In a part of -inf, m_p is 0; m stays -inf in a row of them, whose sum is NaN.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ class AboutNumber:
             away = ir.Elementwise("sub", (self.number_of(own, counts), self.number), _F32)
             moved = ir.Elementwise("mul", (counts, ir.Elementwise("mul", (away, away), _F32)), _F32)
             return ir.Reduce("sum", ir.Elementwise("add", (parts, moved), _F32), 0)
-        return ir.Reduce("sum", moved_exponentials(parts, own, _finite(self.number)), 0)
+        return ir.Reduce("sum", moved_exponentials(parts, own, self.number), 0)
 
 
 def moved_exponentials(sums: ir.TileExpr, largest: ir.TileExpr, number: ir.TileExpr) -> ir.TileExpr:
-    """Sums of exponentials about the largest elements of parts, moved to another finite number that is not smaller."""
+    """Sums of exponentials about the largest elements of parts, moved to another number that is not smaller."""
     away = ir.Elementwise("sub", (largest, number), _F32)
     return ir.Elementwise("mul", (ir.Elementwise("exp", (away,), _F32), sums), _F32)
 
 
 def _finite(number: ir.TileExpr) -> ir.TileExpr:
-    """A largest element, or 0 of a part or row in which all are -inf."""
+    """A largest element, or 0 of a part in which all are -inf."""
     least = ir.Literal(float("-inf"), _F32)
     none = ir.Elementwise("eq", (number, least), "bool")
     return ir.Elementwise("where", (none, ir.Literal(0.0, _F32), number), _F32)

@@ -96,9 +96,8 @@ class _Lanes:
         self.lanes = {one.node: self.tile(f"{one.name}_lanes") for one in states}
         numbers = [one.node for one in states if one.is_number]
         self.next = {node: self.tile(f"{self.lanes[node].tensor}_next") for node in numbers}
-        # What the lanes' reductions, and the row's, are about: finite.
+        # What the lanes' reductions are about: finite.
         self.about = {node: self.tile(f"{self.lanes[node].tensor}_about") for node in numbers}
-        self.of_row = {node: self.tile(f"{self.lanes[node].tensor}_of_row", ()) for node in numbers}
 
     def tile(self, wanted: str, shape: tuple[int, ...] | None = None, dtype: str = _F32) -> ir.Access:
         """A new tile on chip: by default of an element for each lane."""
@@ -126,7 +125,6 @@ class _Lanes:
         for store in numbers:
             if not any(store is other for other in first):
                 yield replace(store, value=self.combined(store.value))
-                yield from self.numbers_of_row(store)
         if along:
             yield from self.mapped(along)
 
@@ -240,13 +238,12 @@ class _Lanes:
             node, lanes = one.node, self.lanes[one.node]
             if one.about is None:
                 made: ir.TileExpr = ir.Reduce(node.op, lanes, 0)
-                edges = node
             else:
-                number = self.of_row[one.about.own]
-                made = ir.Reduce("sum", moved_exponentials(lanes, self.lanes[one.about.own], number), 0)
-                edges = one.about.reduced(number)
+                # (About the row's own number, also if it is -inf: then the sum is NaN, as in the definition.)
+                moved = moved_exponentials(lanes, self.lanes[one.about.own], one.about.number)
+                made = ir.Reduce("sum", moved, 0)
             if self.row.head is not None:
-                made = _f32(combining(node.op, _F32), made, ir.Reduce(node.op, self.of_edges(edges), 0))
+                made = _f32(combining(node.op, _F32), made, ir.Reduce(node.op, self.of_edges(node), 0))
             value = rewrite(value, lambda x, node=node, made=made: made if x == node else x)
         return value
 
@@ -258,13 +255,6 @@ class _Lanes:
             kept = (self.exists(place, place.left), self.of_place(node.arg, place), identity_literal(node.op, _F32))
             tiles.append(ir.Elementwise("where", kept, _F32))
         return reduce(lambda a, b: _f32(combining(node.op, _F32), a, b), tiles)
-
-    def numbers_of_row(self, store: ir.Store) -> Iterator[ir.Store]:
-        """What reductions behind a statement are about, if it stores the largest element of the row."""
-        for one in self.states:
-            if one.node == store.value and one.is_number:
-                value = _finite(one, self.states, store.target)
-                yield self.statement(store, self.of_row[one.node], value, "row")
 
     def mapped(self, along: Sequence[ir.Store]) -> Iterator[ir.Stmt]:
         """The loop that stores rows, and what is behind it."""

@@ -26,6 +26,9 @@ _SIZES = (0.0, 1e-18, 1e-6, 1.0, 30.0, 90.0, 120.0, 300.0, 1e4, 1e10, 1e18)
 _EXTREME = 0.2
 _EXTREMES = (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max), -1e30, 1e30)
 
+# How many sequences have a NaN, each at another place: a condition such as r > -inf, true of every number, may hide it.
+_WITH_NAN = 5 * TAGS * EACH
+
 
 def leaves_of(loop: ScalarLoop) -> list[Expr]:
     """Reads of complete values, loop variables, and conditions on these alone, outermost only."""
@@ -82,7 +85,7 @@ def draw(loop: ScalarLoop, leaf: Expr, rng: np.random.Generator) -> Array:
     if dtype == "bool":
         return np.broadcast_to(rng.integers(0, 2, shape).astype(bool), (SEQUENCES, TAGS, EACH))
     if dtype.startswith(("int", "uint")):
-        return np.broadcast_to(rng.integers(0, 8, shape).astype(dtype), (SEQUENCES, TAGS, EACH))
+        return np.broadcast_to(_whole_numbers(dtype, shape, rng), (SEQUENCES, TAGS, EACH))
     tags = (SEQUENCES, shape[1], 1)
 
     def sizes() -> Array:
@@ -103,7 +106,22 @@ def draw(loop: ScalarLoop, leaf: Expr, rng: np.random.Generator) -> Array:
     values = np.clip(values, within.low, within.high)
     if dtype == "float16":
         values = np.where(np.isinf(values), values, np.clip(values, -65504, 65504)).astype(np.float16)
-    return values.astype(np.float32).astype(np.float64)
+    values = values.astype(np.float32).astype(np.float64)
+    return _with_nan(values) if varies else values
+
+
+def _whole_numbers(dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Integers up to a size that a sequence keeps: as those of labels, or of any size and sign."""
+    largest = np.minimum(rng.choice([8.0, 8.0, 128.0, 1e4, 2.0**31], (SEQUENCES, 1, 1)), float(np.iinfo(dtype).max) + 1)
+    least = np.where((rng.random((SEQUENCES, 1, 1)) < 0.5) | dtype.startswith("u"), 0.0, -largest)
+    return np.floor(least + rng.random(shape) * (largest - least)).astype(dtype)
+
+
+def _with_nan(values: Array) -> Array:
+    """The values, with one NaN in each of some sequences."""
+    sequence = np.arange(SEQUENCES).reshape(SEQUENCES, 1, 1)
+    place = np.arange(TAGS * EACH).reshape(1, TAGS, EACH)
+    return np.where((sequence < _WITH_NAN) & (sequence % (TAGS * EACH) == place), math.nan, values)
 
 
 def _with_extremes(loop: ScalarLoop, leaf: Expr, values: Array, varies: bool, rng: np.random.Generator) -> Array:

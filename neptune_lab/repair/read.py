@@ -7,6 +7,7 @@ called `t`, `C` or `r'` cannot be confused with an internal one.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -96,7 +97,10 @@ def read(
         refuse("there is no producer", str(g), "name the symbols that are results of other reductions")
     if len(set(chosen)) != len(chosen):
         refuse(f"a producer is named twice in {[str(p) for p in chosen]}", str(g))
-    known = _symbols(expr) | set(chosen) | {Symbol(name) for name in in_text}
+    of_g = _symbols(expr) | {Symbol(name) for name in in_text}
+    for producer in set(chosen) - of_g:
+        _check_spelling(producer.name, expr, sorted(symbol.name for symbol in of_g - set(chosen)))
+    known = of_g | set(chosen)
     facts = []
     if assumptions is not None and not isinstance(assumptions, Mapping):
         refuse(f"assumptions is {shown(assumptions)}", str(g), 'give words for each symbol: {"r": "positive"}')
@@ -123,6 +127,13 @@ def read(
         if both:
             refuse(f"{', '.join(map(str, both))} is both a producer and a constant", str(expr))
     return RepairProblem(reducer, expr, chosen, tuple(sorted(facts, key=lambda fact: default_sort_key(fact[0]))), fixed)
+
+
+def _check_spelling(name: str, expr: Expr, others: list[str]) -> None:
+    """A producer that g does not have may need no repair; one whose name is almost that of an input is misspelled."""
+    near = difflib.get_close_matches(name, others, n=1)
+    if near:
+        refuse(f"g does not have the producer {name}", text(expr), f"did you mean {near[0]}? g has {', '.join(others)}")
 
 
 def _listed(names: Iterable[str | Symbol] | str | Symbol, role: str) -> tuple[str | Symbol, ...]:

@@ -7,6 +7,7 @@ not simplified at all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import prod
 from typing import Any, cast
 
 import sympy as sp
@@ -16,6 +17,7 @@ from neptune_lab.repair.column import largest, total
 from neptune_lab.repair.numeric import compute_all
 from neptune_lab.repair.points import Generator, sample
 
+MOST_TERMS = 256  # of an expression that is expanded to see whether it is shorter
 LARGE = 120  # operations, beyond which sp.simplify takes seconds
 LARGEST_EXPONENT = 2**12  # of a number that SymPy may raise to it
 LARGEST_POWER = 16  # a polynomial in exp(x/q) with exp(p*x/q) has degree p, and SymPy stores every coefficient
@@ -146,8 +148,30 @@ def _forms(expr: Expr) -> Iterator[Expr]:
     yield cast(Expr, sp.powsimp(expr, combine="exp"))
     yield cast(Expr, sp.powdenest(expr))
     yield cast(Expr, sp.powsimp(sp.expand_power_base(expr), combine="exp"))
+    if terms_of(expr) > MOST_TERMS:
+        return  # (not the shortest: the time and the size double with each factor of a product of sums)
     yield cast(Expr, sp.expand(expr, power_exp=False, power_base=False, log=False, multinomial=False))
     yield cast(Expr, sp.powsimp(sp.expand_log(sp.expand(expr)), combine="exp"))
+
+
+def terms_of(expr: Expr) -> int:
+    """The most summands that an expression has once it is expanded, with each power taken for a square.
+
+    What takes long is sums in one another; a large power of one sum is left to the time limit.
+
+    >>> a, b, c = sp.symbols("a b c")
+    >>> terms_of((a + b) ** 3 * (a + c)), terms_of(sp.exp((a + b) * (a + c)) / (a + b)), terms_of(a * b)
+    (8, 8, 1)
+    """
+    parts = [terms_of(cast(Expr, arg)) for arg in expr.args]
+    match expr:
+        case sp.Add():
+            return sum(parts)
+        case sp.Pow(exp=sp.Integer() as exponent):
+            return parts[0] ** min(abs(int(exponent)), 2)
+        case sp.Mul():
+            return prod(parts)
+    return max(parts, default=1)
 
 
 def nicest(expr: Expr) -> Expr:

@@ -114,7 +114,7 @@ def _solve(question: RepairProblem) -> RepairTerm:
 def _solved(question: RepairProblem, done: list[Step]) -> RepairTerm:
     """The repair term; each step is appended to `done`, so that a refusal shows the steps before it."""
     names = name_symbols(question)
-    done.append(read_step(question.reducer, assumed(question, dict(names.pairs))))
+    done.append(read_step(question.reducer, names.g, names.producers, assumed(question, dict(names.pairs))))
     problem = separate(question)
     separation = _shown_separation(problem)
     done.append(Step(separation.title, separation.lines))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -27,10 +27,16 @@ _REDUCER_TEXT = {
 }
 
 
-def read_step(reducer: str, assumptions: tuple[tuple[str, tuple[str, ...]], ...]) -> Step:
-    """The first step of every derivation: the reducer and the assumptions."""
+def read_step(
+    reducer: str,
+    g: Expr,
+    producers: Iterable[Symbol],
+    assumptions: tuple[tuple[str, tuple[str, ...]], ...],
+) -> Step:
+    """The first step of every derivation: the reducer, producers that have no effect, and the assumptions."""
+    unread = (Line(f"g does not depend on {r.name}") for r in producers if r not in g.free_symbols)
     assumed = (Line(f"{name} is {', '.join(words)}") for name, words in assumptions)
-    return Step("Read: reducer and term", (Line(f"f(x, y) = {_REDUCER_TEXT[reducer]}"), *assumed))
+    return Step("Read: reducer and term", (Line(f"f(x, y) = {_REDUCER_TEXT[reducer]}"), *unread, *assumed))
 
 
 def range_steps(reasons: tuple[str, ...]) -> tuple[Step, ...]:
@@ -245,7 +251,7 @@ class RepairTerm(Derived):
         checks = (Step("Check by numbers", tuple(Line(check) for check in self.checks)),) if self.checks else ()
         guards = [Line(_guard_text(guard)) for guard in self.guards] or [Line("none: h is regular everywhere")]
         return (
-            read_step(self.reducer, self.assumptions),
+            read_step(self.reducer, self.g, self.separation.producers, self.assumptions),
             *(Step(record.title, record.lines) for record in records),
             *proofs,
             *checks,

@@ -86,6 +86,7 @@ def _reading(rng: random.Random, c: Term, w: Term, r: Term, other: Term) -> Term
             ["where", ["gt", c, r], 1.0, 0.0], ["where", ["le", r, c], w, 0.0], ["exp", ["sub", c, ["max", r, other]]],
             ["exp", ["sub", c, ["add", r, ["log", positive]]]], ["log", ["add", weight, 1.0]], ["max", c, r],
             ["div", 1.0, ["add", ["exp", ["sub", r, c]], 1.0]], ["rsqrt", ["add", ["square", ["sub", c, r]], 1.0]],
+            ["where", ["gt", r, float("-inf")], weight, 0.0], ["where", ["le", r, r], weight, 0.0],
         ]
     )  # fmt: skip
 

@@ -67,13 +67,15 @@ def draw_long_rows(rng: random.Random) -> Data:
 
 
 def _exponentials(make: draw.Maker) -> Data:
-    """A maximum and a sum of exponentials, and a number or a row of both."""
+    """A maximum and a sum of exponentials, or a number or a row of both."""
     shape = [extent for _, extent in make.space]
     x: Any = ["at", make.input("x", [*shape, make.m]), *make.row, "j"]
     x = make.element() if make.rng.random() < 0.3 else x
     top = make.fold("max", x, make.m)
     weight = ["exp", ["sub", x, make.at_row(top)]]
     total = make.fold("sum", weight, make.m)
+    if make.rng.random() < 0.2:
+        return make.done([total, top])
     if make.rng.random() < 0.5:
         return make.done([make.map(["add", make.at_row(top), ["log", make.at_row(total)]], make.space)])
     return make.done([make.map(["div", weight, make.at_row(total)], [*make.space, ["j", make.m]])])

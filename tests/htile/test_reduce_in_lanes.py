@@ -129,16 +129,15 @@ def test_the_meaning_stays(fold: str, dtype: str, extent: int, warps: int, seed:
 
 
 def test_exponentials_of_what_is_no_number():
-    """Of rows with infinities and NaN, in one lane or in all, both forms give the same."""
+    """Of rows with infinities and NaN, in one lane or in all, both forms give the same; a row of -inf is NaN."""
     program = read(DECLARED, kernel(*SOFTMAX))
     x = np.random.default_rng(0).standard_normal((5, 600)).astype("float32")
-    x[0, 5], x[1, 555], x[2, :300], x[3, 3:], x[4, 7::128] = np.inf, np.nan, -np.inf, -np.inf, -np.inf
+    x[0, 5], x[1, 555], x[2, :300], x[2, 307::128], x[3, 3:], x[4] = np.inf, np.nan, *[-np.inf] * 4
     with np.errstate(invalid="ignore"):
         one, other = (interpret(p, {"x": x, "w": x[::-1]}) for p in (program, in_lanes(program)))
     for name in ("y", "z"):
         np.testing.assert_allclose(other[name], one[name], rtol=1e-5)
-    assert np.isnan(one["z"][:2]).all()
-    assert np.isfinite(one["z"][2:]).all()
+    assert np.isnan(one["z"]).tolist() == [True, True, False, False, True]
 
 
 def test_large_numbers_stay_in_range():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import small_operators as small
-from tvm import te
+from tvm import te, tirx
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.run_in_python import run_in_python
@@ -36,11 +38,20 @@ UNBOUNDED = {
 }
 
 
+# The largest is NaN where an element is, and the sum then 0; what was summed before it is no NaN yet, and becomes one.
+HIDING_NAN = {
+    "above -inf": lambda: small.pair(lambda c, r: te.if_then_else(r > -math.inf, te.exp(c - r), 0.0)),
+    "equal to itself": lambda: small.pair(lambda c, r: te.if_then_else(tirx.EQ(r, r), te.exp(c - r), 0.0)),
+}
+
+
 REFUSED = {
     "grows with the maximum": lambda: small.pair(lambda c, r: te.exp(c + r)),
     "of other values": of_other_values,
     "of the mean": lambda: small.pair(lambda c, r: te.exp(c - r / 5), first="sum"),
     "of twice the maximum": lambda: small.pair(lambda c, r: te.exp(c - r * 2.0)),
+    "of negative whole numbers": lambda: small.pair(lambda c, r: te.exp(c - r), "max", first="sum", dtype="int8"),
+    **HIDING_NAN,
     **UNBOUNDED,
 }
 

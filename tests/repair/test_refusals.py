@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import sympy as sp
 
-from neptune_lab.repair import RepairError, solve
+from neptune_lab.repair import RepairError, solve, solve_vector
 from neptune_lab.repair.change_of_variables import change_variables
 
 
@@ -99,6 +99,8 @@ def test_arguments_are_checked():
         "named twice": lambda: solve("sum", "c/r", ["r", "r"]),
         "not an assumption": lambda: solve("sum", "c/r", "r", assumptions={"r": ["tiny"]}),
         "contradict": lambda: solve("sum", "c/r", "r", assumptions={"r": ["positive", "negative"]}),
+        "does not have the producer big\n.*did you mean biggest": lambda: solve("sum", "exp(c - biggest)", "big"),
+        "does not have the producer xmx\n.*did you mean xmax": lambda: solve_vector("sum", "c - xmax", "xmx"),
         "about q, which g does not have": lambda: solve("sum", "c/r", "r", assumptions={"q": ["positive"]}),
         "does not have the constant esp": lambda: solve("sum", "c/(r + eps)", "r", constants=["esp"]),
         "True or False": lambda: solve("sum", "c/r", "r", assumptions={"r": {"positive": 1}}),
@@ -111,6 +113,12 @@ def test_arguments_are_checked():
         with pytest.raises(RepairError, match=match) as refused:
             call()
         assert refused.value.step == "read"
+
+
+def test_a_producer_without_an_effect_is_named():
+    term = solve("sum", "exp(c - r)", ["r", "q"])
+    assert [line.text for line in term.steps[0].lines] == ["f(x, y) = x + y", "g does not depend on q"]
+    assert len(solve("sum", "exp(c - r)", ["r"]).steps[0].lines) == 1
 
 
 def test_words_and_booleans_say_the_same():
@@ -159,7 +167,7 @@ def test_the_help_names_a_constant_with_which_the_term_separates(g: str, constan
     )
     r, C = sp.symbols("r C", real=True)
     named = {name: sp.Symbol(name, real=True) for name in ("r", "s", "c", "x", "b", "v", "d", "c1", "c2")}
-    term = sp.sympify(g.replace("max", "Max"), locals=named)
+    term = sp.sympify(g.replace("max", "Max"), locals=named)  # pyright: ignore[reportCallIssue]
     assert change_variables(term, [r], constants=[named[constant]], variable=C).constants
 
 
