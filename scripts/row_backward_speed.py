@@ -137,9 +137,11 @@ def means(rows: Sequence[Measured]) -> Iterator[str]:
 def tensors_of(what: str, shape: Sequence[int], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
     """The arguments of a function."""
     *rows, columns = shape
-    x = torch.randn(*shape, device=DEVICE, dtype=dtype).requires_grad_()
-    vectors = [torch.randn(columns, device=DEVICE, dtype=dtype).requires_grad_() for _ in range(2)]
-    labels = torch.randint(0, columns, rows, device=DEVICE)
+    # (a graph that a contestant leaves unfinished stops the GPU's own generator)
+    draw: Any = {"device": DEVICE, "generator": torch.Generator(DEVICE).manual_seed(0)}
+    x = torch.randn(*shape, dtype=dtype, **draw).requires_grad_()
+    vectors = [torch.randn(columns, dtype=dtype, **draw).requires_grad_() for _ in range(2)]
+    labels = torch.randint(0, columns, rows, **draw)
     if what in LOSSES:
         return x, labels
     return {"rms_norm": (x, vectors[0]), "layer_norm": (x, *vectors)}.get(what, (x,))
@@ -228,7 +230,6 @@ def measured(
 ) -> Measured:
     """The contestant, checked, then timed unless `only_checked`."""
     shape = {"mean_cross_entropy": (), "cross_entropy": tensors[0].shape[:-1], "log_sum_exp": tensors[0].shape[:-1]}
-    # (a graph that a contestant left unfinished leaves the GPU's generator where it gives no more numbers)
     given = torch.randn(shape.get(what, tensors[0].shape)).to(DEVICE)
     stream = torch.cuda.Stream() if DEVICE == "cuda" else None
     if name == "roof":
@@ -285,6 +286,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     torch.manual_seed(0)
+    dynamo: Any = torch._dynamo.config
+    dynamo.recompile_limit = 64  # (of sizes in one process)
     end, rows = time.monotonic() + given.seconds, []
     for what in given.what.split(","):
         sizes = (given.vocabulary if what in LOSSES else given.sizes).split(",")
