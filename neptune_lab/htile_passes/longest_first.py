@@ -10,6 +10,9 @@ from neptune_lab.htile.nodes import Arith, For, GridAxis, Int, Kernel, Name, Pro
 from neptune_lab.htile.substitute import substitute, substitute_index
 from neptune_lab.htile_passes.rewrite import map_kernels, tile_pass
 
+# Programs of an axis that are looked at.
+MOST_PROGRAMS = 256
+
 
 @tile_pass(after="unroll_single_parts")
 def longest_first(program: Program) -> Program:
@@ -37,10 +40,11 @@ def _kernel(kernel: Kernel) -> Kernel:
 
 
 def _grows(body: tuple[Stmt, ...], axis: GridAxis) -> bool:
-    """Whether the last program of the axis has more iterations than the first; loops of unknown length count 0."""
-    ends = (0, axis.extent - 1)
-    first, last = (sum(_iterations(body, axis.var, Int(at))) for at in ends)
-    return last > first
+    """Whether the first program of the axis with another number of iterations than program 0 has more; loops of unknown
+    length count 0.  (Inside of documents, the last program may be the first of one.)"""
+    first = sum(_iterations(body, axis.var, Int(0)))
+    counts = (sum(_iterations(body, axis.var, Int(at))) for at in range(1, min(axis.extent, MOST_PROGRAMS)))
+    return next((count > first for count in counts if count != first), False)
 
 
 def _iterations(body: tuple[Stmt, ...], var: str, at: Int) -> Iterator[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from htile_programs import CASES, F16, F32, at, attention, causal_rows, lit, op, softmax
@@ -67,6 +69,18 @@ def test_trip_counts_that_are_not_affine_are_compared_at_both_ends():
     after = longest_first(before)
     assert after is not before
     assert "(1-i0)*63" in to_text(after)
+
+
+def test_rows_of_chunks_start_with_the_longest():
+    """Causal in chunks of two tiles, of which the last program is the first of one: 1, 2, 1, 2 and 1 tiles."""
+    at_i = Slice(Arith("*", Name("j0"), Int(16)), 16, "i")
+    start = Arith("*", Arith("//", Name("i0"), Int(2)), Int(2))
+    body = (store("s1", at("y", at_i, J), at("x", at_i, J)),)
+    loop = For("l", "j0", start, Arith("+", Name("i0"), Int(1)), body, "")
+    before = program(loop, store("s2", at("y", I, J), X))
+    (kernel,) = before.kernels
+    five = replace(before, kernels=(replace(kernel, grid=(replace(kernel.grid[0], extent=5), *kernel.grid[1:])),))
+    assert "range((4-i0)//2*2, 4-i0+1)" in to_text(longest_first(five))
 
 
 # -- halves -----------------------------------------------------------------------------------------------------

@@ -324,13 +324,16 @@ def test_a_mask_that_nothing_meets_leaves_no_iteration():
     assert loop.start == loop.stop
 
 
-def test_documents_of_one_length_bound_loops_of_one_size_alone():
-    before = rolling(holds("eq", integer("floordiv", Q, number(6)), integer("floordiv", KV, number(6))))
-    bounded, whole = (f(before).program for f in (partition_masked_loops, partition_loops_of_any_size))
-    assert bounds_of(whole) == (Int(0), Int(4))
-    assert bounds_of(bounded) != bounds_of(whole)
+def test_documents_of_one_length_leave_one_loop_for_all_sizes():
+    """With bounds that hold for any number of programs: here, the last document ends with the last tile."""
+    before = rolling(holds("eq", integer("floordiv", Q, number(8)), integer("floordiv", KV, number(8))))
+    cut, whole = (f(before).program for f in (partition_masked_loops, partition_loops_of_any_size))
+    (loop,) = loops(whole)
+    assert isinstance(loop.stop, Arith)
+    assert loop.stop.op == "min"
+    assert bounds_of(whole) != (Int(0), Int(4))
     wanted = interpret(before, inputs(), dtype="float64")["out"]
-    for after in (bounded, whole):
+    for after in (cut, whole):
         verify(after)
         np.testing.assert_array_equal(interpret(after, inputs(), dtype="float64")["out"], wanted)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from neptune_lab.htile.bounds import Env, grid_env, loop_interval
+from neptune_lab.htile.bounds import Env, Interval, grid_env, loop_interval
 from neptune_lab.htile.labels import SUFFIX
 from neptune_lab.htile.loop_runs import always_runs
 from neptune_lab.htile.nodes import (
@@ -38,8 +38,9 @@ from neptune_lab.htile_passes.input_comparisons import conditions
 from neptune_lab.htile_passes.partition_masked_loops.masks import Masks, find_masks, is_mask
 from neptune_lab.htile_passes.partition_masked_loops.noop_iterations import NoOpProof, NoOpProver
 from neptune_lab.htile_passes.partition_masked_loops.notes import ProofAttempt, explain
-from neptune_lab.htile_passes.partition_masked_loops.ranges import IterationRange, Span
+from neptune_lab.htile_passes.partition_masked_loops.ranges import IterationRange, Span, has_quotient
 from neptune_lab.htile_passes.rewrite import Rewrite, map_kernels, tile_pass
+from neptune_lab.tensor_spec import LARGEST
 
 
 @tile_pass(after="drop_dead_tiles")  # it copies bodies: the ones before find things in one
@@ -81,7 +82,7 @@ def partition_masked_loops(program: Program) -> Rewrite:
     Measured on an H200 at 8192 positions: without it causal attention takes 2.3 times as long, and 3.2 times
     with a window of 4096.
     """
-    return _partitioned(program, quotients=True)
+    return _partitioned(program)
 
 
 @tile_pass(on_request=True)
@@ -92,18 +93,19 @@ def partition_loops_with_certain_ends(program: Program) -> Rewrite:
     Documents of one length (`q // 200 == kv // 200`) are such a mask: a tile of 128 rows within a document sees whole
     tiles alone, or has edges on both sides, or on one.
     """
-    return _partitioned(program, quotients=True, certain=True)
+    return _partitioned(program, certain=True)
 
 
 @tile_pass(on_request=True)
 def partition_loops_of_any_size(program: Program) -> Rewrite:
-    """As `partition_masked_loops`, but conditions on quotients of the loop's positions (`q // 12 == kv // 12`) bound no
-    loop: where a document ends in the last tile differs with the size, and with it what is proven of the bounds."""
-    return _partitioned(program, quotients=False)
+    """As `partition_masked_loops`, but a loop stays one, of which hidden tiles are skipped, if a condition is on
+    quotients of its positions (`q // 12 == kv // 12`), and its bounds are proven for any number of programs: where a
+    document ends in the last tile differs with the size."""
+    return _partitioned(program, any_size=True)
 
 
-def _partitioned(program: Program, *, quotients: bool, certain: bool = False) -> Rewrite:
-    partitioner = _Partitioner(program, quotients, certain)
+def _partitioned(program: Program, *, certain: bool = False, any_size: bool = False) -> Rewrite:
+    partitioner = _Partitioner(program, certain, any_size)
     return Rewrite(map_kernels(program, partitioner.kernel), tuple(partitioner.notes))
 
 
@@ -114,8 +116,8 @@ class _Segment:
 
 
 class _Partitioner:
-    def __init__(self, program: Program, quotients: bool, certain: bool) -> None:
-        self.program, self.quotients, self.certain = program, quotients, certain
+    def __init__(self, program: Program, certain: bool, any_size: bool) -> None:
+        self.program, self.certain, self.any_size = program, certain, any_size
         self.notes: list[str] = []
 
     def kernel(self, kernel: Kernel) -> Kernel:
@@ -138,12 +140,15 @@ class _Partitioner:
     def loop(self, loop: For, env: Env, kernel: Kernel, prover: NoOpProver) -> tuple[For, ...]:
         if loop.part or loop.listed is not None:  # (a list has no tile that positions hide, and no order of parts)
             return (loop,)
-        span = Span.of(loop, env, quotients=self.quotients)
+        span = Span.of(loop, env)
         masks = find_masks(loop, span, self.program)
         if not masks.masks and not masks.conjuncts:
             return (loop,)
-        visited, attempts = _visited(loop, masks, span, prover)
         whole = is_crowded(loop, self.program) or is_few_rows(loop, env, kernel, self.program)
+        if self.any_size and any(has_quotient(c.formula, loop.var) for c in masks.conjuncts):
+            whole, span = True, Span.of(loop, {name: Interval(at.lo, LARGEST) for name, at in env.items()})
+            masks = find_masks(loop, span, self.program)
+        visited, attempts = _visited(loop, masks, span, prover)
         one = (_Segment("visited", visited),)
         segments = one if whole else _segments(visited, masks, span)
         if self.certain and not any(self.always_has_a_tile(loop, s, kernel) for s in (segments[-1], segments[0])):

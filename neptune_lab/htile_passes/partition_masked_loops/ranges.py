@@ -36,22 +36,17 @@ class IterationRange:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A loop for this analysis: its variable, its bounds, and the intervals of the variables around it.
-
-    Args:
-        quotients: whether a condition on a quotient of the loop's positions bounds it.
-    """
+    """A loop for this analysis: its variable, its bounds, and the intervals of the variables around it."""
 
     var: str
     all: IterationRange
     env: Env
-    quotients: bool = True
 
     @classmethod
-    def of(cls, loop: For, env: Env, *, quotients: bool = True) -> Span:
+    def of(cls, loop: For, env: Env) -> Span:
         """The span of `loop`, with its bounds in affine form."""
         every = IterationRange(expression(affine(loop.start)), expression(affine(loop.stop)))
-        return cls(loop.var, every, env, quotients)
+        return cls(loop.var, every, env)
 
     @property
     def none(self) -> IterationRange:
@@ -129,6 +124,17 @@ def depends_on(formula: Formula, var: str) -> bool:
             return any(depends_on(part, var) for part in parts)
 
 
+def has_quotient(formula: Formula, var: str) -> bool:
+    """Whether an atom of `formula` has a quotient of what depends on `var`."""
+    match formula:
+        case Atom(form=form):
+            return any(isinstance(atom, Arith) and var in names_of_index(atom) for atom, _ in form.terms)
+        case Unknown():
+            return False
+        case Junction(parts=parts):
+            return any(has_quotient(part, var) for part in parts)
+
+
 def _solve(form: Affine, span: Span, *, is_hull: bool) -> IterationRange | None:
     """The iterations for which `form >= 0`, exactly; None if it is not affine in the loop's variable, nor a multiple of
     one quotient that is.
@@ -141,7 +147,7 @@ def _solve(form: Affine, span: Span, *, is_hull: bool) -> IterationRange | None:
     match [(atom, k) for atom, k in rest.terms if span.var in names_of_index(atom)]:
         case []:
             pass
-        case [(Arith(op="//", a=n, b=Int(value=d)) as quotient, k)] if span.quotients and not slope and d > 0:
+        case [(Arith(op="//", a=n, b=Int(value=d)) as quotient, k)] if not slope and d > 0:
             whole = floor_divide(rest.without(quotient), abs(k)) * d
             return _solve(whole + affine(n) if k > 0 else whole - affine(n) + (d - 1), span, is_hull=is_hull)
         case _:
