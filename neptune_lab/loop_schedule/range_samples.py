@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neptune_lab.loop_ir.nodes import Expr, Load, Op, Previous, Var
+from neptune_lab.loop_ir.positions import COMPARISONS
 from neptune_lab.loop_ir.sign import may_be_infinite, range_of
 from neptune_lab.loop_ir.walks import buffers_read, variables, walk_once
 from neptune_lab.loop_schedule.identity_at_point import COMPARED
@@ -26,7 +27,8 @@ _SIZES = (0.0, 1e-18, 1e-6, 1.0, 30.0, 90.0, 120.0, 300.0, 1e4, 1e10, 1e18)
 _EXTREME = 0.2
 _EXTREMES = (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max), -1e30, 1e30)
 
-# How many sequences have a NaN, each at another place: a condition such as r > -inf, true of every number, may hide it.
+# How many sequences have a NaN, each at another place, where a condition such as r > -inf, true of every number, may
+# hide it.
 _WITH_NAN = 5 * TAGS * EACH
 
 
@@ -68,7 +70,7 @@ def kind_of(loop: ScalarLoop, leaf: Expr) -> tuple[object, ...]:
         return ("place", varies)
     within = range_of(loop.program, leaf)
     extremes = [may_be_infinite(loop.program, leaf, direction) for direction in (-1, 1)]
-    return (loop.program.buffer(leaf.buffer).dtype, varies, within.low, within.high, extremes)
+    return (loop.program.buffer(leaf.buffer).dtype, varies, within.low, within.high, extremes, _may_hide_nan(loop))
 
 
 def draw(loop: ScalarLoop, leaf: Expr, rng: np.random.Generator) -> Array:
@@ -107,7 +109,20 @@ def draw(loop: ScalarLoop, leaf: Expr, rng: np.random.Generator) -> Array:
     if dtype == "float16":
         values = np.where(np.isinf(values), values, np.clip(values, -65504, 65504)).astype(np.float16)
     values = values.astype(np.float32).astype(np.float64)
-    return _with_nan(values) if varies else values
+    return _with_nan(values) if varies and _may_hide_nan(loop) else values
+
+
+def _may_hide_nan(loop: ScalarLoop) -> bool:
+    """Whether a condition reads an incomplete reduction: it is false of a NaN, in every row that has one.
+
+    A mask over other values hides a NaN only if it hides all of its row, which is not promised
+    (docs/concepts/numbers.md).
+    """
+    return any(
+        isinstance(expr, Op) and expr.name in COMPARISONS and not loop.folds.keys().isdisjoint(buffers_read(expr))
+        for term in loop.terms
+        for expr in walk_once(term)
+    )
 
 
 def _whole_numbers(dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
