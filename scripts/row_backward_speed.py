@@ -111,7 +111,8 @@ QUACKS = ("softmax", "rms_norm", *LOSSES)
 def drawn(what: str, count: int, seed: int) -> list[str]:
     """Sizes for a function, rows x columns."""
     draw, sizes = random.Random(f"{seed} {what}"), list[str]()
-    least, most = (8_000, 160_000) if what in LOSSES else (500, 16_384)
+    most = 160_000 if what in LOSSES else 16_384
+    least = most // 20 if what in LOSSES else 500
     for n in range(count):
         columns = round(least * (most / least) ** draw.random())
         columns -= columns % 64 if n % 2 else 0
