@@ -51,8 +51,13 @@ def test_every_button_can_be_reached_and_no_sentence_is_cut(live, width: int):
             heights = bodies.evaluate_all("all => all.map(e => e.clientHeight)")
             assert min(heights) > 90, (size, heights)
         drawn.root.get_by_role("button", name="Compare", exact=True).click()
-        expect(drawn.root.locator(".cmp .code")).to_have_count(2)  # each has room beside its indentation
-        assert min(drawn.root.locator(".cmp .code").evaluate_all("all => all.map(e => e.clientWidth)")) > 400
+        # One program with both: two have no room beside each other. A line has room beside its indentation.
+        expect(drawn.root.locator(".cmp")).to_have_count(0)
+        program = drawn.root.get_by_role("region", name="program", exact=True)
+        expect(program.locator(".ln.del")).not_to_have_count(0)
+        expect(program.locator(".ln.change")).not_to_have_count(0)
+        room = "all => all.map(e => e.parentElement.clientWidth - e.clientWidth)"
+        assert min(program.locator(".ln .ind").evaluate_all(room)) > 150
 
 
 @pytest.mark.nightly

