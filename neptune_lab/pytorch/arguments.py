@@ -216,6 +216,11 @@ def _is_input(tensor: Any, device: torch.device, dtype: torch.dtype) -> bool:
     return plain and tensor.ndim > 0 and tensor.is_contiguous()
 
 
+def are_inputs(captured: Sequence[tuple[int, torch.dtype]], tensors: Sequence[Any], device: torch.device) -> bool:
+    """Whether a kernel takes captured tensors as they are; the arguments are those of `captured_inputs`."""
+    return all(_is_input(tensors[index], device, dtype) for index, dtype in captured)
+
+
 def captured_inputs(
     captured: Sequence[tuple[int, torch.dtype]], tensors: Sequence[Any], device: torch.device
 ) -> list[torch.Tensor]:

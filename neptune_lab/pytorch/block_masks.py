@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
+from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -77,16 +78,18 @@ class _Seen:
     Args:
         state: of its mask_mod.
         tensors: its lists of blocks, None for one that it has not, and what the mask_mod reads.
-        versions: the version counter of each of `tensors`.
+        told: those of `tensors` that are there.
+        versions: the version counter of each of these.
         lengths: `seq_lengths` of the mask.
-        device: of q.
+        place: of q.
     """
 
     state: Any
     tensors: tuple[torch.Tensor | None, ...]
-    versions: tuple[int | None, ...]
+    told: tuple[torch.Tensor, ...]
+    versions: list[int]
     lengths: tuple[int, ...]
-    device: torch.device
+    place: Any
 
 
 _compared: WeakKeyDictionary[Any, _Compared] = WeakKeyDictionary()
@@ -144,7 +147,7 @@ def mask_of(block_mask: Any, q: torch.Tensor, k: torch.Tensor) -> Callable[..., 
         return known.mask_mod
     mask_mod = _mask(block_mask, sizes)
     own = mask_mod is block_mask.mask_mod
-    seen = _seen(block_mask, q.device) if reading.exact else None
+    seen = _seen(block_mask, q) if reading.exact else None
     _compared[block_mask] = _Compared(sizes, reading.key, block, tensors, versions, mask_mod, own, seen)
     return mask_mod
 
@@ -160,33 +163,44 @@ def known_mask_of(block_mask: Any, q: Any, k: Any) -> tuple[Any, tuple[Any, list
     """
     plain = type(block_mask) is _class() and type(q) is type(k) is torch.Tensor
     known = _compared.get(block_mask) if plain else None
-    if known is None or known.seen is None or not q.ndim == k.ndim == 4:
+    if known is None or known.seen is None:
         return None
-    (batch, heads, q_len, _), seen, own, tensors = q.shape, known.seen, block_mask.mask_mod, []
+    seen, own, tensors = known.seen, block_mask.mask_mod, []
+    try:
+        (batch, heads, q_len, _), (_, _, kv_len, _) = q.shape, k.shape
+    except (RuntimeError, ValueError):  # a layout without sizes, or other axes, which are refused later
+        return None
     if (
-        known.sizes != (batch, heads, q_len, k.shape[2])
-        or seen.device != q.device
+        known.sizes != (batch, heads, q_len, kv_len)
+        or seen.place != _place(q)
         or seen.lengths != tuple(block_mask.seq_lengths)
         or known.block != tuple(block_mask.BLOCK_SIZE)
         or seen.state != state_of(own, tensors)
     ):
         return None
-    for tensor, before, version in zip((*_lists(block_mask), *tensors), seen.tensors, seen.versions, strict=True):
-        if tensor is not before or (tensor is not None and tensor._version != version):
-            return None
+    now = *_lists(block_mask), *tensors
+    if len(now) != len(seen.tensors) or not all(map(is_, now, seen.tensors)):
+        return None
+    if [tensor._version for tensor in seen.told] != seen.versions:
+        return None
     return (own, (seen.state, tensors)) if known.own else (known.mask_mod, None)
 
 
-def _seen(block_mask: Any, device: torch.device) -> _Seen | None:
+def _seen(block_mask: Any, q: torch.Tensor) -> _Seen | None:
     """The looks of a mask; None if they do not tell all of it."""
     read_by_mask: list[torch.Tensor] = []
     state = state_of(block_mask.mask_mod, read_by_mask)
     tensors = *_lists(block_mask), *read_by_mask
-    versions = tuple(map(_version, tensors))
-    untold = any(version is None for tensor, version in zip(tensors, versions, strict=True) if tensor is not None)
-    if type(block_mask) is not _class() or state is None or untold:
+    told = tuple(tensor for tensor in tensors if tensor is not None)
+    versions = [version for version in map(_version, told) if version is not None]
+    if type(block_mask) is not _class() or state is None or len(versions) < len(told):
         return None
-    return _Seen(state, tensors, versions, tuple(block_mask.seq_lengths), device)
+    return _Seen(state, tensors, told, versions, tuple(block_mask.seq_lengths), _place(q))
+
+
+def _place(tensor: torch.Tensor) -> Any:
+    """What tells a tensor's device from others; of a GPU its number, which is compared in less time."""
+    return tensor.get_device() if tensor.is_cuda else tensor.device
 
 
 @cache

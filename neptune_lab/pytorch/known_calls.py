@@ -8,14 +8,14 @@ long way: a subclass, a transform, a mod whose state cannot be seen.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
-from torch.autograd import forward_ad
 
 from neptune_lab.pytorch.alike import alike
-from neptune_lab.pytorch.arguments import captured_inputs
+from neptune_lab.pytorch.arguments import are_inputs, captured_inputs
 from neptune_lab.pytorch.compiled import Compiled
 from neptune_lab.pytorch.extras import Extras
 from neptune_lab.pytorch.known_tables import ForLengths, Group, Known, Recorded, Stream
@@ -24,7 +24,8 @@ from neptune_lab.pytorch.lengths import Family
 from neptune_lab.pytorch.mod_state import States, states_of
 from neptune_lab.runtime.differentiable import Differentiable
 from neptune_lab.runtime.direct import unnegated
-from neptune_lab.runtime.torch_state import modes, tracing, transform
+from neptune_lab.runtime.tensor_guards import same_as
+from neptune_lab.runtime.torch_state import is_watched
 from neptune_lab.tensor_spec import LONG, TensorSpec
 
 # Entries of each table; a full one is emptied, since calls fill it again.
@@ -69,9 +70,7 @@ def launched(
         largest: as `Extras.max_scores`.
         states: of the mods, if they are known; the mods are not looked at then.
     """
-    if not type(q) is type(k) is type(v) is _Tensor or modes() or transform() is not None or tracing() is not None:
-        return None
-    if forward_ad._current_level >= 0:
+    if not type(q) is type(k) is type(v) is _Tensor or is_watched():
         return None
     of_score, of_mask, tensors, own = states_of(score_mod, mask_mod) if states is None else states
     if enable_gqa is lse is largest is False and scale is None and not more and (dynamic is None or dynamic is True):
@@ -80,11 +79,11 @@ def launched(
         options = _options(enable_gqa, scale, lse, dynamic, more, largest)
     if options is None or of_score is None or of_mask is None:
         return None
-    stream = _streams.get((options, of_score, of_mask)) if len(tensors) == own else None
+    stream = _streams.get((options, of_score, of_mask))
     if stream is not None:
         found = stream.lengths
         if found is None:
-            if stream.tells(q, k, v):
+            if stream.tells(q, k, v, *tensors[own:]):
                 return _launch_unnegated(stream.known, q, k, v, tensors, stream.keys)
             _streams.pop((options, of_score, of_mask), None)
         # (a group with kernels of one length uses these first)
@@ -113,13 +112,24 @@ def launched(
         known = _known_for_lengths(group, key, (options, of_score, of_mask), q, k, v, tensors, own)
         if known is None:
             return None
-    elif len(tensors) == own:
+    else:
         if key == group.last:  # (a look at each tensor takes time, for nothing if each call is of another shape)
-            tells = alike((q, k, v), exact=True)
+            tells = _look(known, q, k, v, tensors, own)
             if tells is not None:
                 _add(_streams, (options, of_score, of_mask), Stream(group, known, tells, None, of_k[2]))
         group.last = key
     return _launch(known, q, k, v, tensors, of_k[2])
+
+
+def _look(
+    known: Known, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tensors: list[torch.Tensor], own: int
+) -> Callable[..., bool] | None:
+    """What tells calls that a kernel serves with the tensors as they are, by q, k, v and what the mods read; None if
+    nothing does, such as for tensors that record gradients, in any mode."""
+    compared = q, k, v, *tensors[own:]
+    if any(t.requires_grad for t in compared) or not are_inputs(known.captured, tensors, q.device):
+        return None
+    return same_as(compared)
 
 
 def _known_for_lengths(

@@ -15,6 +15,7 @@ from neptune_lab.pytorch.extras import as_ordered, known_own_options
 from neptune_lab.pytorch.known_calls import launched
 from neptune_lab.pytorch.mod_state import States
 from neptune_lab.pytorch.packed import known_places, packed_states
+from neptune_lab.runtime.torch_state import is_watched
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
@@ -78,6 +79,8 @@ def launched_packed(
     Args:
         of_q, of_k: the offsets of the sequences.
     """
+    if is_watched():  # (`launched` leaves such calls, for which places would be computed in vain)
+        return None
     places = known_places(q, k, of_q, of_k, score_mod is not None or mask_mod is not None)
     if places is None:
         return None

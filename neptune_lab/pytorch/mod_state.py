@@ -73,7 +73,8 @@ def state_of(mod: Any, tensors: list[torch.Tensor], depth: int = 0) -> Any:
     if code.closed and not mod.__defaults__:
         return code.digest
     # (the globals of a library's function are the library's, unless it is an example in a docstring)
-    library = is_library(mod.__module__) and not mod.__code__.co_filename.startswith("<doctest ")
+    library = bool(code.global_names or not code.seen) and is_library(mod.__module__)
+    library = library and not mod.__code__.co_filename.startswith("<doctest ")
     if depth > _DEEPEST or not (code.seen or library):
         return None
     found: list[Any] = [code.digest]
@@ -117,8 +118,12 @@ def _value(value: Any, tensors: list[torch.Tensor], depth: int) -> Any:
     if kind in _TENSORS:
         if value.__dict__:  # attributes that were set on it, which a mod may read
             return None
-        index = next((n for n, other in enumerate(tensors) if other is value), len(tensors))
-        if index == len(tensors):
+        index = 0
+        for other in tensors:
+            if other is value:
+                break
+            index += 1
+        else:
             tensors.append(value)
         return "tensor", index, value.ndim, value.dtype
     if kind is float:

@@ -1,4 +1,4 @@
-"""What is active in torch around a call, each by one function of C: transforms, modes, a trace, the current GPU."""
+"""What is active in torch around a call: transforms, modes, a trace, the current GPU, each by one function of C."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 _C: Any = torch._C
 
@@ -18,4 +19,11 @@ tracing: Callable[[], Any] = _C._get_tracing_state
 # The index of the current GPU.
 current_gpu: Callable[[], int] = getattr(_C, "_cuda_getDevice", torch.cuda.current_device)
 
-__all__ = ["current_gpu", "modes", "tracing", "transform"]
+
+def is_watched() -> bool:
+    """Whether torch has to see each operator: for a mode, a transform, a trace, or tangents."""
+    watched = modes() or transform() is not None or tracing() is not None
+    return bool(watched) or forward_ad._current_level >= 0
+
+
+__all__ = ["current_gpu", "is_watched", "modes", "tracing", "transform"]

@@ -19,6 +19,7 @@ from neptune_lab.pytorch import flex_attention, known_calls
 from neptune_lab.pytorch.alike import alike
 from neptune_lab.pytorch.extras import Extras
 from neptune_lab.runtime import LoadedKernel
+from neptune_lab.runtime.tensor_guards import same_as
 
 N = 24
 
@@ -245,7 +246,7 @@ OTHERS = ["dtype", "heads", "width", "dimensions", "strides", "device", "gradien
 @pytest.mark.parametrize("place", [0, 1, 2])
 @pytest.mark.parametrize("name", OTHERS)
 def test_tensors_that_differ_in_more_than_their_length_are_not_alike(name: str, place: int, exact: bool):
-    tells = alike(drawn(7 if exact else 5), exact)
+    tells = same_as(drawn(7)) if exact else alike(drawn(5))
     assert tells is not None
     given = drawn(7)
     assert tells(*given)
@@ -256,7 +257,7 @@ def test_tensors_that_differ_in_more_than_their_length_are_not_alike(name: str, 
 def test_exactly_alike_tensors_have_all_sizes_and_strides():
     packed = torch.zeros(2, 7, 3 * 4, 16)
     q, k, v = (t.transpose(1, 2) for t in packed.chunk(3, 2))
-    tells = alike((q, k, v), exact=True)
+    tells = same_as((q, k, v))
     assert tells is not None
     assert tells(*(t.transpose(1, 2) for t in torch.ones(2, 7, 12, 16).chunk(3, 2)))
     for other in (q.contiguous(), q[:, :, :6], q[:1], packed[:, :, :8].transpose(1, 2)[:, ::2]):
@@ -264,11 +265,12 @@ def test_exactly_alike_tensors_have_all_sizes_and_strides():
     assert not tells(q, k, k)  # (it goes the longer way)
 
 
-def test_tensors_that_record_gradients_have_nothing_alike():
+def test_tensors_that_record_gradients_or_are_negated_have_nothing_alike():
     """Also where nothing is recorded now: the next call with them may record."""
     q, k, v = drawn()
     with torch.no_grad():
         assert alike((q, k.requires_grad_(), v)) is None
+    assert alike((q, k.detach(), torch._neg_view(v))) is None  # (its launcher tests for negated values)
     tells = alike((q, k.detach(), v))
     assert tells is not None
     with torch.inference_mode():
@@ -369,3 +371,52 @@ def test_a_launcher_without_a_test_for_signs_gets_tensors_that_are_told(lengths:
     negated[2] = torch._neg_view(negated[2])
     assert call(*negated) == "out"
     assert seen[-1] == "tests"
+
+
+def test_what_a_mask_reads_is_told_by_the_same_look():
+    """Its values may change, and nothing else of it."""
+    seen: list[Any] = []
+
+    def masked(table: torch.Tensor) -> Any:
+        mask = lambda b, h, q, kv: table[q] == table[kv]  # noqa: E731
+        return known_calls.launched(*drawn(30), None, mask, False, None, False, True)
+
+    def told() -> int:
+        return len(known_calls._streams)
+
+    table = torch.arange(30.0) // 7
+    kernel = kernel_of("one", seen)
+    kernel.captured = ((0, table.dtype),)
+    mask = lambda b, h, q, kv: table[q] == table[kv]  # noqa: E731
+    known_calls.keep((*drawn(30), None, mask, False, None, Extras(dynamic=True)), kernel, (table,), None)
+    for expected in (0, 1, 1):
+        assert masked(table) == "one"
+        assert told() == expected
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(known_calls, "_groups", {})  # (nothing else finds a call)
+        other = torch.arange(30.0) // 4
+        assert masked(other) == "one"
+        assert seen[-1][1][3] is other
+        wide = torch.zeros(60)
+        for changed in (wide[::2], wide[:29], torch._neg_view(other), table.clone().requires_grad_(), table.to("meta")):
+            assert masked(changed) is None
+            assert masked(other) is None  # (no longer known, with no group)
+            known_calls._streams.clear()
+            patch.undo()
+            assert [masked(table), masked(table)] == ["one", "one"]
+            patch.setattr(known_calls, "_groups", {})
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_what_a_kernel_takes_in_another_dtype_is_not_told_by_a_look(dtype: torch.dtype):
+    """It is converted at each call."""
+    seen: list[Any] = []
+    table = torch.zeros(30, dtype=dtype)
+    kernel = kernel_of("one", seen)
+    kernel.captured = ((0, torch.float32),)
+    mask = lambda b, h, q, kv: table[q] == table[kv]  # noqa: E731
+    known_calls.keep((*drawn(30), None, mask, False, None, Extras(dynamic=True)), kernel, (table,), None)
+    for _ in range(3):
+        assert known_calls.launched(*drawn(30), None, mask, False, None, False, True) == "one"
+    assert all(given[3].dtype is torch.float32 for _, given in seen)
+    assert len(known_calls._streams) == (dtype is torch.float32)

@@ -12,12 +12,13 @@ import pytest
 import torch
 from attention_reference import DEVICE, causal, reference
 from by_turns import some_seeds
+from torch.utils.flop_counter import FlopCounterMode
 
 import neptune_lab as nl
 from neptune_lab.errors import LaunchError
 from neptune_lab.operators.math import Scalar
 from neptune_lab.operators.relative import Relative
-from neptune_lab.pytorch import flex_attention, packed
+from neptune_lab.pytorch import flex_attention, known_options, packed
 from neptune_lab.runtime.token_places import TOKENS, token_places
 
 OF_Q, OF_K = [0, 7, 7, 40, 41, 64], [0, 30, 34, 34, 90, 96]
@@ -132,6 +133,18 @@ def test_a_known_call_computes_its_places_in_one_launch_each(alike, monkeypatch)
     assert len(here) == (2 if alike else 3)  # of the first call: to know it, and for each of the places
     with pytest.raises(LaunchError, match="float32; expected int32 or int64"):
         nl.attention(q, k, v, cu_seqlens_q=offsets(of_q).float())
+
+
+def test_no_places_are_computed_in_vain(monkeypatch):
+    """Where torch has to see each operator, the call is not known, whatever its places are."""
+    q, k, v = tensors(64, 64)
+    given = q, k, v, None, causal, False, None, False, None, offsets(OF_Q), None
+    monkeypatch.setattr(known_options, "known_places", lambda *_: pytest.fail("the places"))
+    with torch.autograd.forward_ad.dual_level():
+        assert known_options.launched_packed(*given) is None
+    with FlopCounterMode(display=False):
+        assert known_options.launched_packed(*given) is None
+    torch.func.vmap(lambda x: known_options.launched_packed(*given) or x)(torch.zeros(2, device=DEVICE))
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
