@@ -82,7 +82,7 @@ suite: setup  ## pytest alone (ARGS as for test)
 fuzz: setup  ## N random programs through every stage (N=2000 SEED=0); resumes a run that was interrupted
 	$(BIN)/python scripts/long_run.py fuzz --cases $(N) --seed $(SEED) $(ARGS)
 
-nightly: setup  ## the tests that are too slow for `make test`, then 10,000 fuzz cases; resumes likewise
+nightly: setup  ## the tests that are too slow for `make test`, then 5,000 fuzz cases; resumes likewise
 	$(BIN)/python scripts/long_run.py nightly --seed $(SEED) $(ARGS)
 
 check: lint  ## lint, plus formatting, types and import contracts

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("neptune_lab", "widgets/neptune_widgets", "tests", "notebooks", "docs", "scripts")
 # What Python, Jupyter and `make docs` write beside the sources.
 MADE = re.compile("__pycache__/|[.]ipynb_checkpoints/|^docs/(course|generated)/")
-NIGHTLY_CASES = 10_000
+NIGHTLY_CASES = 5_000
 # pytest's status where nothing is left to run.
 NO_TESTS = 5
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from by_turns import half
 
 import neptune_lab as nl
 from neptune_lab.errors import EmitError
@@ -52,9 +53,7 @@ REFUSED = {("a window for each head", 128)}
 
 
 @pytest.mark.one_in(32)
-@pytest.mark.parametrize("deterministic", [True, False], ids=["in order", "any order"])
-@pytest.mark.parametrize("width", [64, 128])
-@pytest.mark.parametrize("name", MODS)
+@pytest.mark.parametrize(("name", "width", "deterministic"), half(MODS, [64, 128], [True, False]))
 def test_mods(name: str, width: int, deterministic: bool):
     op = attention.general(BATCH, HEADS, LENGTH, LENGTH, width, *MODS[name])
     passes = training(op, ("q", "k", "v")).backward

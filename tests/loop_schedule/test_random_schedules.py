@@ -62,5 +62,5 @@ def test_random_schedules(name: str):
 @pytest.mark.parametrize("name", OPERATORS)
 def test_many_random_schedules(name: str):
     op = OPERATORS[name]()
-    for seed in range(1000, 1040):
+    for seed in range(1000, 1020):
         check_random_schedule(op, seed, draws=24)

@@ -143,10 +143,14 @@ KNOWN: dict[tuple[str, str], str] = {
 
 
 def night() -> list[tuple[str, str]]:
-    """Every case for every target, of the published sizes for two targets in turn."""
-    third = {name: n % 3 for n, name in enumerate(PUBLISHED)}
+    """Every operator for every target; further sizes and backward passes for three targets in turn, and published sizes
+    for one; and every pair that is known to fail."""
+    kept = {*KNOWN, *day()}
+    turns = {name: len(TARGETS) if name in PUBLISHED else 1 if name in EVERY else 2 for name in CASES}
     return [
-        (name, target) for name, (n, target) in product(CASES, enumerate(TARGETS)) if third.get(name, n % 3) == n % 3
+        (name, target)
+        for (m, name), (n, target) in product(enumerate(CASES), enumerate(TARGETS))
+        if (m + n) % turns[name] == 0 or (name, target) in kept
     ]
 
 

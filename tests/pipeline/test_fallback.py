@@ -67,11 +67,10 @@ def cuts(kernel: Kernel) -> list[str]:
 
 
 @pytest.mark.one_in(24)
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", ODD)
-def test_numbers(name: str, seed: int):
+def test_numbers(name: str):
     kernel = compiled(name)
-    assert_same(kernel, kernel.operator.random_inputs(seed))
+    assert_same(kernel, kernel.operator.random_inputs(0))
 
 
 # The first stage of a part, by operator, and what the remark says of why it is apart.

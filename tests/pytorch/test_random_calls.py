@@ -20,10 +20,10 @@ def test_a_random_call(seed):
 
 
 @pytest.mark.nightly
-def test_five_hundred_random_calls():
-    words = run(500, seed=1000, jobs=os.cpu_count() or 1)
+def test_250_random_calls():
+    words = run(250, seed=1000, jobs=os.cpu_count() or 1)
     assert not any(words[word] for word in BAD)
-    assert words["right"] > 475
+    assert words["right"] > 237
 
 
 def test_the_judge_sees_what_is_wrong():

@@ -6,12 +6,16 @@ import pytest
 import torch
 from torch_to_stages.special_inputs import groups, unexpected
 
-AT_NIGHT = [pytest.param(dtype, marks=pytest.mark.nightly) for dtype in (torch.bfloat16, torch.float64)]
+# Each group in float32, and at night in one of the others, in turn.
+TURNS = [
+    pytest.param(texts, dtype, marks=marks, id=f"{texts[0]}-{dtype}")
+    for n, texts in enumerate(groups(6))
+    for dtype, marks in ((torch.float32, ()), ((torch.bfloat16, torch.float64)[n % 2], pytest.mark.nightly))
+]
 
 
 @pytest.mark.one_in(47)
-@pytest.mark.parametrize("dtype", [torch.float32, *AT_NIGHT], ids=str)
-@pytest.mark.parametrize("texts", groups(6), ids=lambda texts: texts[0])
+@pytest.mark.parametrize(("texts", "dtype"), TURNS)
 def test_values_and_gradients_at_special_inputs_are_those_of_pytorch(texts: tuple[str, ...], dtype: torch.dtype):
     found = [(text, d) for text in texts for d in unexpected(text, dtype)]
     assert not found, "\n".join(f"{text}, {d.style}: {d.what} {d.shown}" for text, d in found)
