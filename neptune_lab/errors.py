@@ -30,6 +30,24 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
+# Characters of a message, and of its help.
+LONGEST = 1500
+
+
+def brief(text: str) -> str:
+    """`text`, or its start and end if it is longer than `LONGEST` characters.
+
+    A path, a list or a source text that is quoted whole would hide what is wrong with it.
+
+    >>> len(brief("[" + 5000 * "1, " + "]")) < 1600
+    True
+    """
+    if len(text) <= LONGEST:
+        return text
+    start, end = 2 * LONGEST // 3, LONGEST // 3
+    return f"{text[:start]} … ({len(text) - start - end:,} characters left out) … {text[-end:]}"
+
+
 class NeptuneError(Exception):
     """Root of all errors of this package.
 
@@ -42,8 +60,8 @@ class NeptuneError(Exception):
     usual_help: ClassVar[str | None] = None
 
     def __init__(self, message: str, *, node: str | None = None, help: str | None = None) -> None:
-        message = printable(message)
-        help = self.usual_help if help is None else printable(help)
+        message = brief(printable(message))
+        help = self.usual_help if help is None else brief(printable(help))
         super().__init__(message if help is None else f"{message}\n  help: {help}")
         self.reason = message
         self.node = node

@@ -73,6 +73,29 @@ def write_bytes(path: str | os.PathLike[str], data: bytes, *, parents: bool = Fa
     return target
 
 
+def writable(path: Path | None) -> Path | None:
+    """The path of a file that is to be written after long work, checked before it; nothing is written yet.
+
+    An option of the command line has it as its callback.
+
+    Raises:
+        FileError: the file could not be written.
+    """
+    if path is None:
+        return None
+    try:
+        old = _replaced(path)
+        folder = Path(os.path.realpath(path)).parent
+        if old is None or not _written_directly(old):
+            if not stat.S_ISDIR(folder.stat().st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except (OSError, ValueError) as error:
+        raise _refusal(path, error) from error
+    return path
+
+
 class LongRun:
     """The file that a long run saves after each step. If saving fails, the run continues and keeps the text.
 
@@ -139,15 +162,10 @@ def _is_file(target: Path) -> bool:
 
 
 def _write(target: Path, data: bytes) -> None:
-    old = _stat(target)
-    if old is not None:
-        if stat.S_ISDIR(old.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if not stat.S_ISREG(old.st_mode) or _is_output(old):
-            target.write_bytes(data)
-            return
-        if not os.access(target, os.W_OK):  # a rename needs only a writable folder
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    old = _replaced(target)
+    if old is not None and _written_directly(old):
+        target.write_bytes(data)
+        return
     real = Path(os.path.realpath(target))
     part = real.with_name(TEMPORARY.format(secrets.token_hex(8)))
     try:
@@ -159,6 +177,20 @@ def _write(target: Path, data: bytes) -> None:
         raise
     with suppress(OSError):  # the new file is in place; this makes its name survive a power cut on most file systems
         _sync_folder(real.parent)
+
+
+def _replaced(target: Path) -> os.stat_result | None:
+    """The file that is there, if there is one; OSError if it may not be written."""
+    old = _stat(target)
+    if old is not None and stat.S_ISDIR(old.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if old is not None and not os.access(target, os.W_OK):  # a rename needs only a writable folder
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    return old
+
+
+def _written_directly(old: os.stat_result) -> bool:
+    return not stat.S_ISREG(old.st_mode) or _is_output(old)
 
 
 def _stat(target: Path) -> os.stat_result | None:

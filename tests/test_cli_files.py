@@ -126,3 +126,29 @@ def test_explain_shows_regions_and_what_is_apart(call, tmp_path: Path):
     for wrong in (("--programs",), ("--template", "rolling_update")):
         assert call(*arguments, *wrong)[0] == 2
     assert "--html is for FILE.py:NAME" in call("explain", "softmax.figure1", "--html", "page.html")[2]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "accuracy --json",
+        "bench --tiny --html",
+        "bench --tiny --markdown",
+        "compile rows.softmax --output",
+        "explain model.py:best --html",
+        "report . --export",
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(call, command: str):
+    status, out, error = call(*command.split(), "missing/file")
+    assert (status, out) == (2, "")
+    reason, _, help = error.partition("; help: ")
+    assert reason == "neptune-lab: cannot write 'missing/file': No such file or directory"
+    assert help == "make the folder first: mkdir -p missing\n"
+    assert "Is a directory" in call(*command.split(), ".")[2]
+
+
+def test_a_bundle_is_for_a_known_gpu(call):
+    status, _, error = call("bundle", "rows.softmax", "--output", "out", "--device", "nosuch")
+    assert status == 2
+    assert "device='nosuch': not a GPU whose figures are known; help: one of a100, h100" in error

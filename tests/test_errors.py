@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import neptune_lab
-from neptune_lab.errors import FileError, NeptuneError, RepairError, ScheduleError, TileError
+from neptune_lab.errors import DefinitionError, FileError, NeptuneError, RepairError, ScheduleError, TileError
 from neptune_lab.loop_schedule import Schedule
 from neptune_lab.loop_schedule.repairing import RepairRefused
 from neptune_lab.operators import softmax
@@ -129,3 +129,11 @@ def test_a_refusal_comes_back_from_another_process():
     assert there.value.step == here.value.step == "invert"
     assert str(there.value) == str(here.value)
     assert [step.text for step in there.value.passed] == [step.text for step in here.value.passed] != []
+
+
+def test_long_texts_are_cut_in_the_message_and_in_the_help():
+    error = DefinitionError(f"expected a list, found {'1, ' * 9999}: remove it", help="x" * 9999)
+    assert error.reason.startswith("expected a list, found 1, 1")
+    assert error.reason.endswith("1, : remove it")
+    assert "characters left out" in error.reason
+    assert len(str(error)) < 3300

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from neptune_lab.errors import MeasureError
-from neptune_lab.files import write_text
+from neptune_lab.files import writable, write_text
 
 if TYPE_CHECKING:
     from neptune_lab.bench.measured import BenchmarkResults
@@ -38,9 +38,11 @@ def bench(
     device: Annotated[str | None, typer.Option(help="GPU whose records are used, such as 'NVIDIA H200'.")] = None,
     report: Annotated[bool, typer.Option("--report", help="Only draw the report of the results.")] = False,
     results: Annotated[Path | None, typer.Option(help="Results to report (default: those in the package).")] = None,
-    html: Annotated[Path | None, typer.Option(help="Write the report to this HTML file.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Write its tables to this Markdown file.")] = None,
-    readme: Annotated[Path | None, typer.Option(help="Update the table between the markers in this file.")] = None,
+    html: Annotated[Path | None, typer.Option(callback=writable, help="Write the report to this HTML file.")] = None,
+    markdown: Annotated[Path | None, typer.Option(callback=writable, help="Write its tables to this Markdown file.")]
+    = None,
+    readme: Annotated[Path | None, typer.Option(callback=writable, help="Update the marked table of this file.")]
+    = None,
     drawn: Annotated[int | None, typer.Option(min=1, help="Measure this many problems drawn with --seed instead.")]
     = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of drawn problems.")] = 0,

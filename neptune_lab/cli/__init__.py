@@ -19,8 +19,8 @@ from neptune_lab.bench.command import bench
 from neptune_lab.cli.compile_command import compile_command
 from neptune_lab.cli.explain_command import explain
 from neptune_lab.cli.request import OPTIONS, Request, with_operator
-from neptune_lab.errors import DefinitionError, NeptuneError
-from neptune_lab.files import write_text
+from neptune_lab.errors import DefinitionError, NeptuneError, brief
+from neptune_lab.files import writable, write_text
 from neptune_lab.strict.console import printable
 from neptune_lab.strict.files import help_of
 from neptune_lab.strict.values import check_number
@@ -119,7 +119,9 @@ def accuracy(
     samples: Annotated[int, typer.Option(min=1, help="Number of random inputs whose errors are pooled.")] = 1,
     operators: Annotated[str | None, typer.Option(help="Presets, separated by commas (default: the ten).")] = None,
     inputs: Annotated[Path | None, typer.Option(help="Recorded q, k, v: a .npz or .pt file of tensors.")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the table to this JSON file.")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", callback=writable, help="Also write the table to this JSON file.")
+    ] = None,
 ) -> None:
     """Print the errors of the attention operators and of torch's.
 
@@ -200,12 +202,12 @@ def main() -> None:
     except NeptuneError as error:
         _fail(str(error).replace("\n  help: ", "; help: ").replace("\n", "; "))
     except usage_errors as error:  # type: ignore[misc]
-        _fail(f"{error.format_message().removesuffix('.')}{_value_given(error)}; help: {_help_command(error)}")
+        _fail(f"{brief(error.format_message()).removesuffix('.')}{_value_given(error)}; help: {_help_command(error)}")
     except BrokenPipeError:
         sys.stderr.close()  # the reader (head, less) has closed the pipe
         sys.exit(0)
     except OSError as error:
-        about = f"{error.filename}: " if error.filename else ""
+        about = f"{brief(str(error.filename))}: " if error.filename else ""
         _fail(f"{about}{error.strerror or error}; help: {help_of(error)}")
     except UnicodeError as error:
         _fail(f"a text on the command line is not Unicode: {error}; help: write it in UTF-8")

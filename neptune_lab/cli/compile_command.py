@@ -13,7 +13,7 @@ import typer
 
 from neptune_lab.cli.request import Request
 from neptune_lab.errors import DefinitionError
-from neptune_lab.files import write_text
+from neptune_lab.files import writable, write_text
 
 
 class Emit(StrEnum):
@@ -52,7 +52,9 @@ def compile_command(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print traffic or resources as JSON.")] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", callback=writable, help="Write to this file instead.")
+    ] = None,
 ) -> None:
     """Compile an operator and print one of its stages."""
     if as_json and emit not in AS_JSON:

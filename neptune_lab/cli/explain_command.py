@@ -12,6 +12,7 @@ import typer
 from neptune_lab.cli.from_file import FromFile
 from neptune_lab.cli.request import Request
 from neptune_lab.errors import DefinitionError
+from neptune_lab.files import writable
 
 if TYPE_CHECKING:
     from neptune_lab.loop_schedule import Schedule
@@ -21,7 +22,8 @@ def explain(
     request: Request,
     programs: Annotated[bool, typer.Option(help="Also print the program after every phase.")] = False,
     html: Annotated[
-        Path | None, typer.Option(help="For FILE.py:NAME: also write a page with the explorer of each region.")
+        Path | None,
+        typer.Option(callback=writable, help="For FILE.py:NAME: also write a page with the explorer of each region."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

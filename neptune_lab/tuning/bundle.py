@@ -57,8 +57,8 @@ def chosen(op: Operator, count: int | None, tuned: bool, device: str, seed: int 
         device: torch's name of the GPU whose records are used, or for which candidates are chosen.
 
     Raises:
-        MeasureError: `tuned`, and there is no record of the operator on the device; or candidates are to be chosen for
-            a device that is no known GPU.
+        MeasureError: `tuned`, and there is no record of the operator on the device; or not, and the device is no
+            known GPU.
     """
     if tuned:
         record = best(op, device)
@@ -68,15 +68,13 @@ def chosen(op: Operator, count: int | None, tuned: bool, device: str, seed: int 
                 help="tune it first: nl.tune(op), or omit --tuned",
             )
         return [Choice.from_json(record.candidate, "the tuning record")]
-    if count is None:
-        return [Choice()]
     target = Target.known(device)
     if target is None:
         raise MeasureError(
             f"device={shown(device)}: not a GPU whose figures are known",
             help=f"one of {', '.join(GPUS)}; or tune on it",
         )
-    return [*default_search(op, target, seed).ask(count)]
+    return [Choice()] if count is None else [*default_search(op, target, seed).ask(count)]
 
 
 def write_bundle(choices: Choices, folder: str | Path, *, target: Target | None = None, seed: int = 0) -> Path:

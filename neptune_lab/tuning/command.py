@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import typer
 
 from neptune_lab.errors import DefinitionError, MeasureError, TuneError
+from neptune_lab.files import writable
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
@@ -105,7 +106,9 @@ def report_command(
         Path | None, typer.Option(help="The file that run.py wrote (default: DIR/results.json).")
     ] = None,
     records: Annotated[Path | None, typer.Option(help="The file of records (default: in the cache).")] = None,
-    export: Annotated[Path | None, typer.Option(help="Also write the best records to this JSON file.")] = None,
+    export: Annotated[
+        Path | None, typer.Option(callback=writable, help="Also write the best records to this JSON file.")
+    ] = None,
 ) -> None:
     """Add a bundle's results to the records, and print the fastest."""
     from neptune_lab.records import Store
@@ -125,7 +128,8 @@ def records_command(
         list[Path] | None, typer.Option(help="First add the records of this JSON file (can be repeated).")
     ] = None,
     export: Annotated[
-        Path | None, typer.Option(help="Write the best record of each workload and GPU to this JSON file.")
+        Path | None,
+        typer.Option(callback=writable, help="Write the best record of each workload and GPU to this JSON file."),
     ] = None,
     mend: Annotated[
         bool, typer.Option("--mend", help="Move a damaged file aside, and keep its readable records.")
