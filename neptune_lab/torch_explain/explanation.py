@@ -81,9 +81,9 @@ class Explanation:
         if not regions:
             return f"No region was fused; {count(apart, 'operation')} left apart."
         before, after = sum(r.before for r in regions), sum(r.after for r in regions)
-        less = f" ({before / after:.1f} times less)" if before >= 1.05 * after else ""
+        share = f" ({after / before:.0%})" if before >= 1.05 * after else ""
         move = "moves" if len(regions) == 1 else "move"
-        moved = f"{move} {byte_text(before)} before and {byte_text(after)} after{less}"
+        moved = f"{move} {byte_text(before)} before and {byte_text(after)} after{share}"
         return f"{count(len(regions), 'region')} fused, which {moved}; {count(apart, 'operation')} left apart."
 
     def __str__(self) -> str:

@@ -30,7 +30,7 @@ def test_it_is_asked_for_when_opened_and_again_after_an_edit(kernel, live):
     assert "traffic" not in [m["kind"] for m in page.asked]
     page.root.focus()
     page.page.keyboard.press("t")
-    expect(page.root.locator(".traffic .lead")).to_contain_text("20 times less")
+    expect(page.root.locator(".traffic .lead")).to_contain_text("÷ 20")
     assert [m["kind"] for m in page.asked].count("traffic") == 1
     page.page.keyboard.press("t")  # and back to the graph
     expect(page.root.locator(".traffic")).to_have_count(0)

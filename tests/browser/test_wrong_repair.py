@@ -86,6 +86,6 @@ def test_the_first_wrong_iteration_is_found_and_the_repair_mended(explorer):
     expect(rail.locator("li", has_text="repaired program").first).not_to_contain_text("wrong")
 
     # What is proved needs no leave, and the card can drop it.
-    proved.select_option(label="as by default")
+    proved.select_option(label="default")
     expect(card.locator("button.call")).not_to_contain_text("False")
     expect(explorer.locator(".chip.check")).to_contain_text("✓ equals the definition")

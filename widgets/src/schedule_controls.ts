@@ -12,7 +12,7 @@ function control(p: Parameter, value: unknown, label: string, set: (v: unknown) 
     const values = p.choices.map((c) => JSON.stringify(c));
     const now = given ? JSON.stringify(value) : "";
     const options = p.choices.map((c, n) => h("option", { value: values[n]! }, showValue(c)));
-    if (!given || !p.required) options.unshift(h("option", { value: "" }, p.required ? "choose …" : "as by default"));
+    if (!given || !p.required) options.unshift(h("option", { value: "" }, p.required ? "choose …" : "default"));
     if (given && !values.includes(now)) options.unshift(h("option", { value: now }, `${showValue(value)} (not legal here)`));
     const s = h("select", { "aria-label": label, onchange: () => set(s.value === "" ? undefined : (JSON.parse(s.value) as unknown)) }, ...options);
     s.value = now;
@@ -25,7 +25,7 @@ function control(p: Parameter, value: unknown, label: string, set: (v: unknown) 
   const field = h("input", {
     type: p.kind === "int" ? "number" : "text",
     value: showValue(value),
-    placeholder: p.required ? p.kind : "as by default",
+    placeholder: p.required ? p.kind : "default",
     "aria-label": label,
     spellcheck: "false",
     oninput: () => set(readValue(Array.isArray(value) || (typeof value === "object" && value !== null) ? "factors" : p.kind, field.value)),

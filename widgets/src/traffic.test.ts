@@ -52,10 +52,10 @@ describe("numbers in words", () => {
     expect([null, 0.109226, 2500, 8.3e-6, 0].map(usText)).toEqual(["–", "0.109 µs", "2.5 ms", "under 0.001 µs", "0 µs"]);
   });
 
-  it("says how much less or more, and never 1 times", () => {
-    expect(ratioText(200, 10)).toBe("20 times less");
-    expect(ratioText(10, 15)).toBe("1.5 times more");
-    expect(ratioText(100, 102)).toBe("2 % more");
+  it("has the factor between two amounts, which is never 1", () => {
+    expect(ratioText(200, 10)).toBe("÷ 20");
+    expect(ratioText(10, 15)).toBe("× 1.5");
+    expect(ratioText(100, 102)).toBe("+2 %");
     expect(ratioText(7, 7)).toBe("the same");
     expect(ratioText(0, 7)).toBe("from none");
     expect(ratioText(7, 0)).toBe("none left");

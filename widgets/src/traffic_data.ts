@@ -110,15 +110,15 @@ export const opsText = (n: number): string => scaled(n, ["", "k", "M", "G", "T",
 export const rateText = (gbps: number): string => (gbps >= 10_000 ? `${Number((gbps / 1000).toPrecision(3))} TB/s` : `${gbps.toLocaleString("en", { maximumFractionDigits: 0 })} GB/s`);
 export const usText = (us: number | null): string => (us === null ? "–" : us >= 1000 ? `${Number((us / 1000).toPrecision(3))} ms` : us > 0 && us < 0.001 ? "under 0.001 µs" : `${Number(us.toPrecision(3))} µs`);
 
-/** "20 times less", "1.5 times more", "the same". */
+/** What `before` is to be divided or multiplied by: "÷ 20", "× 1.5"; "+2 %" for less than 5 %. */
 export function ratioText(before: number, after: number): string {
   if (before === after) return "the same";
   if (!before || !after) return after ? "from none" : "none left";
   const by = before > after ? before / after : after / before;
   const number = by >= 9.95 ? Math.round(by).toLocaleString("en") : Number(by.toPrecision(2)).toString();
-  // A change of less than 5 % would read "1 times".
-  if (by < 1.05) return `${Number((100 * (by - 1)).toPrecision(2))} % ${before > after ? "less" : "more"}`;
-  return `${number} times ${before > after ? "less" : "more"}`;
+  // A change of less than 5 % would read "× 1".
+  if (by < 1.05) return `${before > after ? "−" : "+"}${Number((100 * Math.abs(after / before - 1)).toPrecision(2))} %`;
+  return `${before > after ? "÷" : "×"} ${number}`;
 }
 
 /** Forms one after the other that count the same, as [first, last]. */

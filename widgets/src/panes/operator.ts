@@ -93,7 +93,7 @@ function operatorPane(ctx: Context): Pane {
       pick.value = String(value);
       return pick;
     }
-    const field = h("input", { type: "text", value: value === null ? "" : String(value), placeholder: f.optional ? "as by default" : null, inputmode: f.kind === "tensor" ? null : "decimal", "aria-label": label, spellcheck: "false", autocomplete: "off", disabled: off, oninput: () => set(valueOf(f, field.value)) });
+    const field = h("input", { type: "text", value: value === null ? "" : String(value), placeholder: f.optional ? "default" : null, inputmode: f.kind === "tensor" ? null : "decimal", "aria-label": label, spellcheck: "false", autocomplete: "off", disabled: off, oninput: () => set(valueOf(f, field.value)) });
     return field;
   }
   function marks(): void {

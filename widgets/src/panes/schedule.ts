@@ -54,6 +54,7 @@ function schedulePane(ctx: Context): Pane {
     sendText.cancel();
     if (kind === "undo" && edits.error) {
       // A refused edit changed nothing behind the page: taking it back is showing the last good steps again.
+      takenBack = true;
       edits = started(ctx.payload.editor?.steps ?? []);
       forgetChoices();
       cards();
@@ -253,6 +254,7 @@ function schedulePane(ctx: Context): Pane {
     } else {
       // What mends the step is asked for, as the step is written now.
       forgetChoices();
+      effect.hidden = true;
       for (const n of open) renew(n);
       ctx.announce(`refused: ${(m.error as EditError).message}`);
     }
@@ -264,13 +266,14 @@ function schedulePane(ctx: Context): Pane {
   /** The record before the present one, which may come before the answer to the edit or with it. */
   let docs: [Doc, Doc] = [ctx.doc, ctx.doc];
   let told = ctx.doc;
+  let takenBack = false;
   /** What the edit did to the code, in a line that leads to the rest. */
   function said(): void {
     const [was] = docs;
     const now = ctx.doc;
     effect.hidden = told === now;
     told = now;
-    if (effect.hidden) return;
+    if (effect.hidden || takenBack) return void (effect.hidden = true, (takenBack = false));
     // Of a large record the code may still be on its way.
     const kind = was.complete && now.complete ? (["triton", "loops"] as const).find((k) => lastOf(was, k) && lastOf(now, k)) : undefined;
     const name = kind === "triton" ? `${now.language}, ` : kind ? "the loop program, " : "recompiled";
