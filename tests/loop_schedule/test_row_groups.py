@@ -177,3 +177,25 @@ def test_few_rows_and_long_rows_are_refused():
         row_groups(nl.Schedule(_norm(20, 8)), nl.SplitKConfig())
     with pytest.raises(ScheduleError, match="rows of 10000 elements do not fit"):
         row_groups(nl.Schedule(_norm(600, 10000)), nl.SplitKConfig())
+
+
+@pytest.mark.parametrize(
+    ("n", "width", "programs"),
+    [
+        (8200, 704, "1025 programs have 4 tiles of 2 rows each"),  # 3 of 4 parts of 256 elements hold the row: one warp
+        (600, 704, "150 programs have 4 tiles of 1 row each"),  # few rows stay with more warps
+        (8200, 1000, "342 programs have 6 tiles of 4 rows each"),
+        (8200, 1024, "513 programs have 4 tiles of 4 rows each"),
+        (8200, 705, "1025 programs have 4 tiles of 2 rows each"),  # elements one by one, two warps
+    ],
+)
+def test_warps_follow_the_lanes_that_a_row_leaves_empty(n: int, width: int, programs: str):
+    made = row_groups(nl.Schedule(_long(_layer_norm, torch.bfloat16, n, width)), nl.SplitKConfig())
+    said = [str(step.arguments) for step in made.steps if step.primitive == "remark"]
+    assert any(programs in text for text in said), said
+
+
+def test_partial_sums_are_added_up_by_programs_for_most_multiprocessors():
+    kernel = nl.compile(_norm(600, 40), config=nl.SplitKConfig(splits=100, multiprocessors=3), validate="none")
+    assert [k.grid for k in kernel.triton.kernels] == [(75,), (3,)]
+    assert kernel.relative_error() < 1e-6

@@ -14,7 +14,7 @@ the longest of them, and each index of the others has groups of its own.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -31,7 +31,6 @@ from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates.common import (
     all_or_nothing,
     bind_grid,
-    extent_of,
     finish,
     put_outermost,
     retire_all,
@@ -40,6 +39,7 @@ from neptune_lab.loop_schedule.templates.common import (
     tile_loops,
 )
 from neptune_lab.loop_schedule.templates.config import PerNest, SplitKConfig
+from neptune_lab.loop_schedule.templates.launch_hints import warps_for
 from neptune_lab.loop_schedule.templates.nest_shape import COLUMNS
 from neptune_lab.power_of_two import power_of_two
 
@@ -48,17 +48,41 @@ LONGEST_ROW, OF_A_WARP = 8192, 256
 # The longest row of 16 bits an element if the program adds up one sum and reads one row beside the cotangent's, as that
 # of an RMSNorm: 2048 x 16384 take 67 us on an H200, and 108 us with kernels of their own. Two sums spill registers: 125
 # us of a layer_norm, and 121 us with kernels of their own. So do rows that begin beside multiples of 16 bytes.
-LONGEST_WITH_ONE_SUM, AT_ONCE = 16384, 8
+LONGEST_WITH_ONE_SUM, AT_ONCE, HALF = 16384, 8, 2
 # Elements of a tile per lane. With these numbers norms of rows of 1024 to 8192 elements are within 1.06 of the best of
 # 17 to 29 tilings on an H100 (scripts/row_backward_speed.py); with 16 elements, or warps that share 128 elements, they
 # take up to twice as long.
 PER_LANE = 32
-# Warps of all programs of a multiprocessor together.
-RESIDENT_WARPS = 16
+# Warps of all programs of a multiprocessor together; those that have room if two sums of columns have masked lanes,
+# which take 160 registers and more: on an H200 a layer_norm of 5895 x 960 takes 15.5 us with 12, and 19.9 with 16.
+RESIDENT_WARPS, MASKED_WARPS = 16, 12
+# Warps of a row of 16 bits an element, of which three quarters of a power of two are enough: so few that the rest are
+# whole vectors of all lanes, which no code computes. A lane then has twice as many elements, and a multiprocessor as
+# many warps. On an H200 a layer_norm of 8000 x 1408 takes 32.2 us with 2 warps a row, and 44.4 with 8; of 32904 x 704
+# 56.7 with one, and 76.5 with 4; of 6000 x 2240 40.6 with 4, and 47.6 with 16.
+FEW_LANES, FEW_WARPS = 1024, 8
 # The fewest tiles of a program: with fewer, adding up the programs' sums takes as long as reading the rows twice.
 FEWEST_TILES = 4
 # The most partial sums that a program holds while it adds them up.
 HELD = 1 << 16
+# The fewest neighbouring columns whose partial sums a program adds up, and the most warps: with 64 columns and 4 warps,
+# the 515 partial sums of 704 columns were 11 programs of 512 elements a lane.
+FEWEST_COLUMNS, MOST_TO_ADD_UP = 16, 16
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The programs of a kernel over groups of rows.
+
+    Args:
+        warps: of a program, which share each row.
+        per_lane: elements of a tile for each of their lanes.
+        resident: warps of a multiprocessor.
+    """
+
+    warps: int
+    per_lane: int = PER_LANE
+    resident: int = RESIDENT_WARPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +190,15 @@ def row_groups(sch: Schedule, config: SplitKConfig) -> Schedule:
             f"rows of {groups.columns} elements do not fit a tile, whose rows have at most {longest}",
             help="leave the template out: rows and sums of columns are then separate kernels",
         )
-    rows, (count, each), warps = _sizes(groups, config)
+    rows, (count, each), warps = _sizes(groups, config, _shape(sch.program, groups, config.multiprocessors))
     loop, partial = _rows_in_groups(sch, groups, (count, each, rows))
-    _combine(sch, groups, partial)
+    columns = _columns_at_once(groups, config.multiprocessors)
+    _combine(sch, groups, partial, columns)
     retire_all(sch)
     start_outside(sch, loop)
-    finish(sch, {groups.along[0]: (warps, _one(config.num_stages))}, config.matrix_unit)
+    adding = _warps_to_add_up(power_of_two(count) * columns)
+    hints = {groups.along[0]: (warps, _one(config.num_stages)), groups.sums[0]: (adding, None)}
+    finish(sch, hints, config.matrix_unit)
     sch.remark(
         f"{count * groups.outside} programs have {each} tiles of {rows} row{'s' if rows > 1 else ''} each, for which "
         f"they compute {', '.join(groups.along)} and add up {', '.join(groups.sums)}."
@@ -181,20 +208,30 @@ def row_groups(sch: Schedule, config: SplitKConfig) -> Schedule:
 
 def _longest(program: Program, groups: RowGroups) -> int:
     """The most elements of a row that fit the registers of a program."""
-    rows = [b for b in program.buffers if b.name in program.inputs and b.shape[-1:] == (groups.columns,)]
-    matrices = [np.dtype(b.dtype).itemsize for b in rows if len(b.shape) > 1]
-    small = len(groups.sums) == 1 and len(matrices) <= 2 and max(matrices, default=4) <= 2
+    matrices = _itemsizes(program, groups)
+    small = len(groups.sums) == 1 and len(matrices) <= 2 and _widest(program, groups) <= HALF
     return LONGEST_WITH_ONE_SUM if small and groups.columns % AT_ONCE == 0 else LONGEST_ROW
 
 
-def _sizes(groups: RowGroups, config: SplitKConfig) -> tuple[int, tuple[int, int], int]:
+def _widest(program: Program, groups: RowGroups) -> int:
+    """The bytes of the widest element of the rows that a program reads."""
+    return max(_itemsizes(program, groups), default=2 * HALF)
+
+
+def _itemsizes(program: Program, groups: RowGroups) -> list[int]:
+    """The bytes of an element of each input that has such rows."""
+    rows = [b for b in program.buffers if b.name in program.inputs and b.shape[-1:] == (groups.columns,)]
+    return [np.dtype(b.dtype).itemsize for b in rows if len(b.shape) > 1]
+
+
+def _sizes(groups: RowGroups, config: SplitKConfig, shape: Shape) -> tuple[int, tuple[int, int], int]:
     """The rows of a tile, the numbers of groups and of a group's tiles, and the warps."""
     width = power_of_two(groups.columns)
-    warps = _one(config.num_warps) or min(RESIDENT_WARPS, max(1, width // OF_A_WARP))
-    rows = _one(config.block_q) or max(1, 32 * PER_LANE * warps // max(width, OF_A_WARP))
+    warps = _one(config.num_warps) or shape.warps
+    rows = _one(config.block_q) or max(1, 32 * shape.per_lane * warps // max(width, OF_A_WARP))
     while True:
         tiles = -(-groups.rows // rows)
-        wanted = config.multiprocessors * max(1, RESIDENT_WARPS // warps)
+        wanted = config.multiprocessors * max(1, shape.resident // warps)
         each = -(-tiles // splits) if (splits := _one(config.splits)) else -(-tiles * groups.outside // wanted)
         each = min(tiles, max(each, 1 if splits else FEWEST_TILES))
         count = -(-tiles // each)
@@ -207,6 +244,40 @@ def _sizes(groups: RowGroups, config: SplitKConfig) -> tuple[int, tuple[int, int
                 help="give the number of groups: config=nl.SplitKConfig(splits=8)",
             )
         rows //= 2
+
+
+def _shape(program: Program, groups: RowGroups, multiprocessors: int) -> Shape:
+    """The programs of rows of so many elements; of few rows, those of which there are more."""
+    columns, width = groups.columns, power_of_two(groups.columns)
+    usual = Shape(min(RESIDENT_WARPS, max(1, width // OF_A_WARP)))
+    if _widest(program, groups) > HALF:
+        return usual
+    if columns < width and len(groups.sums) > 1:
+        usual = replace(usual, resident=MASKED_WARPS)
+    if columns % AT_ONCE:
+        found = Shape(min(RESIDENT_WARPS, max(1, width // (2 * OF_A_WARP))))
+    else:
+        found = Shape(max(1, width // FEW_LANES), 2 * PER_LANE, FEW_WARPS)
+        lanes = 32 * AT_ONCE * found.warps
+        if 4 * -(-columns // lanes) * lanes > 3 * width:
+            return usual
+    rows = 32 * found.per_lane * found.warps // width * FEWEST_TILES
+    programs = groups.rows * groups.outside // max(1, rows)
+    return found if 2 * programs * found.warps >= found.resident * multiprocessors else usual
+
+
+def _columns_at_once(groups: RowGroups, multiprocessors: int) -> int:
+    """The columns whose partial sums one program adds up: 64, or fewer if they leave multiprocessors idle."""
+    columns = COLUMNS
+    while columns > FEWEST_COLUMNS and groups.columns < columns * multiprocessors:
+        columns //= 2
+    return min(columns, groups.columns)
+
+
+def _warps_to_add_up(elements: int) -> int | None:
+    """The warps of a program that adds up so many partial sums; None: the emitter's default."""
+    warps = min(MOST_TO_ADD_UP, warps_for(elements))
+    return warps if warps > warps_for(1) else None
 
 
 def _one(size: PerNest) -> int | None:
@@ -240,11 +311,10 @@ def _rows_in_groups(
     return f"{first}.{tile}", partial
 
 
-def _combine(sch: Schedule, groups: RowGroups, partial: Mapping[str, Sequence[str]]) -> None:
-    """The kernel that adds up the groups' sums, and computes the maps of them."""
+def _combine(sch: Schedule, groups: RowGroups, partial: Mapping[str, Sequence[str]], columns: int) -> None:
+    """The kernel that adds up the groups' sums of so many columns a program, and computes the maps of them."""
     first = groups.sums[0]
     axis = next(it.name for it in tree.find_block(sch.base, first)[1].iters if it.kind == "spatial")
-    columns = min(COLUMNS, extent_of(sch, first, axis))
     made = tile_loops(sch, first, {axis: columns})
     ordered = put_outermost(sch, first, made[axis])
     grid = bind_grid(sch, first, outside=ordered[1])
