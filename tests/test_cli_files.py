@@ -21,7 +21,7 @@ def attention(q, k, v, scale=1.0):
 
 
 def best(x):
-    return torch.topk(x, 2).values
+    return torch.sort(x).values
 
 
 class Model(torch.nn.Module):
@@ -79,7 +79,7 @@ def test_a_class_of_modules_is_made(call):
 
 
 REFUSED = {
-    ("model.py:best", "--inputs", "x=float32[4,8]"): "torch's topk is not supported, in ",
+    ("model.py:best", "--inputs", "x=float32[4,8]"): "torch's sort is not supported, in ",
     ("model.py:bets", "--inputs", "x=float32[4]"): "model.py defines no 'bets'; help: it has best",
     ("model.py:best",): "needs --inputs; help: neptune-lab explain model.py:attention --inputs",
     ("model.py", "--inputs", "x=float32[4]"): "model.py names no function",
@@ -122,7 +122,7 @@ def test_explain_shows_regions_and_what_is_apart(call, tmp_path: Path):
     status, out, err = call("explain", "model.py:best", "--inputs", "x=float32[4,8]")
     assert (status, err) == (0, "")
     assert "No region was fused" in out
-    assert "topk is not supported: take the part that sorts out" in out
+    assert "sort is not supported: take the part that sorts out" in out
     for wrong in (("--programs",), ("--template", "rolling_update")):
         assert call(*arguments, *wrong)[0] == 2
     assert "--html is for FILE.py:NAME" in call("explain", "softmax.figure1", "--html", "page.html")[2]

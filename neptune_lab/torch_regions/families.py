@@ -124,6 +124,7 @@ def _family_of_lowering(target: Any) -> Family:
         # Each element looks through all positions, where torch adds at each position: torch is faster.
         "scatters": Family.OTHER,
         "scans": Family.OTHER,
+        "orders": Family.OTHER,
         "bags": Family.OTHER,
         "reductions": Family.REDUCTION,
         "norms": Family.REDUCTION,

@@ -42,8 +42,13 @@ _OF_NOTHING = frozenset(
         *("full_like", "ones_like", "zeros_like", "empty_like", "new_full", "new_ones", "new_zeros", "new_empty"),
     )
 )
-# Running results take n * n steps in a kernel: those that no argument changes are computed ahead.
-_AHEAD = frozenset({"cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"})
+# Running results and ranks take n * n steps in a kernel: those that no argument changes are computed ahead.
+_AHEAD = frozenset(
+    (
+        *("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"),
+        *("topk", "kthvalue", "median", "nanmedian"),
+    )
+)
 # Operations that only check or mark.
 _IGNORED = frozenset({"_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range_for_size"})
 

@@ -9,14 +9,19 @@ from neptune_lab.torch_to_stages.lines import SourceLine
 
 OF_DISTRIBUTION = "torch.distributions checks its arguments so; validate_args=False turns these checks off"
 OF_NUMPY = "use functions of torch in place of NumPy's, or pass what NumPy computes as an argument"
-_SORT = "take the part that sorts out of the function, and pass its result as an input"
+_SORT = (
+    "take the part that sorts out of the function, and pass its result as an input; "
+    "x.topk(k) is taken, in n * n steps for n elements"
+)
+_MEDIAN = "give the dimension: x.flatten().median(0).values"
 _SHAPE = "keep the full shape, and mask with torch.where"
 _RANDOM = "draw the numbers outside of the function, and pass them as an input"
 _OUTSIDE = "take it out of the function, and pass its result as an input"
 
 # By the name of the ATen operation: what would help.
 HELP: dict[str, str] = {
-    **dict.fromkeys(("sort", "argsort", "topk", "kthvalue", "median", "nanmedian", "mode", "msort"), _SORT),
+    **dict.fromkeys(("sort", "argsort", "mode", "msort"), _SORT),
+    **dict.fromkeys(("median", "nanmedian"), _MEDIAN),
     **dict.fromkeys(
         ("nonzero", "masked_select", "unique", "_unique2", "unique_dim", "unique_consecutive", "bincount"), _SHAPE
     ),

@@ -10,6 +10,7 @@ from neptune_lab.torch_to_stages.lowering import (  # noqa: F401
     gathers,
     losses,
     norms,
+    orders,
     pointwise,
     reductions,
     scans,
