@@ -38,8 +38,9 @@ def call(library: str, name: str, args: tuple[Any, ...], kwargs: Mapping[str, An
         DefinitionError: there is no such function of arrays, or it does not take these arguments.
     """
     from neptune_lab.operators import foreign
+    from neptune_lab.operators.array_layers import LAYERS
 
-    function = FUNCTIONS.get(name)
+    function = FUNCTIONS.get(name) or LAYERS.get(name)
     if function is None:
         if not foreign.is_known(name):
             raise foreign.unknown(library, name, kwargs)
@@ -361,6 +362,6 @@ OF_SCALARS = frozenset(
     {
         *("view", "reshape", "squeeze", "unsqueeze", "expand", "expand_as", "flatten", "ravel", "stack", "cat"),
         *("size", "numel", "getitem", "searchsorted", "bucketize", "sum", "mean", "any", "all", "amax", "amin"),
-        *("max", "min", "prod", "concat", "isin"),
+        *("max", "min", "prod", "concat", "isin", "one_hot", "embedding"),
     }
 )

@@ -84,7 +84,7 @@ COMPLEX = torch.ones(32, dtype=torch.complex64)
 @pytest.mark.parametrize(
     ("score_mod", "match"),
     [
-        (lambda s, b, h, q, kv: s + torch.cumsum(TABLE[q], 0)[0], r"torch.cumsum is not one(.|\n)*help"),
+        (lambda s, b, h, q, kv: s + torch.cumprod(TABLE[q], 0)[0], r"torch.cumprod is not one(.|\n)*help"),
         (lambda s, b, h, q, kv: s + BIAS.expand(9, 80).sum(), r"all 720 elements of .* BIAS(.|\n)*before the call"),
         (lambda s, b, h, q, kv: s + (TABLE[q] > 0), r"shape \(4,\) is used whole: .* needs 1 more ind"),
         (lambda s, b, h, q, kv: s + int(q), r"as a Python number, in .*test_mod_functions.py, line \d+: `"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from types import MappingProxyType
 from typing import TypeAlias
@@ -11,13 +12,13 @@ from typing import TypeAlias
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Block, Buffer, Expr, Iter, Load, Op, Program, Store, Var
 from neptune_lab.loop_ir.reduction import OPERATORS, identity, match_reduction
-from neptune_lab.loop_ir.walks import loads, transform
+from neptune_lab.loop_ir.walks import distinct_reads, transform
 
 Axis: TypeAlias = tuple[str, int]
 """An iteration variable and its extent."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Stage:
     """One stage: a map `name[axes] = term`, or a reduction `name[axes] = reducer over folded of term`.
 
@@ -66,10 +67,10 @@ class Stage:
         """Number of elements of the tensor."""
         return prod(self.shape)
 
-    @property
+    @cached_property
     def reads(self) -> frozenset[str]:
-        """Names of the tensors that the term reads."""
-        return frozenset(read.buffer for read in loads(self.term))
+        """Names of the tensors that the term reads; found once, as a large term takes long to search or to compare."""
+        return frozenset(read.buffer for read in distinct_reads(self.term))
 
 
 def stages_of(program: Program) -> tuple[Stage, ...]:
