@@ -281,6 +281,8 @@ def _untraceable(function: Callable[..., Any], error: Exception) -> DefinitionEr
     if "DataDependent" in kind or "unbacked" in str(error).lower():
         what = "the function's control flow depends on the values of a tensor"
         help = why.OF_DISTRIBUTION if why.raised_in(error, "torch/distributions/") else _HELP
+    elif kind == "DynamicOutputShapeException":
+        what, help = f"torch knows no shape of the result of {first_line(str(error))} before it runs", why.OUTSIDE
     elif isinstance(function, torch.jit.ScriptModule | torch.jit.ScriptFunction):
         what, help = f"torch cannot trace {_name(function)}", "give it as it was before torch.jit.script"
     elif (said := untraced(error)) is not None:
@@ -321,7 +323,10 @@ def _graph(exported: torch.export.ExportedProgram, tensors: Sequence[str]) -> Gr
             order.append(_unused(name, [*inputs, *held, *tensors]))
             held[order[-1]] = constants[str(spec.target)]
         else:
-            raise DefinitionError(f"the function holds a {spec.kind.name.lower()}", help="pass it as a tensor")
+            raise DefinitionError(
+                f"the function holds a {spec.kind.name.lower()}, {spec.target}, which is no tensor",
+                help="pass it as a tensor; of a torch.Generator, pass the numbers that it draws",
+            )
     for spec in signature.output_specs:
         if spec.kind is not OutputKind.USER_OUTPUT:
             raise _mutation(spec, exported)

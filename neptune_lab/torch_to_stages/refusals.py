@@ -16,7 +16,7 @@ _SORT = (
 _MEDIAN = "give the dimension: x.flatten().median(0).values"
 _SHAPE = "keep the full shape, and mask with torch.where"
 _RANDOM = "draw the numbers outside of the function, and pass them as an input"
-_OUTSIDE = "take it out of the function, and pass its result as an input"
+OUTSIDE = "take it out of the function, and pass its result as an input"
 
 # By the name of the ATen operation: what would help.
 HELP: dict[str, str] = {
@@ -37,7 +37,7 @@ HELP: dict[str, str] = {
             *("convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d"),
             *("_fft_c2c", "_fft_r2c", "gru", "lstm", "histc"),
         ),
-        _OUTSIDE,
+        OUTSIDE,
     ),
     **dict.fromkeys(
         ("masked_scatter", "put"),
@@ -91,6 +91,10 @@ _UNTRACED = {
         "something that torch's exporter loses, such as torch.vmap with out_dims other than 0",
         "torch.vmap(f)(x).movedim(0, 1) in place of torch.vmap(f, out_dims=1)(x)",
     ),
+    "its data is not allocated yet": (
+        "a function that reads the values of a tensor, such as torch.tensor([1.0, x[0]])",
+        "torch.stack of tensors in place of torch.tensor, and of .new_tensor; x.clone() in place of torch.tensor(x)",
+    ),
     "neptune_lab/runtime/": ("a kernel of this package", _OF_KERNEL),
     "triton/runtime/": ("a kernel of Triton", "write out what it computes, or pass its result in"),
 }
@@ -108,7 +112,7 @@ def help_for(name: str) -> str | None:
     """
     plain = name.removesuffix("_")
     if plain.startswith(("linalg_", "_linalg_", "fft_")) and plain not in _PRODUCTS:
-        return _OUTSIDE
+        return OUTSIDE
     return HELP.get(plain)
 
 

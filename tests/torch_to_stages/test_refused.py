@@ -92,9 +92,25 @@ def mapped_to_the_last_dimension(x):
     return torch.vmap(lambda row: row.softmax(0), in_dims=1, out_dims=1)(x)
 
 
+def tensor_of_an_element(x):
+    return torch.tensor([1.0, x[0, 0]]) * 2
+
+
+def loss_of_sequences(x):
+    labels, lengths = torch.ones(8, 2, dtype=torch.long), torch.ones(8, dtype=torch.long)
+    return torch.nn.functional.ctc_loss(x[:, None].expand(-1, 8, -1).log_softmax(-1), labels, 4 * lengths, lengths)
+
+
+def generator(x):
+    return x + torch.rand(8, generator=torch.Generator().manual_seed(1))
+
+
 @pytest.mark.parametrize(
     ("function", "what", "help"),
     [
+        (tensor_of_an_element, "it calls a function that reads the values of a tensor", "torch.stack"),
+        (loss_of_sequences, "torch knows no shape of the result of aten._ctc_loss", "take it out"),
+        (generator, "which is no tensor", "the numbers that it draws"),
         (flex, "it calls flex_attention", "nl.attention beside the function"),
         (attends, "a kernel of this package cannot be traced", "F.scaled_dot_product_attention"),
         (gradient, "it calls a derivative by autograd", "with_gradients"),
