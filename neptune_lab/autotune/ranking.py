@@ -51,7 +51,7 @@ SHARED_GLUON, SHARED_TRITON = 2, 3
 SMALL_S, SMALL_COLUMNS = 50e-6, 256
 # Programs that see no more columns have at most 32 tiles of 64, wherever these begin; with rows of so many columns,
 # shared memory has room for outputs beside what persistent programs load ahead.
-SURELY_SHORT, SURELY_STORED = 2048 - 2 * GROUP_ROWS, 128
+SURELY_SHORT, SURELY_STORED = 2048 - 2 * GROUP_ROWS, 256
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,14 +25,22 @@ def unroll_single_iterations(program: Program) -> Program:
     return map_kernels(program, lambda kernel: with_body(kernel, _body(kernel.body)))
 
 
-def _body(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+@tile_pass(on_request=True)
+def unroll_single_ends(program: Program) -> Program:
+    """As `unroll_single_iterations`, but a loop between two others stays one: in Gluon, the three have one body, of
+    which Triton would compile another copy."""
+    return map_kernels(program, lambda kernel: with_body(kernel, _body(kernel.body, ends=True)))
+
+
+def _body(body: tuple[Stmt, ...], *, ends: bool = False) -> tuple[Stmt, ...]:
     out: list[Stmt] = []
-    for stmt in body:
+    for n, stmt in enumerate(body):
         if isinstance(stmt, Store):
             out.append(stmt)
             continue
-        inner = _body(stmt.body)
-        if trip_count(stmt) == 1 and stmt.within is None and stmt.listed is None:
+        inner = _body(stmt.body, ends=ends)
+        kept = ends and 0 < n < len(body) - 1 and isinstance(body[n - 1], For) and isinstance(body[n + 1], For)
+        if trip_count(stmt) == 1 and stmt.within is None and stmt.listed is None and not kept:
             out += substitute(inner, stmt.var, simplify(stmt.start))
         else:
             out.append(with_body(stmt, inner))

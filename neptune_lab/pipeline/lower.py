@@ -147,6 +147,11 @@ def _valid(name: str, rewrite: Pass, tiles: TileProgram) -> Rewrite:
     return done
 
 
+# The forms of passes that suit kernels in Gluon of one size.
+_OF_GLUON = {
+    "partition_masked_loops": "partition_loops_with_certain_ends",
+    "unroll_single_parts": "unroll_single_ends",
+}
 # The forms of passes that are the same for every number of tiles, and every size.
 _ANY_SIZE = {
     "skip_tiles_by_data": "skip_any_tiles_by_data",
@@ -229,8 +234,8 @@ def code_passes(code: CodeOptions, *, any_size: bool = False) -> dict[str, htile
         chosen["skip_tiles_by_list"] = htile_passes.ALL_PASSES["skip_every_tile_by_list"]
     if code.rounded_weights == "mixed" and "split_rounded_weights" in chosen:  # what is not mixed is split
         chosen = _with_before(chosen, "split_rounded_weights", "mix_rounded_weights")
-    if code.code == "gluon" and not any_size and "partition_masked_loops" in chosen:
-        chosen["partition_masked_loops"] = htile_passes.ALL_PASSES["partition_loops_with_certain_ends"]
+    if code.code == "gluon" and not any_size:
+        chosen |= {name: htile_passes.ALL_PASSES[_OF_GLUON[name]] for name in _OF_GLUON if name in chosen}
     if code.interleave > 1:
         chosen["interleave_rows"] = htile_passes.ALL_PASSES["interleave_rows"]
     return chosen

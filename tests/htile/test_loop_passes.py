@@ -28,7 +28,7 @@ from neptune_lab.htile_passes import apply
 from neptune_lab.htile_passes.interleave_rows import interleave_rows
 from neptune_lab.htile_passes.longest_first import longest_first
 from neptune_lab.htile_passes.partition_masked_loops import partition_masked_loops
-from neptune_lab.htile_passes.unroll_single_iterations import unroll_single_iterations
+from neptune_lab.htile_passes.unroll_single_iterations import unroll_single_ends, unroll_single_iterations
 
 
 def test_a_loop_of_one_iteration_is_no_loop():
@@ -42,6 +42,21 @@ def test_a_loop_of_one_iteration_is_no_loop():
     same_numbers(program(loop), after)
     twice = program(For("l", "j0", Int(0), Int(2), (store("s1", at("y", at_i, J), at("x", at_i, J)),), ""))
     assert unroll_single_iterations(twice) is twice
+
+
+def test_a_loop_of_one_iteration_between_two_others_stays_one():
+    bounds = [(Int(0), Int(2)), (Int(2), Int(3)), (Int(3), Name("i0"))]
+    at_i = Slice(Arith("*", Name("j0"), Int(16)), 16, "i")
+    loops = [
+        For(f"l{n}", "j0", start, stop, (store(f"s{n}", at("y", at_i, J), at("x", at_i, J)),), "")
+        for n, (start, stop) in enumerate(bounds)
+    ]
+    between = program(*loops)
+    assert unroll_single_ends(between) is between
+    for ends in (loops[:2], loops[1:]):
+        after = unroll_single_ends(program(*ends))
+        assert after == unroll_single_iterations(program(*ends))
+        assert len([s for s in after.kernels[0].body if isinstance(s, For)]) == 1
 
 
 def test_the_longest_programs_start_first():
@@ -94,8 +109,9 @@ def test_rows_in_two_halves_have_tiles_of_their_own():
     assert [s.node_id[-2:] for s in loop.body[:2]] == ["/a", "/b"], "both first products, then one half at a time"
     rest = [s.node_id[-1] for s in loop.body[2:]]
     assert rest == sorted(rest)
-    rows = {s.target.index[2].extent for s in stores(loop.body) if s.target.tensor.startswith("acc")}
-    assert rows == {32}
+    rows = [s.target.index[2] for s in stores(loop.body) if s.target.tensor.startswith("acc")]
+    assert rows
+    assert all(isinstance(part, Slice) and part.extent == 32 for part in rows)
     found = interpret(after, case.inputs, dtype="float64")
     for name, expected in case.expected().items():
         np.testing.assert_allclose(found[name], expected, rtol=1e-12, atol=1e-12)

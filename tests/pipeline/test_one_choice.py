@@ -231,11 +231,16 @@ def test_documents_of_one_length(length: int, positions: int, width: int, langua
     assert (found[1].code.code, found[0].sizes.block_kv) == (language, columns)
 
 
-def test_tiles_that_would_be_refused_are_not_compiled(on_a_gpu, monkeypatch):
-    """The ranking foresees that persistent programs of two groups of warps are chosen, and the kernel is the same."""
-    op = attention.general(1, 32, 701, 701, 96, lambda s, b, h, q, kv: s + 0.01 * (kv - q), lambda b, h, q, kv: q >= kv)
+@pytest.mark.parametrize(("width", "persistent"), [(96, True), (256, False)])
+def test_tiles_that_would_be_refused_are_not_compiled(width: int, persistent: bool, on_a_gpu, monkeypatch):
+    """The ranking foresees that programs of two groups of warps are chosen, and the kernel is the same."""
+
+    def relative(s, b, h, q, kv):
+        return s + 0.01 * (kv - q)
+
+    op = attention.general(1, 32, 701, 701, width, relative, lambda b, h, q, kv: q >= kv)
     foreseen = nl.compile(op, validate="none")
-    assert foreseen.code.persistent
+    assert foreseen.code.persistent == persistent
     assert foreseen.code.one_consumer
     assert not ranking.ranking(op, H200).small
     monkeypatch.setattr(ranking, "_is_surely_persistent", lambda *of: False)
