@@ -27,8 +27,8 @@ def in_turn(*axes: Iterable[Any], every: int, first: int = 0) -> list[Any]:
 
 
 def half(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
-    """Half of all combinations of some lists: those whose places in the lists add up to an even number, so that each two
-    values of two lists meet, if another list has more than one."""
+    """Half of all combinations of some lists: those whose places in the lists add up to an even number, so that each
+    two values of two lists meet, if another list has more than one."""
     lists = [list(axis) for axis in axes]
     places = product(*(range(len(values)) for values in lists))
     return [values for at, values in zip(places, product(*lists), strict=True) if sum(at) % 2 == 0]

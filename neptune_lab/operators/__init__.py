@@ -1,7 +1,7 @@
 """Operators: plain definitions in TVM's tensor expressions, each with a float64 reference.
 
 A definition says *what* is computed, stage by stage, and nothing about order, fusion or tiles.  Making an operator
-needs NumPy only; TVM is loaded when its `program` is first asked for.
+needs NumPy only; TVM is loaded at the first access to its `program`.
 
     >>> from neptune_lab.operators import attention
     >>> op = attention.causal(batch=1, heads=2, seq=8, head_dim=4)

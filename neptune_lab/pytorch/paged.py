@@ -62,9 +62,9 @@ def paged_attention(
     q_len is at position lengths[b] - q_len + i, and so mods get it.  For a single query no mask is needed; for several,
     `mask_mod=lambda b, h, q, kv: q >= kv` is causal.
 
-    The values of page_table and lengths are read at each call, and may change; new shapes compile a new kernel, but a
-    table that grows by a column at a time only a few (it is filled up with columns, which copies it).  Keys
-    behind the length of a sequence, and their entries in page_table, are not used, whatever they hold.  On the CPU the
+    The values of page_table and lengths are read at each call, and may change; new shapes compile a new kernel.  A
+    table that grows by a column at a time compiles only a few, since it is padded, which copies it.  Keys
+    beyond the length of a sequence, and their entries in page_table, are not used, whatever they hold.  On the CPU the
     values are checked.  On a GPU they are not, since a check would wait for it: a page that does not exist reads as 0,
     and nothing outside of the cache is read.
 

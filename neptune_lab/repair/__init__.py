@@ -1,4 +1,4 @@
-"""Algebraic correction: derive the repair term of a fused reduction  (sections 4.1 and 4.2 of the paper).
+"""Algebraic correction: derive the repair term of a fused reduction (sections 4.1 and 4.2 of the paper).
 
 >>> term = solve("sum", "exp(c - r)", producers=["r"])
 >>> term.as_record()["h"]

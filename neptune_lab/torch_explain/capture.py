@@ -25,7 +25,7 @@ def explained(model: Callable[..., Any], *inputs: Any, inference: bool = False) 
     Args:
         model: a function of PyTorch or a `torch.nn.Module`.
         inputs: its positional arguments.
-        inference: under `torch.inference_mode()`; otherwise gradients are recorded as where this is called.
+        inference: under `torch.inference_mode()`; otherwise gradients are recorded if they are at the call.
 
     Returns:
         The partitions of its graphs, and why there are several.

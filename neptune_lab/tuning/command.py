@@ -75,7 +75,8 @@ def bundle_command(
     operators: Annotated[
         list[str],
         typer.Argument(
-            help="Operators or presets with their sizes: causal_pf:seq=2048, gemm_chain:m=512,n=256,k=64,h=64"
+            metavar="OPERATOR...",
+            help="Operators or presets with their sizes: causal_pf:seq=2048, gemm_chain:m=512,n=256,k=64,h=64",
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write.")],

@@ -76,7 +76,7 @@ def tune(
         fresh: measure again what is already in the records.
         progress: show a bar on standard error; or a function that is called with a `TuneProgress` when the run starts,
             after every candidate, and when its phase changes, in the thread that called `tune`.
-        cancel: asked five times per second whether the run shall end; None: only Ctrl-C ends it before its time. Then
+        cancel: called five times per second; True ends the run.  None: only Ctrl-C ends it before its time. Then
             only the candidates that are on a GPU are still waited for, at most 20 s.
         search: proposes candidates; None: MCFuser's search over the operator's space.
         workers: measure candidates; None: as `scheduler` says. Workers that the caller passes stay open.

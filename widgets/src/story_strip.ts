@@ -49,7 +49,7 @@ export function storyStrip(ctx: Context): Strip {
   const told = (n: number): string => {
     const { text: said, marks, select, title } = stops[n]!;
     const marked = select.every((id) => ctx.view.selection.includes(id));
-    return !marks ? said : `${said} ${marked ? `Marked are ${marks}.` : `Press "${n + 1} ${title}" to mark ${marks}.`}`;
+    return !marks ? said : `${said} ${marked ? `Marked: ${marks}.` : `Press "${n + 1} ${title}" to mark ${marks}.`}`;
   };
 
   function show(n: number): void {

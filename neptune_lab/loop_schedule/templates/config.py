@@ -81,8 +81,8 @@ class SplitKConfig(TileConfig):
 
     Args:
         splits: parts that the columns are split into, each of whole tiles, so at most as many as there are tiles.  The
-            last may be shorter.  1: the nest rolls.  None: as many as fill whole waves of programs on the
-            multiprocessors; if there are several nests, those that fill the GPU without splits roll instead.
+            last may be shorter.  1: rolling update.  None: as many as fill whole waves of programs on the
+            multiprocessors; of several nests, those that fill the GPU without splits use rolling update.
     """
 
     splits: PerNest = None

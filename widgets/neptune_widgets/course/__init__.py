@@ -1,6 +1,6 @@
 """What the notebooks of the course share: ways to show things, exercises that check themselves, and recorded runs.
 
-One module a notebook holds its exercises (`tour`, `rolling_update`, …); nothing here computes what the compiler's own
+One module per notebook holds its exercises (`tour`, `rolling_update`, …); nothing here computes what the compiler's own
 record does not say.
 """
 

@@ -77,8 +77,8 @@ def explain(model: Callable[..., Any], *inputs: Any, inference: bool = False) ->
     Args:
         model: a function of PyTorch or a `torch.nn.Module`.
         inputs: its positional arguments.  Their shapes and dtypes count.
-        inference: runs the model under `torch.inference_mode()`.  Otherwise gradients are recorded as where this is
-            called, and a graph whose inputs require them becomes a forward and a backward graph.
+        inference: runs the model under `torch.inference_mode()`.  Otherwise gradients are recorded if they are at
+            the call, and a graph whose inputs require them becomes a forward and a backward graph.
 
     Returns:
         The explanation.  A notebook shows it with a button per region that opens the explorer; `print` shows text;
