@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import NamedTuple
 
 import pytest
 
@@ -10,7 +11,7 @@ from neptune_lab import records
 from neptune_lab.autotune import calibration, ranking
 from neptune_lab.autotune.calibration import Calibration, calibration_of, features, fit, operator_of, read, to_text
 from neptune_lab.autotune.nests import Nests
-from neptune_lab.autotune.ranking import FEW_ROWS, GLUON, MOST, RECORD, SHAPE, SPACE
+from neptune_lab.autotune.ranking import FEW_ROWS, GLUON, MOST, RECORD, SHAPE, SPACE, Ranked
 from neptune_lab.autotune.resolved import Resolver
 from neptune_lab.bench.drawn import rows
 from neptune_lab.bench.drawn.problems import ROWS, draw
@@ -46,12 +47,41 @@ def _drawn() -> list[Operator]:
     return made + [rows.operator(problem) for problem in draw(11, 30) if problem.kind == "rows"]
 
 
-def test_the_first_is_by_the_model_no_worse_than_the_nearest_record():
+class Made(NamedTuple):
+    """A ranking, the record that it was given, and how many choices were estimated for it."""
+
+    op: Operator
+    near: Choice | None
+    ranked: tuple[Ranked, ...]
+    estimates: int
+
+
+@pytest.fixture(scope="module")
+def rankings() -> list[Made]:
+    """Those of the drawn operators."""
+    counted = 0
+    estimate = Calibration.seconds
+
+    def counting(*args):
+        nonlocal counted
+        counted += 1
+        return estimate(*args)
+
+    made: list[Made] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Calibration, "seconds", counting)
+        for op in _drawn():
+            counted, near = 0, _near(op)
+            found = ranking.ranking(op, H200, near=near)
+            assert found is not None
+            made.append(Made(op, near, found.ranked, counted))
+    return made
+
+
+def test_the_first_is_by_the_model_no_worse_than_the_nearest_record(rankings: list[Made]):
     followed = 0
-    for op in _drawn():
-        near = _near(op)
-        made = ranking.ranking(op, H200, near=near)
-        assert made is not None
+    for made in rankings:
+        op, near = made.op, made.near
         assert {SHAPE} <= {one.origin for one in made.ranked}
         if near is None:
             continue
@@ -68,23 +98,11 @@ def test_the_first_is_by_the_model_no_worse_than_the_nearest_record():
     assert followed >= 5
 
 
-def test_few_choices_are_estimated(monkeypatch: pytest.MonkeyPatch):
+def test_few_choices_are_estimated(rankings: list[Made]):
     """An estimate takes a tenth of a millisecond, and the choice should take less than fifty."""
-    counted = 0
-    estimate = Calibration.seconds
-
-    def counting(*args):
-        nonlocal counted
-        counted += 1
-        return estimate(*args)
-
-    monkeypatch.setattr(Calibration, "seconds", counting)
-    for op in _drawn():
-        counted = 0
-        made = ranking.ranking(op, H200, near=_near(op))
-        assert made is not None
+    for made in rankings:
         few = any(one.origin == FEW_ROWS for one in made.ranked)
-        assert counted == 0 if few else 0 < counted <= MOST + 3
+        assert made.estimates == 0 if few else 0 < made.estimates <= MOST + 3
 
 
 def test_what_no_record_of_the_class_has_is_not_ranked():
