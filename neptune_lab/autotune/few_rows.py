@@ -65,6 +65,10 @@ LARGEST_TILE, WIDE_ROW = 1 << 15, 256
 # of it (25 kernels), and with more than 64 splits of one tile, 1.12 to 1.72.  The rows of a group, which one program
 # combines after another, take 1.0 to 2.8 of it.
 MOST_AT_ONCE = 32
+# Stages of a loop for each tile that is asked for ahead, if a table says where its columns are: Triton gives the loads
+# of the table as many as those of the columns.  On an H200, decoding 32 heads in 8 from pages of 16 keys takes 26.9 us
+# in 5 stages and 36.7 in 3 at batch 4 and 4096 keys, 28.6 and 38.2 at batch 1 and 16384, 267 and 295 at 32 and 8192.
+STAGES_OF_PLACED = 2
 # More programs than this per multiprocessor are not ranked.
 MOST_PROGRAMS = 16
 # Programs of four warps for which a multiprocessor has registers: of rows of at most `NARROW` elements, of others, and
@@ -98,6 +102,8 @@ class FewRows:
         target: the GPU.
         dealt: tiles are dealt to the splits in turn.  Those that the fit was measured with followed each other.
         equal: a mask shows a column where an element equals that of the only row, so that loops leave tiles out.
+        placed: a table says where columns are, as of a cache of pages, and there are several rows (of single ones, more
+            stages were not measured).
     """
 
     programs: int
@@ -113,6 +119,7 @@ class FewRows:
     target: Target
     dealt: bool = False
     equal: bool = False
+    placed: bool = False
 
     @classmethod
     def found_in(cls, operator: Operator, target: Target) -> FewRows | None:
@@ -141,6 +148,7 @@ class FewRows:
             target,
             has_few_rows(nest),
             shows_equal_elements(program, nest),
+            not is_vector_product(program, nest) and _are_placed(program, nest),
         )
 
     def reads_hidden_tiles(self, choice: Choice) -> bool:
@@ -185,7 +193,8 @@ class FewRows:
         turns.  (On an H200, 512 programs of 12 tiles at width 80 take 38.0 us so, all at once, and 49.1 with a stage
         more, of which three share a multiprocessor; 43.3 and 49.5 at width 128.  256 programs take 70.5 and 61.7.)"""
         room = self.target.shared_memory
-        fitting = [n for n in range(most, 1, -1) if self._shared(columns, n, each, splits) <= room]
+        every = [self._stages_of(n) for n in range(most - 1, 0, -1)]
+        fitting = [n for n in every if self._shared(columns, n, each, splits) <= room]
         yield from fitting[:1]
         if each > 1 == splits and columns == COLUMNS and len(fitting) > 1:
             own = ceil(self.programs / self.target.sm_count)
@@ -193,14 +202,22 @@ class FewRows:
             if turns[1] < turns[0]:
                 yield fitting[-1]
 
+    def _stages_of(self, ahead: int) -> int:
+        """The stages of a loop that asks for so many tiles ahead."""
+        return STAGES_OF_PLACED * ahead + 1 if self.placed and ahead > 1 else ahead + 1
+
     def _shared(self, columns: int, stages: int, visited: int, splits: int) -> float:
         """About the bytes of shared memory of a program that visits so many tiles: those that are loaded ahead, the
         rows, and if the last tile of a loop has a mask, the tile that is masked, which no second product reads then (of
         single rows without splits, it is masked in registers)."""
-        ahead = 1 if visited == 1 else max(1, stages - 1)
+        ahead = self._ahead(visited, stages)
         masked = visited > 1 and self.columns % columns > 0 and (splits > 1 or not self.pads)
         again = (ahead * self.shared + power_of_two(self.kept)) * self.itemsize if masked else 0
         return columns * (ahead * self._padded_bytes + again) + MOST_ROWS * self._padded_bytes + BESIDE
+
+    def _ahead(self, visited: int, stages: int) -> int:
+        """How many tiles a program asks for before it computes with the first of them."""
+        return 1 if visited == 1 else max(1, (stages - 1) // (STAGES_OF_PLACED if self.placed else 1))
 
     def _resident(self, columns: int, stages: int, visited: int, splits: int, warps: int) -> int:
         """How many programs a multiprocessor runs at a time, about."""
@@ -245,7 +262,7 @@ class FewRows:
         # (without a loop, a program loads its tile in any case)
         running = self.programs * (splits if each == 1 else with_tiles)
         size = columns * self.bytes
-        ahead = 1 if most == 1 else max(1, stages - 1)
+        ahead = self._ahead(most, stages)
         resident = self._resident(columns, stages, most, splits, warps)
         padded = 1e-6 * columns * self._padded_bytes
         work = rates.work * padded
@@ -291,6 +308,12 @@ class FewRows:
         """The memory's rate over an H200's, by their data sheets."""
         own, usual = self.target.gbps, DEFAULT.gbps
         return own / usual if own and usual else 1.0
+
+
+def _are_placed(program: Program, nest: NestPlan) -> bool:
+    """Whether an index of what products read is itself read from a tensor."""
+    every = (read for block in products(program, nest) for read in loads(block.body.value))
+    return any(True for read in every for index in read.indices for _ in loads(index))
 
 
 def _suits(program: Program, nest: NestPlan) -> bool:

@@ -15,7 +15,8 @@ def tile_interval(expr: TileExpr, env: Env, lanes: Callable[[int], int] = lambda
     """An interval that holds every element of a tile of int32.
 
     Formal statement: an element of a sum, difference or product of tiles is that of one element of each, so it lies
-    between the sums, differences or products of their ends, if none of these leaves int32.
+    between the sums, differences or products of their ends, if none of these leaves int32; and of elements from 0 on,
+    the quotients by a positive number lie between those of the ends, and remainders below the number.
 
     Args:
         expr: the tile.
@@ -30,6 +31,9 @@ def tile_interval(expr: TileExpr, env: Env, lanes: Callable[[int], int] = lambda
     >>> columns = Iota((NewAxis(), Slice(Int(0), 32, "j")))
     >>> tile_interval(Elementwise("sub", (rows, columns), "int32"), {"i0": Interval(0, 192)})
     Interval(lo=-31, hi=255)
+    >>> [tile_interval(Elementwise(op, (rows, Literal(48, "int32")), "int32"), {"i0": Interval(0, 192)})
+    ...  for op in ("floordiv", "floormod")]
+    [Interval(lo=0, hi=5), Interval(lo=0, hi=47)]
     """
     match expr:
         case Literal(value=int(value), dtype="int32") if not isinstance(value, bool):
@@ -43,6 +47,13 @@ def tile_interval(expr: TileExpr, env: Env, lanes: Callable[[int], int] = lambda
         case Elementwise(op="add" | "sub" | "mul" as op, args=(first, second), dtype="int32"):
             a, b = tile_interval(first, env, lanes), tile_interval(second, env, lanes)
             return None if a is None or b is None else _in_int32(_interval_of_operation(op, a, b))
+        case Elementwise(
+            op="floordiv" | "floormod" as op, args=(first, Literal(value=int(by), dtype="int32")), dtype="int32"
+        ) if by > 0:
+            a = tile_interval(first, env, lanes)
+            if a is None or a.lo < 0:
+                return None
+            return Interval(a.lo // by, a.hi // by) if op == "floordiv" else Interval(0, min(a.hi, by - 1))
         case _:
             return None
 

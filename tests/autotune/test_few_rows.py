@@ -50,7 +50,21 @@ def test_what_it_knows_of_decoding():
     assert windowed.seen == (744, 1000)
     lengths = np.array([500, 600], np.int32)
     paged = facts(attention.paged(np.zeros((2, 40), np.int32), lengths, heads=4, head_dim=64))
-    assert (paged.columns, paged.seen, paged.dealt) == (640, (0, 640), True)
+    assert (paged.columns, paged.seen, paged.dealt, paged.placed) == (640, (0, 640), True, False)
+
+
+def test_loops_over_pages_have_stages_for_the_table_too():
+    """So as many tiles of keys are on their way as where keys follow each other."""
+    table, lengths = np.zeros((4, 256), np.int32), np.full(4, 4096, np.int32)
+    op = attention.paged(table, lengths, heads=32, kv_heads=8, head_dim=128, page_size=16)
+    of_pages = facts(op)
+    assert of_pages.placed
+    first = ranking(op, H200).ranked[0].choice
+    columns = first.sizes.block_kv
+    following = [c for c in replace(of_pages, placed=False).choices() if c.sizes.block_kv == columns]
+    assert (first.sizes.num_stages, {c.sizes.num_stages for c in following}) == (5, {3})
+    written = replace(first, config=replace(first.config, num_stages=3))
+    assert of_pages.seconds(written) > of_pages.seconds(first)
 
 
 @pytest.mark.parametrize(("sizes", "two"), [

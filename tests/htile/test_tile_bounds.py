@@ -23,8 +23,10 @@ from neptune_lab.htile.nodes import (
     TileExpr,
 )
 from neptune_lab.htile.tile_bounds import tile_interval
+from neptune_lab.htile.walk import subexpressions
 
 OPERATIONS = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
+QUOTIENTS = {"floordiv": np.floor_divide, "floormod": np.mod}
 ROWS, COLUMNS = 5, 3
 small = st.integers(-9, 9)
 
@@ -37,8 +39,14 @@ def tiles() -> st.SearchStrategy[TileExpr]:
     leaves = rows | columns | starts.map(Scalar) | small.map(lambda value: Literal(value, "int32"))
     return st.recursive(
         leaves,
-        lambda inner: st.builds(
-            lambda op, a, b: Elementwise(op, (a, b), "int32"), st.sampled_from([*OPERATIONS]), inner, inner
+        lambda inner: (
+            st.builds(lambda op, a, b: Elementwise(op, (a, b), "int32"), st.sampled_from([*OPERATIONS]), inner, inner)
+            | st.builds(
+                lambda op, a, by: Elementwise(op, (a, Literal(by, "int32")), "int32"),
+                st.sampled_from([*QUOTIENTS]),
+                inner,
+                st.integers(1, 9),
+            )
         ),
         max_leaves=5,
     )
@@ -58,7 +66,7 @@ def values(expr: TileExpr, i: int, lanes: int) -> np.ndarray:
             own = start + np.arange(part.extent + lanes)
             return own[:, None] if isinstance(index[1], NewAxis) else own[None, :]
         case Elementwise(op=op, args=(a, b)):
-            return OPERATIONS[op](values(a, i, lanes), values(b, i, lanes))
+            return {**OPERATIONS, **QUOTIENTS}[op](values(a, i, lanes), values(b, i, lanes))
         case _:
             raise AssertionError(expr)
 
@@ -66,7 +74,9 @@ def values(expr: TileExpr, i: int, lanes: int) -> np.ndarray:
 @given(tile=tiles(), programs=st.integers(1, 4), lanes=st.integers(0, 3))
 def test_no_element_is_outside(tile: TileExpr, programs: int, lanes: int):
     found = tile_interval(tile, {"i": Interval(0, programs - 1)}, lambda extent: extent + lanes)
-    assert found is not None
+    if found is None:  # (quotients are followed from 0 on)
+        assert any(isinstance(e, Elementwise) and e.op in QUOTIENTS for e in subexpressions(tile))
+        return
     every = [values(tile, i, lanes) for i in range(programs)]
     assert found.lo <= min(v.min() for v in every)
     assert found.hi >= max(v.max() for v in every)
@@ -97,3 +107,15 @@ def test_a_loop_without_a_tile_in_one_program_does_not_always_run():
     assert not always_runs(loop, {"i": Interval(0, 4)})
     assert not always_runs(loop, {}), "nothing is known of the program"
     assert not always_runs(loop, {"i": Interval(0, MOST_PROGRAMS)})
+
+
+def test_the_ends_of_places_in_pages_are_exact():
+    """Positions from 0 to 511, and a lane more, in pages of 16."""
+    keys = Iota((Slice(Arith("*", Name("i"), Int(64)), 64, "j"),))
+    one = [Elementwise(op, (keys, Literal(16, "int32")), "int32") for op in ("floordiv", "floormod")]
+    for extent, last in ((64, 31), (65, 32)):
+        found = [tile_interval(tile, {"i": Interval(0, 7)}, lambda _, extent=extent: extent) for tile in one]
+        assert found == [Interval(0, last), Interval(0, 15)]
+    few = Elementwise("floormod", (keys, Literal(1000, "int32")), "int32")
+    assert tile_interval(few, {"i": Interval(0, 7)}) == Interval(0, 511)
+    assert tile_interval(one[0], {"i": Interval(-1, 7)}) is None

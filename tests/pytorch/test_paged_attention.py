@@ -210,6 +210,14 @@ def test_the_operator(q_len, template):
     assert np.abs(ours - expected.cpu().numpy()).max() < 1e-12
 
 
+def test_one_loop_visits_the_pages_up_to_a_length():
+    """Without a launch before it, though all heads of a sample share its length and its row of the table."""
+    op = operators.paged(np.zeros((2, 40), int), np.array([50, 600]), 16, 16, page_size=16, kv_heads=8, pages=7)
+    kernel = nl.compile(op, "rolling_update", block_kv=16, validate="none")
+    assert len(kernel.htile.kernels) == 1
+    assert "j0_last" in kernel.source
+
+
 @pytest.mark.parametrize(
     ("make", "match"),
     [

@@ -24,10 +24,9 @@ from neptune_lab.htile.nodes import (
 from neptune_lab.htile.shapes import shape_of
 from neptune_lab.htile.sizes import grid_envs
 from neptune_lab.htile.walk import (
-    accesses,
     conjuncts,
     map_stores,
-    names_of_access,
+    names_of_tile,
     rewrite,
     stores,
     subexpressions,
@@ -239,19 +238,19 @@ def is_few_rows(loop: For, env: Env, kernel: Kernel, program: Program) -> bool:
     if not products or any(shape_of(e.a, program)[-2] > FEW_ROWS for e in products):
         return False
     stored = {store.target.tensor: store.value for store in stores(loop.body)}
-    columns = [a for e in products for a in _loaded(e.b, stored, program)]
     several = {axis.var for axis in kernel.grid if env[axis.var].lo != env[axis.var].hi}
-    return bool(columns) and all(several <= names_of_access(a) for a in columns)
+    # (beside the columns, an operand may read what all heads share, such as lengths, or a table of pages)
+    return all(any(several <= names_of_tile(read) for read in _loaded(e.b, stored, program)) for e in products)
 
 
-def _loaded(expr: TileExpr, stored: Mapping[str, TileExpr], program: Program) -> list[Access]:
-    """The tiles of global memory in an expression, or in those that a loop stores on chip for it."""
-    found: list[Access] = []
-    for access in accesses(expr):
-        if program.tensor(access.tensor).space != "chip":
-            found.append(access)
-        elif access.tensor in stored:
-            found += _loaded(stored[access.tensor], {}, program)
+def _loaded(expr: TileExpr, stored: Mapping[str, TileExpr], program: Program) -> list[Access | Gather]:
+    """What an expression reads of global memory, also in the tiles that a loop stores on chip for it."""
+    found: list[Access | Gather] = []
+    for part in subexpressions(expr):
+        if isinstance(part, Gather) or (isinstance(part, Access) and program.tensor(part.tensor).space != "chip"):
+            found.append(part)
+        elif isinstance(part, Access) and part.tensor in stored:
+            found += _loaded(stored[part.tensor], {}, program)
     return found
 
 
