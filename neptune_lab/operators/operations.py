@@ -76,6 +76,11 @@ def operate(name: str, values: list[Any]) -> Any:
         )
     if all(isinstance(v, np.ndarray | NUMBERS) for v in values):
         return _on_numpy(name, values)
+    if any(isinstance(v, np.ndarray) for v in values):  # a mod is called with positions of either form
+        raise DefinitionError(
+            "a mod uses a value that it kept from another call of it, at other positions",
+            help="compute the value in each call, and keep only what depends on no argument, outside of the mod",
+        )
     return _on_tvm(name, values, kinds)
 
 

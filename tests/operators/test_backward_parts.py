@@ -9,11 +9,12 @@ import pytest
 import torch
 
 import neptune_lab as nl
-from neptune_lab.loop_ir.nodes import Var
+from neptune_lab.loop_ir.nodes import Load, Op, Var
 from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.loop_ir.walks import loads, variables
 from neptune_lab.operators import attention, backward, training
 from neptune_lab.operators.reverse_mode import assemble, partial_sums, parts
+from neptune_lab.operators.reverse_mode.stages import Stage
 
 
 @pytest.mark.one_in(3)
@@ -171,3 +172,13 @@ def test_pairs_are_stored_in_as_many_bits_as_the_gradient_needs(dtype: str, of_b
     pairs = [b for b in kernel.htile.tensors if b.space == "global" and b.shape == (2, 2, 40, 40)]
     assert [b.dtype for b in pairs] == [stored]
     assert kernel.relative_error() < 1e-2
+
+
+def test_what_a_large_term_reads_is_found_once_and_by_the_nodes_that_differ():
+    """Each stage is asked for every other one; a term in which each value is used twice doubles when it is walked."""
+    term = Load("x", (Var("i"),))
+    for _ in range(60):
+        term = Op("mul", (term, term))
+    stage = Stage("y", (("i", 4),), (), None, term, "float32")
+    assert stage.reads == {"x"}
+    assert stage.reads is stage.reads

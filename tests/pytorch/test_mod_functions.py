@@ -78,12 +78,20 @@ def test_scores(score_mod):
     assert (nl.attention(q, k, v, score_mod=score_mod) - flex(q, k, v, score_mod)).abs().max() < 2e-5
 
 
+KEPT = {}
+
+
+def keeps_a_value(s, b, h, q, kv):
+    return s + KEPT.setdefault("distance", q - kv)
+
+
 COMPLEX = torch.ones(32, dtype=torch.complex64)
 
 
 @pytest.mark.parametrize(
     ("score_mod", "match"),
     [
+        (keeps_a_value, r"kept from another call of it(.|\n)*in each call"),
         (lambda s, b, h, q, kv: s + torch.cumprod(TABLE[q], 0)[0], r"torch.cumprod is not one(.|\n)*help"),
         (lambda s, b, h, q, kv: s + BIAS.expand(9, 80).sum(), r"all 720 elements of .* BIAS(.|\n)*before the call"),
         (lambda s, b, h, q, kv: s + (TABLE[q] > 0), r"shape \(4,\) is used whole: .* needs 1 more ind"),
