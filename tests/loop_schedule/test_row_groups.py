@@ -195,6 +195,13 @@ def test_warps_follow_the_lanes_that_a_row_leaves_empty(n: int, width: int, prog
     assert any(programs in text for text in said), said
 
 
+@pytest.mark.parametrize(("width", "stages"), [(1408, 3), (1405, None)], ids=["16 bytes at once", "one element at once"])
+def test_tiles_of_whole_vectors_are_loaded_while_others_are_computed(width: int, stages: int | None):
+    kernel = nl.compile(_long(_layer_norm, torch.bfloat16, 4100, width), validate="none")
+    assert [k.num_stages for k in kernel.triton.kernels] == [stages, None]
+    assert kernel.source.count("num_stages=3") == (3 if stages else 0)
+
+
 def test_partial_sums_are_added_up_by_programs_for_most_multiprocessors():
     kernel = nl.compile(_norm(600, 40), config=nl.SplitKConfig(splits=100, multiprocessors=3), validate="none")
     assert [k.grid for k in kernel.triton.kernels] == [(75,), (3,)]

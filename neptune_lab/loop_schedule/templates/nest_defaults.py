@@ -16,6 +16,7 @@ from neptune_lab.loop_schedule.templates.nest_reads import (
     matrices_read,
     reads_diagonals,
     reads_per_pair,
+    reads_vector,
     writes_rows,
 )
 from neptune_lab.loop_schedule.templates.nest_shape import (
@@ -174,7 +175,7 @@ def _of_rows(program: Program, nest: NestPlan, multiprocessors: int) -> NestConf
     if reads_diagonals(program, nest):
         return NestConfig(_rows_of_diagonals(program, nest, multiprocessors), DIAGONAL_COLUMNS)
     if others(program, nest) == 1 and element_bytes(program, nest) <= 2:
-        again, vectors = writes_rows(program, nest), _reads_vector(program, nest)
+        again, vectors = writes_rows(program, nest), reads_vector(program, nest)
         written = [b for b in program.buffers if b.name in program.outputs and b.shape[-1:] == (width,)]
         alike = all(itemsize(b.dtype) == 2 for b in written)
         found = long_rows(width, programs, again=again, vectors=vectors, multiprocessors=multiprocessors, alike=alike)
@@ -190,11 +191,6 @@ def _of_rows(program: Program, nest: NestPlan, multiprocessors: int) -> NestConf
     if programs < multiprocessors:
         size = min(LONGEST_ROW, max(SHORTEST_SPLIT, power_of_two(-(-width // max(1, multiprocessors // programs)))))
     return NestConfig(1, size)
-
-
-def _reads_vector(program: Program, nest: NestPlan) -> bool:
-    """Whether an input is a vector along the rows of the nest."""
-    return any(b.shape == (columns_of(program, nest),) for b in program.buffers if b.name in program.inputs)
 
 
 def _waits_for_pairs(program: Program, nest: NestPlan) -> bool:
@@ -223,7 +219,7 @@ def _holds_wide_pairs(program: Program, nest: NestPlan) -> bool:
 def _is_crowded(program: Program, nest: NestPlan, multiprocessors: int) -> bool:
     """Whether many programs each read two rows or more and a vector along them, as the gradient of a norm does."""
     crowded = parallelism(program, nest, 1) >= CROWDED * multiprocessors
-    return _reads_vector(program, nest) and matrices_read(program, nest) > 1 and crowded
+    return reads_vector(program, nest) and matrices_read(program, nest) > 1 and crowded
 
 
 def _rows_of_few_elements(program: Program, nest: NestPlan, multiprocessors: int) -> int:

@@ -10,7 +10,7 @@ from neptune_lab.loop_ir.dimensions import Dimension, dimensions
 from neptune_lab.loop_ir.nodes import Block, Load, Op, Program, Var
 from neptune_lab.loop_ir.walks import loads, variables, walk
 from neptune_lab.loop_schedule.plan import NestPlan
-from neptune_lab.loop_schedule.templates.nest_shape import has_few_rows, has_product, products
+from neptune_lab.loop_schedule.templates.nest_shape import columns_of, has_few_rows, has_product, products
 from neptune_lab.strict.dtypes import INTEGERS
 
 # The widest rows that two products read whole: 64 of them, of 16 bits an element, are 64 KiB.
@@ -166,6 +166,16 @@ def matrices_read(program: Program, nest: NestPlan, *, beside: bool = False) -> 
     return len({part.buffer for part in every if part.buffer in program.params and len(part.indices) > 1})
 
 
+def reads_vector(program: Program, nest: NestPlan) -> bool:
+    """Whether an input is a vector along the rows of the nest.
+
+    Args:
+        program: the definition, before any step.
+        nest: from `plan`.
+    """
+    return any(b.shape == (columns_of(program, nest),) for b in program.buffers if b.name in program.inputs)
+
+
 def _blocks_of(program: Program, nest: NestPlan) -> list[Block]:
     """The nest's blocks."""
     names = {nest.first, *nest.maps, *nest.independent_maps, *nest.auxiliary_reductions, *nest.reductions}
@@ -180,5 +190,6 @@ __all__ = [
     "matrices_read",
     "reads_diagonals",
     "reads_per_pair",
+    "reads_vector",
     "writes_rows",
 ]

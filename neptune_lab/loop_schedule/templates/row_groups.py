@@ -56,11 +56,15 @@ PER_LANE = 32
 # Warps of all programs of a multiprocessor together; those that have room if two sums of columns have masked lanes,
 # which take 160 registers and more: on an H200 a layer_norm of 5895 x 960 takes 15.5 us with 12, and 19.9 with 16.
 RESIDENT_WARPS, MASKED_WARPS = 16, 12
-# Warps of a row of 16 bits an element, of which three quarters of a power of two are enough: so few that the rest are
-# whole vectors of all lanes, which no code computes. A lane then has twice as many elements, and a multiprocessor as
-# many warps. On an H200 a layer_norm of 8000 x 1408 takes 32.2 us with 2 warps a row, and 44.4 with 8; of 32904 x 704
-# 56.7 with one, and 76.5 with 4; of 6000 x 2240 40.6 with 4, and 47.6 with 16.
+# Warps of a row of 16 bits an element that leaves a quarter of a power of two empty, or less if there are two sums: so
+# few that empty lanes are whole vectors of all lanes, which no code computes. A lane then has twice as many elements,
+# and a multiprocessor half as many warps. On an H200 a layer_norm of 8000 x 1408 takes 31.1 us with 2 warps a row, and
+# 44.7 with 8; of 32904 x 704 54.8 with one, and 76.9 with 4; of 6000 x 2240 40.4 with 4, and 47.7 with 16.
 FEW_LANES, FEW_WARPS = 1024, 8
+# Tiles in flight: the programs of a multiprocessor are too few to load while others compute. The same three take 23.9,
+# 43.7 and 30.8 us with three tiles, of 8192 x 4096 61.6 with, 73.7 without, of 5000 x 6592 60.3 and 92.6; but an
+# RMSNorm of 2048 x 16384 74.4 and 68.4, and rows that are loaded one element at a time 104 and 76 (9859 x 3503).
+STAGES, SHARED = 3, 200 << 10
 # The fewest tiles of a program: with fewer, adding up the programs' sums takes as long as reading the rows twice.
 FEWEST_TILES = 4
 # The most partial sums that a program holds while it adds them up.
@@ -78,11 +82,14 @@ class Shape:
         warps: of a program, which share each row.
         per_lane: elements of a tile for each of their lanes.
         resident: warps of a multiprocessor.
+        stages: tiles in flight, of which all but the first are in shared memory; None: a tile is loaded when it is
+            computed.
     """
 
     warps: int
     per_lane: int = PER_LANE
     resident: int = RESIDENT_WARPS
+    stages: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,14 +197,16 @@ def row_groups(sch: Schedule, config: SplitKConfig) -> Schedule:
             f"rows of {groups.columns} elements do not fit a tile, whose rows have at most {longest}",
             help="leave the template out: rows and sums of columns are then separate kernels",
         )
-    rows, (count, each), warps = _sizes(groups, config, _shape(sch.program, groups, config.multiprocessors))
+    rows, (count, each), warps = _sizes(groups, config, shape := _shape(sch.program, groups, config))
     loop, partial = _rows_in_groups(sch, groups, (count, each, rows))
     columns = _columns_at_once(groups, config.multiprocessors)
     _combine(sch, groups, partial, columns)
     retire_all(sch)
     start_outside(sch, loop)
     adding = _warps_to_add_up(power_of_two(count) * columns)
-    hints = {groups.along[0]: (warps, _one(config.num_stages)), groups.sums[0]: (adding, None)}
+    own = config.block_q is None and config.num_warps is None
+    stages = _one(config.num_stages) or (shape.stages if own else None)
+    hints = {groups.along[0]: (warps, stages), groups.sums[0]: (adding, None)}
     finish(sch, hints, config.matrix_unit)
     sch.remark(
         f"{count * groups.outside} programs have {each} tiles of {rows} row{'s' if rows > 1 else ''} each, for which "
@@ -246,24 +255,36 @@ def _sizes(groups: RowGroups, config: SplitKConfig, shape: Shape) -> tuple[int, 
         rows //= 2
 
 
-def _shape(program: Program, groups: RowGroups, multiprocessors: int) -> Shape:
+def _shape(program: Program, groups: RowGroups, config: SplitKConfig) -> Shape:
     """The programs of rows of so many elements; of few rows, those of which there are more."""
     columns, width = groups.columns, power_of_two(groups.columns)
     usual = Shape(min(RESIDENT_WARPS, max(1, width // OF_A_WARP)))
     if _widest(program, groups) > HALF:
         return usual
-    if columns < width and len(groups.sums) > 1:
+    two = len(groups.sums) > 1
+    if columns < width and two:
         usual = replace(usual, resident=MASKED_WARPS)
     if columns % AT_ONCE:
         found = Shape(min(RESIDENT_WARPS, max(1, width // (2 * OF_A_WARP))))
     else:
-        found = Shape(max(1, width // FEW_LANES), 2 * PER_LANE, FEW_WARPS)
+        if FEW_LANES < width <= LONGEST_ROW:
+            usual = replace(usual, stages=STAGES)
+        found = Shape(max(1, width // FEW_LANES), 2 * PER_LANE, FEW_WARPS, STAGES)
         lanes = 32 * AT_ONCE * found.warps
-        if 4 * -(-columns // lanes) * lanes > 3 * width:
-            return usual
+        empty = 4 * -(-columns // lanes) * lanes <= 3 * width
+        if width > LONGEST_ROW or not (empty or (two and FEW_LANES < width > columns)):
+            found = usual
     rows = 32 * found.per_lane * found.warps // width * FEWEST_TILES
     programs = groups.rows * groups.outside // max(1, rows)
-    return found if 2 * programs * found.warps >= found.resident * multiprocessors else usual
+    found = found if 2 * programs * found.warps >= found.resident * config.multiprocessors else usual
+    return found if _has_room(program, groups, found, config) else replace(found, stages=None)
+
+
+def _has_room(program: Program, groups: RowGroups, shape: Shape, config: SplitKConfig) -> bool:
+    """Whether the tiles in flight of all programs of a multiprocessor fit the shared memory of GPUs from Hopper on."""
+    tiles = max(1, shape.resident // shape.warps) * 32 * shape.per_lane * shape.warps
+    held = tiles * sum(_itemsizes(program, groups)) * (STAGES - 1)
+    return config.matrix_unit in ("wgmma", "tcgen05") and held <= SHARED
 
 
 def _columns_at_once(groups: RowGroups, multiprocessors: int) -> int:
