@@ -195,7 +195,9 @@ def test_warps_follow_the_lanes_that_a_row_leaves_empty(n: int, width: int, prog
     assert any(programs in text for text in said), said
 
 
-@pytest.mark.parametrize(("width", "stages"), [(1408, 3), (1405, None)], ids=["16 bytes at once", "one element at once"])
+@pytest.mark.parametrize(
+    ("width", "stages"), [(1408, 3), (1405, None)], ids=["16 bytes at once", "one element at once"]
+)
 def test_tiles_of_whole_vectors_are_loaded_while_others_are_computed(width: int, stages: int | None):
     kernel = nl.compile(_long(_layer_norm, torch.bfloat16, 4100, width), validate="none")
     assert [k.num_stages for k in kernel.triton.kernels] == [stages, None]
