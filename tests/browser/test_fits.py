@@ -44,7 +44,7 @@ def test_every_button_can_be_reached_and_no_sentence_is_cut(live, width: int):
     )
     assert outside == []
     if width == 390:  # panes in one column are high enough to show something, also in a window that is zoomed to 200%
-        for size in ((390, 900), (720, 450)):
+        for size in ((390, 900), (720, 450), (290, 900)):
             drawn.page.set_viewport_size({"width": size[0], "height": size[1]})
             bodies = drawn.root.locator(".pane:visible .body, .pane:visible .wide")
             expect(bodies.first).to_be_visible()
@@ -55,6 +55,7 @@ def test_every_button_can_be_reached_and_no_sentence_is_cut(live, width: int):
         expect(drawn.root.locator(".cmp")).to_have_count(0)
         program = drawn.root.get_by_role("region", name="program", exact=True)
         expect(program.locator(".ln.del")).not_to_have_count(0)
+        assert program.locator(".body").evaluate("e => e.clientHeight") > 150
         expect(program.locator(".ln.change")).not_to_have_count(0)
         room = "all => all.map(e => e.parentElement.clientWidth - e.clientWidth)"
         assert min(program.locator(".ln .ind").evaluate_all(room)) > 150

@@ -26,7 +26,7 @@ POLICY = (
 # The page has nothing else to show: no border, and all the height there is.
 _WHOLE = (
     "main>.nx.nx{height:100vh;max-height:none;border:0;border-radius:0;resize:none}"
-    "main>.nx.nx.thin{height:max(100vh,1200px)}"
+    "main>.nx.nx.thin{height:auto;min-height:100vh}"
 )
 
 _NOT_BUILT = """export default { render({ el }) {

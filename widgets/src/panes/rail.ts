@@ -178,7 +178,7 @@ function railPane(ctx: Context): Rail {
     kernel.hidden = kernelHead.hidden = !rest.length;
     const count = ctx.doc.stops.filter((s) => s.quiet).length;
     quiet.parentElement!.hidden = !count;
-    quietText.textContent = `hide ${count} that change nothing`;
+    quietText.textContent = `hide ${count} that ${count === 1 ? "changes" : "change"} nothing`;
   }
 
   for (const tree of [steps, kernel])
