@@ -141,6 +141,7 @@ _NAN_ROW = "a term that is 0 has the gradient 0 in a norm that is NaN"
 _MEAN = "PyTorch's mean beside a variance is NaN where the sum is infinite"
 _VECTORS = "at NaN, PyTorch's vector instructions have another gradient than its scalar code, which GPUs have too"
 _PIXELS = "PyTorch multiplies the neighbour by 0 at the pixel itself, if a size stays"
+_EQUALS = "of equal elements, and of several NaN, PyTorch takes any"
 _SCATTERED = "PyTorch gives the gradient of the view that was put in to the tensor it was put into"
 
 # What may differ ("value", "gradient"), by a part of the text, and why.
@@ -183,6 +184,8 @@ KNOWN: dict[str, tuple[str, str]] = {
     "p ** -0.5": ("gradient", _DOMAIN),
     "xlogy": ("gradient", _DOMAIN),
     "kl_div": ("gradient", _DOMAIN),
+    ".topk(": ("value gradient", _EQUALS),
+    ".kthvalue(": ("value gradient", _EQUALS),
     "as_strided_scatter": ("gradient", _SCATTERED),
     "ldexp": ("gradient", "PyTorch takes 2 ** n of negative n as 0"),
     "'amax', include_self=False": ("gradient", _COUNTED),
