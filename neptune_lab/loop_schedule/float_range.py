@@ -27,7 +27,7 @@ from neptune_lab.loop_ir.reduction import IDENTITIES
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.walks import walk_once
 from neptune_lab.loop_schedule.range_cache import cached
-from neptune_lab.loop_schedule.range_samples import EACH, SEQUENCES, TAGS, draw, leaves_of
+from neptune_lab.loop_schedule.range_samples import EACH, SEQUENCES, TAGS, draw_leaves, equal_leaves
 from neptune_lab.loop_schedule.scalar_loop import ScalarLoop
 from neptune_lab.loop_to_repair.evaluate import UFUNCS, compute
 
@@ -60,9 +60,12 @@ class _Run:
         return self._rounded[dtype]
 
     def nearby(self, rng: np.random.Generator) -> _Run:
-        """The same run with every number off by about a rounding."""
+        """The same run with every number off by about a rounding, but those that are equal where a term asks for it."""
+        equal = equal_leaves(self.loop)
         off = {
-            leaf: value * (1 + _ROUNDING * rng.uniform(-1, 1, value.shape)) if value.dtype.kind == "f" else value
+            leaf: value * (1 + _ROUNDING * rng.uniform(-1, 1, value.shape))
+            if value.dtype.kind == "f" and leaf not in equal
+            else value
             for leaf, value in self.leaves.items()
         }
         return _Run(self.loop, off)
@@ -170,10 +173,8 @@ def _run(loop: ScalarLoop) -> str:
     Raises:
         RepairError: they differ by more than the definition itself differs at values a rounding away.
     """
-    run = _Run(loop)
     rng = np.random.default_rng(_SEED)
-    for leaf in leaves_of(loop):
-        run.leaves[leaf] = draw(loop, leaf, rng)
+    run = _Run(loop, draw_leaves(loop, rng))
     f = UFUNCS[loop.reducer]
     with np.errstate(all="ignore"):
         r = run.folded(0, TAGS - 1, "float32")

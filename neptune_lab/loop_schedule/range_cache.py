@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from neptune_lab.loop_ir.nodes import Cast, Expr, Load, Op, Previous
-from neptune_lab.loop_schedule.range_samples import kind_of, leaves_of
+from neptune_lab.loop_schedule.range_samples import kind_of, leaves_of, may_hide_nan
 from neptune_lab.loop_schedule.scalar_loop import ScalarLoop
 
 _cache: OrderedDict[str, str] = OrderedDict()
@@ -49,6 +49,7 @@ def cache_key(loop: ScalarLoop) -> str:
     return repr(
         (
             [kind_of(loop, leaf) for leaf in leaves],
+            may_hide_nan(loop),
             (loop.reducer, terms, loop.carried, moved),
             (dict(loop.places), dict(loop.points), sorted(loop.estimates), folds, loop.told),
             list(numbered.numbers),

@@ -12,9 +12,8 @@ from neptune_lab.loop_ir.nodes import Expr, Load, Op, Previous, Var
 from neptune_lab.loop_ir.positions import COMPARISONS
 from neptune_lab.loop_ir.sign import may_be_infinite, range_of
 from neptune_lab.loop_ir.walks import buffers_read, variables, walk_once
-from neptune_lab.loop_schedule.identity_at_point import COMPARED
 from neptune_lab.loop_schedule.scalar_loop import ScalarLoop
-from neptune_lab.loop_to_repair.evaluate import compute
+from neptune_lab.loop_to_repair.evaluate import compute, equalities, make_equal
 
 Array = npt.NDArray[Any]
 
@@ -27,6 +26,8 @@ _SIZES = (0.0, 1e-18, 1e-6, 1.0, 30.0, 90.0, 120.0, 300.0, 1e4, 1e10, 1e18)
 _EXTREME = 0.2
 _EXTREMES = (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max), -1e30, 1e30)
 
+# How many sequences have equal numbers where a term asks for equality.
+_EQUAL = 0.3
 # How many sequences have a NaN, each at another place, where a condition such as r > -inf, true of every number, may
 # hide it.
 _WITH_NAN = 5 * TAGS * EACH
@@ -47,7 +48,7 @@ def leaves_of(loop: ScalarLoop) -> list[Expr]:
                     found[expr] = None
             case Var():
                 found[expr] = None
-            case Op(name, args) if name in COMPARED and not buffers_read(expr):
+            case Op(name, args) if name in COMPARISONS and not buffers_read(expr):
                 found[expr] = None
             case Op(_, args):
                 for arg in args:
@@ -70,10 +71,24 @@ def kind_of(loop: ScalarLoop, leaf: Expr) -> tuple[object, ...]:
         return ("place", varies)
     within = range_of(loop.program, leaf)
     extremes = [may_be_infinite(loop.program, leaf, direction) for direction in (-1, 1)]
-    return (loop.program.buffer(leaf.buffer).dtype, varies, within.low, within.high, extremes, _may_hide_nan(loop))
+    return (loop.program.buffer(leaf.buffer).dtype, varies, within.low, within.high, extremes)
 
 
-def draw(loop: ScalarLoop, leaf: Expr, rng: np.random.Generator) -> Array:
+def draw_leaves(loop: ScalarLoop, rng: np.random.Generator) -> dict[Expr, Array]:
+    """Values of all leaves."""
+    with_nan = may_hide_nan(loop)
+    values = {leaf: _draw(loop, leaf, rng, with_nan) for leaf in leaves_of(loop)}
+    varying = {leaf for leaf in values if variables(leaf) & loop.inner}
+    for condition in _equalities(loop):
+        some = rng.random((SEQUENCES, TAGS, EACH)) < rng.choice([0.3, 1.0], (SEQUENCES, 1, 1))
+        sequences = rng.random((SEQUENCES, 1, 1)) < _EQUAL
+        varies = not varying.isdisjoint(walk_once(condition))
+        kept = values.keys() - varying if varies else ()  # what stays for a row cannot follow what does not
+        make_equal(loop.program, condition, values, sequences & some if varies else sequences, kept)
+    return values
+
+
+def _draw(loop: ScalarLoop, leaf: Expr, rng: np.random.Generator, with_nan: bool) -> Array:
     """Values of one leaf: an offset and a spread, which stay for a whole sequence or change from tag to tag."""
     varies = bool(variables(leaf) & loop.inner)
     shape = (SEQUENCES, TAGS, EACH) if varies else (SEQUENCES, 1, 1)
@@ -109,10 +124,10 @@ def draw(loop: ScalarLoop, leaf: Expr, rng: np.random.Generator) -> Array:
     if dtype == "float16":
         values = np.where(np.isinf(values), values, np.clip(values, -65504, 65504)).astype(np.float16)
     values = values.astype(np.float32).astype(np.float64)
-    return _with_nan(values) if varies and _may_hide_nan(loop) else values
+    return _with_nan(values) if varies and with_nan else values
 
 
-def _may_hide_nan(loop: ScalarLoop) -> bool:
+def may_hide_nan(loop: ScalarLoop) -> bool:
     """Whether a condition reads an incomplete reduction: it is false of a NaN, in every row that has one.
 
     A mask over other values hides a NaN only if it hides all of its row, which is not promised
@@ -123,6 +138,17 @@ def _may_hide_nan(loop: ScalarLoop) -> bool:
         for term in loop.terms
         for expr in walk_once(term)
     )
+
+
+def equal_leaves(loop: ScalarLoop) -> set[Expr]:
+    """The leaves that are compared for equality, which a rounding would end."""
+    return {e for condition in _equalities(loop) for e in walk_once(condition)}
+
+
+def _equalities(loop: ScalarLoop) -> list[Op]:
+    """The comparisons for equality that read complete values only."""
+    exprs = (*loop.terms, *(element for _, element in loop.folds.values()))
+    return [e for e in equalities(exprs) if (read := buffers_read(e)) and read.isdisjoint(loop.folds)]
 
 
 def _whole_numbers(dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
@@ -160,4 +186,4 @@ def _with_extremes(loop: ScalarLoop, leaf: Expr, values: Array, varies: bool, rn
     return np.where((rng.random((SEQUENCES, 1, 1)) < _EXTREME) & where, chosen, values)
 
 
-__all__ = ["EACH", "SEQUENCES", "TAGS", "draw", "kind_of", "leaves_of"]
+__all__ = ["EACH", "SEQUENCES", "TAGS", "draw_leaves", "equal_leaves", "kind_of", "leaves_of", "may_hide_nan"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Previous, Pro
 from neptune_lab.loop_ir.reduction import OPERATORS
 from neptune_lab.loop_ir.sign import range_of
 from neptune_lab.loop_ir.value_range import ValueRange
+from neptune_lab.loop_ir.walks import walk_once
 from neptune_lab.scalar_ops import NUMPY
 
 Array = npt.NDArray[Any]
@@ -67,8 +68,59 @@ def _compute(expr: Expr, at: Mapping[Expr, Array], precision: str, done: dict[in
 
 
 def draw_leaves(program: Program, expr: Expr, known: Collection[Expr], rng: np.random.Generator) -> dict[Expr, Array]:
-    """Random values of all reads and variables of an expression that are not inside a node of `known`."""
-    return {leaf: draw(program, leaf, rng) for leaf in leaves(expr, set(known))}
+    """Random values of all reads and variables of an expression that are not inside a node of `known`.
+
+    Numbers that the expression compares for equality are equal at half of the points.
+    """
+    values = {leaf: draw(program, leaf, rng) for leaf in leaves(expr, set(known))}
+    for condition in equalities([expr], known):
+        make_equal(program, condition, values, np.arange(POINTS) % 2 == 0)
+    return values
+
+
+def equalities(exprs: Iterable[Expr], known: Collection[Expr] = ()) -> list[Op]:
+    """The comparisons for equality in expressions, each once, but those of `known`: of numbers that are drawn each by
+    itself, they would never be true."""
+    nodes = dict.fromkeys(e for expr in exprs for e in walk_once(expr))
+    return [e for e in nodes if isinstance(e, Op) and e.name in ("eq", "ne") and e not in known]
+
+
+def make_equal(
+    program: Program, condition: Op, values: dict[Expr, Array], places: Array, kept: Collection[Expr] = ()
+) -> None:
+    """Gives a read or variable that is compared for equality the value of the other side, if its range allows that.
+
+    Args:
+        program: where reads come from.
+        condition: the comparison.
+        values: of the leaves, which change; none if a side needs others.
+        places: where.
+        kept: leaves that do not change.
+    """
+    sides = [_without_casts(side) for side in condition.args]
+    for leaf, other in (sides, sides[::-1]):
+        own = values.get(leaf)
+        if (
+            own is None
+            or leaf in kept
+            or own.dtype.kind not in "fiu"
+            or not all(node in values for node in leaves(other))
+        ):
+            continue
+        if isinstance(leaf, Var) and any(isinstance(node, Load | Previous) for node in leaves(other)):
+            continue
+        within = ValueRange(-math.inf, math.inf) if isinstance(leaf, Var) else range_of(program, leaf)
+        given = compute(other, values)
+        chosen = places & (given >= within.low) & (given <= within.high)
+        values[leaf] = np.where(chosen, given, own).astype(own.dtype)
+        return
+
+
+def _without_casts(expr: Expr) -> Expr:
+    """What is converted."""
+    while isinstance(expr, Cast):
+        expr = expr.arg
+    return expr
 
 
 def leaves(expr: Expr, known: Collection[Expr] = ()) -> list[Expr]:

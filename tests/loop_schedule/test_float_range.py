@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +32,20 @@ def of_other_values() -> small.Definition:
     return [x, y], [small.fold("sum", "o", 3, 5, lambda i, j: te.exp(x[i, j] - r[i]) * y[i, j])]
 
 
+def where_met(condition: Callable[[Any, Any], Any], m: int = 5, *, finite: bool = True) -> small.Definition:
+    """The same where a condition is met, so that numbers must meet it to show it."""
+    x, y, z = (small.matrix(name, m=m) for name in "xyz")
+
+    def c(i: Any, j: Any) -> Any:
+        return te.tanh(z[i, j]) * 300.0 if finite else z[i, j]
+
+    def term(i: Any, j: Any) -> Any:
+        return te.if_then_else(condition(y[i, j], j), te.exp(x[i, j] - r[i]), te.exp(c(i, j) - r[i]))
+
+    r = small.fold("max", "r", 3, m, c)
+    return [x, y, z], [small.fold("sum", "o", 3, m, term)]
+
+
 # Right for float16 inputs; in float32 a mask's finfo.min in the first tile overflows when it is squared or summed.
 UNBOUNDED = {
     "a square that overflows": lambda **of: small.pair(lambda c, r: c / te.sqrt(r * r + 0.5), **of),
@@ -51,6 +67,8 @@ REFUSED = {
     "of the mean": lambda: small.pair(lambda c, r: te.exp(c - r / 5), first="sum"),
     "of twice the maximum": lambda: small.pair(lambda c, r: te.exp(c - r * 2.0)),
     "of negative whole numbers": lambda: small.pair(lambda c, r: te.exp(c - r), "max", first="sum", dtype="int8"),
+    "where a number is met": lambda: where_met(lambda y, _: tirx.EQ(y, tirx.const(3.5, "float32"))),
+    "at one place": lambda: where_met(lambda _, j: tirx.EQ(j, tirx.const(300, "int32")), m=301),
     **HIDING_NAN,
     **UNBOUNDED,
 }
@@ -65,6 +83,13 @@ def test_what_loses_its_digits_is_refused(name: str, update: str):
     assert caught.value.failed_step == "range"
     assert caught.value.help
     assert "tile by tile" in caught.value.reason
+
+
+def test_what_counts_where_a_number_is_met_counts_at_a_singular_point():
+    """Where z is -inf so far, the sum of exp(x - max z) is no 0, but it would be kept as if it was."""
+    definition = where_met(lambda y, _: tirx.EQ(y, tirx.const(3.5, "float32")), finite=False)
+    with pytest.raises(RepairRefused, match="the program does not show that 'o_tile' is still its identity"):
+        fused(definition, "rolling_update")
 
 
 @pytest.mark.parametrize("name", UNBOUNDED)
