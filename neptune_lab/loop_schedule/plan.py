@@ -95,7 +95,7 @@ def plan(
     reduce_axes = _reduce_axes(dims, reductions, above)
     wanted = [b for b in reductions if b.name in reduce_axes and (only is None or b.name in only)]
     if only is None:
-        wanted = [b for b in wanted if not _is_epilogue(program, flow, b, reduce_axes)]
+        wanted = [b for b in wanted if not _is_epilogue(flow, b, reduce_axes)]
     free = {name: b for name, b in blocks.items() if name not in placed}
     chains = _chains(dims, flow, blocks, wanted, above, reduce_axes)
     nests = [_nest(dims, flow, free, above, reduce_axes, chain) for chain in chains]
@@ -114,9 +114,13 @@ def _padded(blocks: Mapping[str, Block], nest: NestPlan) -> NestPlan:
     return replace(nest, row_axis=single[-1], row_size=SMALLEST_ROWS, padded=True) if single else nest
 
 
-def _is_epilogue(program: Program, flow: nx.DiGraph, block: Block, reduce_axes: Mapping[str, Dimension]) -> bool:
-    """Whether a reduction folds nothing but what other nests compute: it can follow in their kernel."""
-    return not any(source in program.inputs for source in _own_sources(flow, block.name, reduce_axes))
+def _is_epilogue(flow: nx.DiGraph, block: Block, reduce_axes: Mapping[str, Dimension]) -> bool:
+    """Whether a reduction folds nothing but what other nests compute: it can follow in their kernel.
+
+    Formal statement: it depends on no input and on no stage of positions alone, other than through reductions.
+    """
+    sources = {block.name, *_own_sources(flow, block.name, reduce_axes)}
+    return all(flow.in_degree(source) for source in sources)
 
 
 def _own_sources(flow: nx.DiGraph, name: str, reduce_axes: Mapping[str, Dimension]) -> set[str]:

@@ -79,7 +79,6 @@ APART = {
     "column_sum_then_product": ("d", "one program would compute all of i of 'd'"),
     "column_scale_then_row_sum": ("r", "one program would compute all of i of 'r'"),
     "qk_norm": ("s", "s and what follows it are computed apart from kn, which is kept in global memory."),
-    "scores_without_q_and_k": ("m", "m and what follows it are computed apart from s"),
     "chunk_max": ("o", "o is computed apart from m, which is kept in global memory."),
     "norm_of_all": ("o", "o is computed apart from s"),
 }
@@ -97,6 +96,17 @@ def test_parts_and_why(name: str):
     for nest in kernel.program.body:
         origins = {b.origin for b in tree.blocks_under(nest)}
         assert not (origins & set(before) and origins - set(before)), "no kernel has stages of both sides of the cut"
+
+
+@pytest.mark.parametrize(("name", "kernels"), [("nested_norm", 2), ("scores_without_q_and_k", 1)])
+def test_sizes_are_taken_where_scores_are_positions_and_where_maps_read_reduced_tiles(name: str, kernels: int):
+    """A sum over positions alone is in the loop of its maximum; a map of what a loop reduces tile by tile is apart."""
+    kernel = by_name.compile(operator(name), "rolling_update", block_q=2, block_kv=4, validate="none")
+    assert len(kernel.htile.kernels) == kernels
+    inputs = kernel.operator.random_inputs(0)
+    want, found = run_wide(kernel.operator.program, inputs), interpret(kernel.htile, inputs)
+    for spec in kernel.operator.outputs:
+        np.testing.assert_allclose(found[spec.name], want[spec.name], rtol=1e-5)
 
 
 def test_whole_numbers_have_a_loop_of_their_own():

@@ -10,7 +10,7 @@ from neptune_lab.loop_ir.dataflow import graph, reached
 from neptune_lab.loop_ir.dimensions import Dimension, Dimensions, dimensions
 from neptune_lab.loop_ir.nodes import Block, Const, Expr, Loop, Program, Var
 from neptune_lab.loop_ir.reduction import reducer_of
-from neptune_lab.loop_ir.walks import loads, reads, walk
+from neptune_lab.loop_ir.walks import loads, reads, variables, walk
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.plan import NestPlan
 from neptune_lab.loop_schedule.schedule import Schedule
@@ -164,7 +164,13 @@ def _read_only_by(program: Program, block: Block, names: set[str]) -> bool:
 
 
 def fuse_epilogue(
-    sch: Schedule, nest: NestPlan, anchor: str, grid: str | None, later: frozenset[str], members: Collection[str] = ()
+    sch: Schedule,
+    nest: NestPlan,
+    anchor: str,
+    grid: str | None,
+    later: frozenset[str],
+    members: Collection[str] = (),
+    rolling: str | None = None,
 ) -> tuple[str, ...]:
     """Moves the blocks that need only what is computed by then into the kernel of `anchor`, unless they are refused.
 
@@ -175,6 +181,8 @@ def fuse_epilogue(
         grid: the innermost loop of the kernel that is bound to the grid; None: there is none, and nothing moves.
         later: blocks that other nests will contain; they stay.
         members: reductions that may move although they also read what another kernel computes.
+        rolling: the rolling loop.  A map of what it reduces tile by tile, such as a norm of each column, stays, since a
+            program holds one tile of that at a time.
 
     Returns:
         The second passes: outputs along the reduce axis that need its complete reductions (a normalised row).
@@ -194,6 +202,8 @@ def fuse_epilogue(
         after = {b.name for stmt in sch.program.body[position + 1 :] for b in tree.blocks_under(stmt)}
         if sources & after or not (sources & here or name in members):
             continue
+        if rolling is not None and _reads_reduced_tiles(sch, block, rolling, here | {name}):
+            continue
         if reducer_of(block) is not None:
             if sources <= here or name in members:
                 _first_that_works(sch.fuse_under)(name, grid)
@@ -202,6 +212,21 @@ def fuse_epilogue(
         else:
             _first_that_works(*_ways_after(sch, nest, name, grid))(name, grid)
     return tuple(second_passes)
+
+
+def _reads_reduced_tiles(sch: Schedule, block: Block, rolling: str, kernel: Collection[str]) -> bool:
+    """Whether a map reads what a reduction in the rolling loop makes tile by tile, and nothing outside the kernel and
+    no output needs, so that no memory has it."""
+    if reducer_of(block) is not None:
+        return False
+    anchor, var = loop_ref(rolling)
+    for source in tree.blocks_under(tree.find_loop(sch.program, anchor, var)[1]):
+        own = [it for it in source.iters if it.kind == "spatial" and var in variables(it.binding)]
+        if own and source.is_reduction and reads(block, source.writes) and source.writes not in sch.program.outputs:
+            readers = {b.name for b in tree.blocks(sch.program) if reads(b, source.writes)}
+            if readers <= {*kernel}:
+                return True
+    return False
 
 
 def _have_axes(definition: Program, dims: Dimensions, axes: tuple[str, ...], block: Block, here: set[str]) -> bool:

@@ -138,7 +138,7 @@ def schedule_rolling(sch: Schedule, state: TemplateState, n: int) -> None:
     if grid is not None and not nest.serial_axes:
         fuse_maps_beside(sch, nest, loop)
     fuse_prologue(sch, nest, grid, _rolling(state))
-    second_passes = fuse_epilogue(sch, nest, nest.first, grid, blocks_of_later_nests(sch, state, n))
+    second_passes = fuse_epilogue(sch, nest, nest.first, grid, blocks_of_later_nests(sch, state, n), rolling=loop)
     fuse_prologue(sch, nest, grid, _rolling(state))
     for name in second_passes:
         second_pass_in_order(sch, name, config.block_kv)
