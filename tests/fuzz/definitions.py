@@ -183,10 +183,10 @@ def _compute(stage: Data, tensors: Mapping[str, Any]) -> Any:
             env = {**dict(zip(names, indices, strict=True)), **{var: axis.var for var, axis in folds.items()}}
             return te_prod(_te_term(stage["term"], env, tensors), axis=list(folds.values()))
 
-    return te.compute(tuple(extent for _, extent in stage["space"]), _of_arity(body, names), name=stage["name"])
+    return te.compute(tuple(extent for _, extent in stage["space"]), of_arity(body, names), name=stage["name"])
 
 
-def _of_arity(body: Any, names: list[str]) -> Any:
+def of_arity(body: Any, names: list[str]) -> Any:
     """`body` with parameters of these names, which TVM reads to name the loops."""
     scope: dict[str, Any] = {"body": body}
     exec(f"def stage({', '.join(names)}):\n    return body({', '.join(names)})\n", scope)  # names are the generator's

@@ -32,6 +32,8 @@ def make(seed: str) -> Case:
         kind = "long rows"
     if kind == "operator" and random.Random(f"{seed} row vectors").random() < 0.04:
         kind = "row vectors"
+    if kind == "operator" and random.Random(f"{seed} typed").random() < 0.15:
+        kind = "typed"
     if kind == "attention":
         kind = random.Random(f"{seed} attention").choices([kind, "gluon", "few rows"], [88, 5, 7])[0]
     case: Case = {"kind": kind, "seed": rng.randrange(1 << 30)}
@@ -55,6 +57,10 @@ def make(seed: str) -> Case:
         from fuzz.row_vectors import draw_row_vectors
 
         case.update(draw_row_vectors(random.Random(f"{seed} row vectors of a case")))
+    elif kind == "typed":
+        from fuzz.typed_cases import draw_typed
+
+        case.update(draw_typed(random.Random(f"{seed} typed of a case")))
     elif kind == "gradient":
         from fuzz.gradients import draw_gradient
 
@@ -97,6 +103,10 @@ def run(case: Case) -> Outcome:
             from fuzz.row_vectors import run_row_vectors
 
             run_row_vectors(case, outcome)
+        elif case["kind"] == "typed":
+            from fuzz.typed_cases import run_typed
+
+            run_typed(case, outcome)
         elif case["kind"] == "gluon":
             from fuzz.gluon import run_gluon
 

@@ -126,6 +126,9 @@ def as_python(case: Case) -> str:
     lines = ["import neptune_lab as nl"]
     if "definition" in case:
         lines += ["from tvm import te, tirx", *to_python(case["definition"])]
+    elif "typed" in case:
+        lines += ["from fuzz.typed import tensor_expressions", f"definition = {case['typed']}"]
+        lines.append('op = nl.operators.custom("f", *tensor_expressions(definition))')
     else:
         own = case.get("attention", case)
         score = f"lambda s, b, h, q, kv: {own['score']}" if own["score"] != "s" else "None"

@@ -50,6 +50,15 @@ def test_no_random_norm_with_vectors_is_wrong():
     assert {"pass read_vectors_first", "vectors beside rows", "starts early", "programs that wait"} <= {*met}
 
 
+def test_no_random_definition_of_several_dtypes_is_wrong():
+    """Places of extrema, running sums, statistics, whole numbers, truth values and chains of layers."""
+    cases = [n for n in range(200) if make(f"{SEED}:{n}")["kind"] == "typed"][:8]
+    records = [run_one((n, SEED)) for n in cases]
+    failed = [f"{record['n']}: {record['detail']}" for record in records if record["verdict"] in FAILURES]
+    assert not failed, "\n".join(failed)
+    assert sum(record["verdict"] == "accepted" for record in records) >= 6
+
+
 def test_no_random_program_is_wrong():
     """Each case is accepted and right, or refused by one of our errors with a help."""
     records = [run_one((n, SEED)) for n in range(20, 40)]
