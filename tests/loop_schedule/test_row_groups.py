@@ -184,8 +184,8 @@ def test_few_rows_and_long_rows_are_refused():
     [
         (8200, 704, "1025 programs have 4 tiles of 2 rows each"),  # 3 of 4 parts of 256 elements hold the row: one warp
         (600, 704, "150 programs have 4 tiles of 1 row each"),  # few rows stay with more warps
-        (8200, 1000, "342 programs have 6 tiles of 4 rows each"),
-        (8200, 1024, "513 programs have 4 tiles of 4 rows each"),
+        (8200, 1000, "513 programs have 8 tiles of 2 rows each"),
+        (8200, 1024, "513 programs have 8 tiles of 2 rows each"),
         (8200, 705, "1025 programs have 4 tiles of 2 rows each"),  # elements one by one, two warps
     ],
 )

@@ -64,6 +64,8 @@ FEW_LANES, FEW_WARPS = 1024, 8
 # Tiles in flight: the programs of a multiprocessor are too few to load while others compute. The same three take 23.9,
 # 43.7 and 30.8 us with three tiles, of 8192 x 4096 61.6 with, 73.7 without, of 5000 x 6592 60.3 and 92.6; but an
 # RMSNorm of 2048 x 16384 74.4 and 68.4, and rows that are loaded one element at a time 104 and 76 (9859 x 3503).
+# Rows that fill their lanes have half the usual warps then: of 16384 x 1024 31.5 us with two, and 35.3 with four that
+# load one tile at a time; of 10000 x 2048 38.2 with four, 45.6 with eight.
 STAGES, SHARED = 3, 200 << 10
 # The fewest tiles of a program: with fewer, adding up the programs' sums takes as long as reading the rows twice.
 FEWEST_TILES = 4
@@ -272,7 +274,9 @@ def _shape(program: Program, groups: RowGroups, config: SplitKConfig) -> Shape:
         found = Shape(max(1, width // FEW_LANES), 2 * PER_LANE, FEW_WARPS, STAGES)
         lanes = 32 * AT_ONCE * found.warps
         empty = 4 * -(-columns // lanes) * lanes <= 3 * width
-        if width > LONGEST_ROW or not (empty or (two and FEW_LANES < width > columns)):
+        if not (empty or (two and FEW_LANES < width > columns)):
+            found = Shape(min(RESIDENT_WARPS, max(1, width // (2 * OF_A_WARP))), PER_LANE, FEW_WARPS, STAGES)
+        if not FEW_LANES <= width <= LONGEST_ROW:
             found = usual
     rows = 32 * found.per_lane * found.warps // width * FEWEST_TILES
     programs = groups.rows * groups.outside // max(1, rows)
