@@ -53,11 +53,17 @@ def call(library: str, name: str, args: tuple[Any, ...], kwargs: Mapping[str, An
 
         return elementwise(of_elements, *values)
     try:
-        return function(*(constant(a) for a in args), **kwargs)
+        return function(*(_given(a) for a in args), **kwargs)
     except TypeError as error:
         raise DefinitionError(
             f"{library}.{name} of an array in a mod: {error}", help="call it with the arguments of the library"
         ) from error
+
+
+def _given(argument: Any) -> Any:
+    """An argument of a function of arrays, which are no lists of whole numbers: these are shapes and axes."""
+    whole = isinstance(argument, list) and all(isinstance(each, int) for each in argument)
+    return tuple(argument) if whole else constant(argument)
 
 
 # -- reductions -------------------------------------------------------------------------------------------------
@@ -112,7 +118,8 @@ def _reduction(name: str, prepared: Callable[[Any], Any]) -> Callable[..., Any]:
     def reduced(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
         def fold(elements: list[Any]) -> Any:
             converted = elements if dtype is None else [e.to(dtype) for e in elements]
-            return _paired(name, [prepared(e) for e in converted])
+            found = _paired(name, [prepared(e) for e in converted])
+            return found if dtype is None else found.to(dtype)
 
         return _folded(as_array(x), dim, keepdim, fold)
 
@@ -269,8 +276,14 @@ def _logsumexp(x: Any, dim: Any, keepdim: bool = False) -> Any:
     return total if keepdim else _sum(total, dim)
 
 
+def usual_axis(x: Any) -> int:
+    """The axis of torch.nn.functional's softmax and log_softmax without one."""
+    return 0 if as_array(x).ndim in (0, 1, 3) else 1
+
+
 def _softmax(x: Any, dim: Any = None, dtype: Any = None, **_options: Any) -> Any:
     x = x if dtype is None else x.to(dtype)
+    dim = usual_axis(x) if dim is None else dim
     exponentials = (x - _reduction("max", lambda element: element)(x, dim, True)).exp()
     return exponentials / _sum(exponentials, dim, True)
 

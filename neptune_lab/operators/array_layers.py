@@ -7,15 +7,18 @@ from itertools import product
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from neptune_lab.errors import DefinitionError
-from neptune_lab.operators.array_functions import FUNCTIONS
+from neptune_lab.operators.array_functions import FUNCTIONS, usual_axis
+from neptune_lab.operators.array_indices import from_end
 from neptune_lab.operators.array_views import applied, as_array, as_scalar, axis_of, or_scalar
 from neptune_lab.operators.arrays import MOST, Array, Indices, constant
 
 
 def _log_softmax(x: Any, dim: Any = None, dtype: Any = None, **_options: Any) -> Any:
     x = x if dtype is None else x.to(dtype)
-    return x - FUNCTIONS["logsumexp"](x, dim, True)
+    return x - FUNCTIONS["logsumexp"](x, usual_axis(x) if dim is None else dim, True)
 
 
 def _last(x: Array, shape: Sequence[int]) -> tuple[int, ...]:
@@ -69,11 +72,15 @@ def _one_hot(x: Any, num_classes: int = -1) -> Any:
     if num_classes < 1:
         raise DefinitionError("one_hot in a mod takes the number of classes", help="give num_classes=")
     array = x if isinstance(x, Array) else Array((), lambda _: as_scalar(x))
-    return Array((*array.shape, num_classes), lambda at: applied("eq", array.element(at[:-1]), at[-1]).long())
+    classes = constant(np.arange(num_classes))  # read at the index, which may count from the end, or be refused
+    return Array(
+        (*array.shape, num_classes),
+        lambda at: applied("eq", array.element(at[:-1]), classes.element(at[-1:])).long(),
+    )
 
 
 def _cumsum(x: Any, dim: Any = 0, *, dtype: Any = None) -> Any:
-    """Each element is a sum over the whole axis, of what is not behind it."""
+    """Each element is a sum over the whole axis, of what is before it, and of itself."""
     array = as_array(x if dtype is None else x.to(dtype))
     axis = axis_of(array.ndim, dim)
     extent = array.shape[axis]
@@ -81,14 +88,14 @@ def _cumsum(x: Any, dim: Any = 0, *, dtype: Any = None) -> Any:
         next(Array((extent,), array.element, array.name).elements())  # which refuses
 
     def at(indices: Indices) -> Any:
-        own = indices[axis]
-        last = own + extent if isinstance(own, int) and own < 0 else own
+        last = from_end(indices[axis], extent)
 
-        def seen(inner: Indices) -> Any:
+        def before(inner: Indices) -> Any:
             element = array.element((*indices[:axis], *inner, *indices[axis + 1 :]))
-            return applied("select", applied("le", inner[0], last), element, element * 0)
+            return applied("select", applied("lt", inner[0], last), element, 0)
 
-        return FUNCTIONS["sum"](Array((extent,), seen))
+        total = applied("add", FUNCTIONS["sum"](Array((extent,), before)), array.element(indices))
+        return total if dtype is None else total.to(dtype)
 
     return Array(array.shape, at)
 
@@ -113,6 +120,11 @@ def _einsum(equation: str, *operands: Any) -> Any:
         raise DefinitionError(
             f"torch.einsum({equation!r}) in a mod of the shapes {[a.shape for a in arrays]}",
             help="axes of one letter have one extent",
+        )
+    if len(set(right)) < len(right) or not set(right) <= set(letters):
+        raise DefinitionError(
+            f"torch.einsum({equation!r}) in a mod: the result has a letter twice, or one that no operand has",
+            help="name each axis of the result once, by a letter of an operand",
         )
     folded = sorted(set(letters) - set(right))
     if prod(extents[c] for c in folded) > MOST:
