@@ -215,18 +215,20 @@ def fuse_epilogue(
 
 
 def _reads_reduced_tiles(sch: Schedule, block: Block, rolling: str, kernel: Collection[str]) -> bool:
-    """Whether a map reads what a reduction in the rolling loop makes tile by tile, and nothing outside the kernel and
-    no output needs, so that no memory has it."""
+    """Whether a map reads what the rolling loop has completed beside what a reduction in it makes tile by tile, and
+    nothing outside the kernel and no output needs the latter, so that no memory has it."""
     if reducer_of(block) is not None:
         return False
     anchor, var = loop_ref(rolling)
-    for source in tree.blocks_under(tree.find_loop(sch.program, anchor, var)[1]):
-        own = [it for it in source.iters if it.kind == "spatial" and var in variables(it.binding)]
-        if own and source.is_reduction and reads(block, source.writes) and source.writes not in sch.program.outputs:
-            readers = {b.name for b in tree.blocks(sch.program) if reads(b, source.writes)}
-            if readers <= {*kernel}:
-                return True
-    return False
+    made = [b for b in tree.blocks_under(tree.find_loop(sch.program, anchor, var)[1]) if b.is_reduction]
+    made = [b for b in made if reads(block, b.writes)]
+    of_tiles = [b for b in made if _runs_along(b, var, "spatial") and b.writes not in sch.program.outputs]
+    readers = [{b.name for b in tree.blocks(sch.program) if reads(b, of.writes)} for of in of_tiles]
+    return any(_runs_along(b, var, "reduce") for b in made) and any(names <= {*kernel} for names in readers)
+
+
+def _runs_along(block: Block, var: str, kind: str) -> bool:
+    return any(it.kind == kind and var in variables(it.binding) for it in block.iters)
 
 
 def _have_axes(definition: Program, dims: Dimensions, axes: tuple[str, ...], block: Block, here: set[str]) -> bool:
