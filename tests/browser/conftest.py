@@ -174,6 +174,10 @@ def live(new_page, request) -> Iterator[Callable[..., LivePage]]:
     assert not watched.errors, f"errors in the page: {watched.errors}"
 
 
+# anywidget gives a widget 2 s to start, in which a busy machine may not load its code: a hundred times as long.
+UNHURRIED = "const within = AbortSignal.timeout; AbortSignal.timeout = ms => within.call(AbortSignal, 100 * ms)"
+
+
 @pytest.fixture(scope="session")
 def contexts(browser) -> list[BrowserContext]:
     """The context that pages of JupyterLab share, once there is one: its cache has JupyterLab's code.
@@ -191,6 +195,7 @@ def page(browser, contexts, new_page, lab, request) -> Iterator[Page]:
     watched.lab = lab
     if not contexts:
         contexts.append(browser.new_context(viewport={"width": 1440, "height": 900}))
+        contexts[0].add_init_script(UNHURRIED)
     page = watched.new_page_in(contexts[0])
     page.on("request", lab.asked)
     yield page
