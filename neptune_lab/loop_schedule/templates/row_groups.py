@@ -266,18 +266,19 @@ def _shape(program: Program, groups: RowGroups, config: SplitKConfig) -> Shape:
     two = len(groups.sums) > 1
     if columns < width and two:
         usual = replace(usual, resident=MASKED_WARPS)
+    half = Shape(min(RESIDENT_WARPS, max(1, width // (2 * OF_A_WARP))))
     if columns % AT_ONCE:
-        found = Shape(min(RESIDENT_WARPS, max(1, width // (2 * OF_A_WARP))))
+        found = half
+    elif not FEW_LANES <= width <= LONGEST_ROW:
+        found = usual
     else:
-        if FEW_LANES < width <= LONGEST_ROW:
-            usual = replace(usual, stages=STAGES)
-        found = Shape(max(1, width // FEW_LANES), 2 * PER_LANE, FEW_WARPS, STAGES)
-        lanes = 32 * AT_ONCE * found.warps
+        few = Shape(max(1, width // FEW_LANES), 2 * PER_LANE, FEW_WARPS, STAGES)
+        lanes = 32 * AT_ONCE * few.warps
         empty = 4 * -(-columns // lanes) * lanes <= 3 * width
-        if not (empty or (two and FEW_LANES < width > columns)):
-            found = Shape(min(RESIDENT_WARPS, max(1, width // (2 * OF_A_WARP))), PER_LANE, FEW_WARPS, STAGES)
-        if not FEW_LANES <= width <= LONGEST_ROW:
-            found = usual
+        if width > FEW_LANES:
+            usual = replace(usual, stages=STAGES)
+            empty = empty or (two and columns < width)
+        found = few if empty else replace(half, resident=FEW_WARPS, stages=STAGES)
     rows = 32 * found.per_lane * found.warps // width * FEWEST_TILES
     programs = groups.rows * groups.outside // max(1, rows)
     found = found if 2 * programs * found.warps >= found.resident * config.multiprocessors else usual
