@@ -1,8 +1,11 @@
 """Runs that take long, and that resume after an interruption: `make fuzz` and `make nightly`.
 
-`make nightly` runs the tests that are marked `nightly`, and then the fuzzer. The names of tests that passed and the
-results of the fuzzer's cases are kept in build/long-runs/CODE/, where CODE is a digest of the sources: with other
-sources everything is run again.
+`make nightly` runs the tests that are marked `nightly` and whose turn it is, and then the fuzzer. The names of tests
+that passed and the results of the fuzzer's cases are kept in build/long-runs/CODE/, where CODE is a digest of the
+sources: with other sources everything is run again.
+
+The seed of `make nightly` is the night: a number, which the day gives. Nights in a row have other tests (`NIGHTS` of
+tests/conftest.py says after how many all have been run) and other cases.
 """
 
 from __future__ import annotations
@@ -15,13 +18,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("neptune_lab", "widgets/neptune_widgets", "tests", "notebooks", "docs", "scripts")
 # What Python, Jupyter and `make docs` write beside the sources.
 MADE = re.compile("__pycache__/|[.]ipynb_checkpoints/|^docs/(course|generated)/")
-NIGHTLY_CASES = 5_000
+NIGHTLY_CASES = 2_500
 # pytest's status where nothing is left to run.
 NO_TESTS = 5
 
@@ -43,10 +47,10 @@ def fuzz_command(cases: int, seed: str, state: Path) -> tuple[str, ...]:
     return (sys.executable, "-m", "fuzz", str(cases), "--seed", seed, "--state", str(file))
 
 
-def nightly_command(state: Path) -> tuple[str, ...]:
-    """One run of pytest: a worker takes whole files, those with most tests first."""
-    workers = ("-n", "logical", "--maxprocesses", "8", "--dist", "loadfile")
-    return (sys.executable, "-m", "pytest", "-m", "nightly", *workers, "--resume", str(state / "passed.txt"))
+def nightly_command(night: int, state: Path) -> tuple[str, ...]:
+    """One run of pytest, of the tests whose turn it is: a worker takes whole files, those with most tests first."""
+    which = ("-m", "nightly", "--night", str(night), "--resume", str(state / "passed.txt"))
+    return (sys.executable, "-m", "pytest", *which, "-n", "logical", "--maxprocesses", "8", "--dist", "loadfile")
 
 
 def run(commands: Mapping[str, Sequence[str]], root: Path, state: Path) -> int:
@@ -75,13 +79,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Runs that take long, and that resume.")
     parser.add_argument("what", choices=["fuzz", "nightly"])
     parser.add_argument("--cases", type=int, default=2000, help="how many programs `fuzz` tries")
-    parser.add_argument("--seed", default="0", help="of the fuzzer")
+    parser.add_argument("--seed", default="", help="of the fuzzer (0), or the night (the number of the day)")
     given = parser.parse_args(arguments)
+    if given.what == "nightly" and not given.seed.isdecimal() and given.seed:
+        parser.error(f"--seed {given.seed!r} of nightly: expected a whole number, which says whose turn it is")
+    seed = given.seed or (str(date.today().toordinal()) if given.what == "nightly" else "0")
     state = ROOT / "build" / "long-runs" / digest(ROOT)
     cases = given.cases if given.what == "fuzz" else NIGHTLY_CASES
-    commands = {f"{cases} fuzz cases of seed {given.seed}": fuzz_command(cases, given.seed, state)}
+    commands = {f"{cases} fuzz cases of seed {seed}": fuzz_command(cases, seed, state)}
     if given.what == "nightly":
-        commands = {"nightly tests": nightly_command(state), **commands}
+        commands = {f"nightly tests of SEED={seed}": nightly_command(int(seed), state), **commands}
     return run(commands, ROOT, state)
 
 

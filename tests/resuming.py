@@ -1,24 +1,56 @@
-"""`--resume FILE`: tests whose names are lines of the file are left out, and tests that pass become lines of it.
+"""Options of long runs.
 
-So a run that was interrupted goes on where it was, and one in which tests failed runs these again.
+`--resume FILE`: tests whose names are lines of the file are left out, and tests that pass become lines of it.  So a run
+that was interrupted goes on where it was, and one in which tests failed runs these again.
+
+`--night N`: of the tests marked `nightly` those whose turn it is in night N; any NIGHTS nights in a row have all.
 """
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+NIGHTS = 3
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--resume", type=Path, metavar="FILE", help="leave out the tests that FILE names; add what passes")
+    parser.addoption("--night", type=int, metavar="N", help=f"of nightly tests, the one in {NIGHTS} of the N-th night")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     file = config.getoption("--resume")
     if file is not None:
         config.pluginmanager.register(Resuming(file, getattr(config, "workerinput", None)))
+
+
+def of_other_nights(items: list[pytest.Item], night: int) -> set[pytest.Item]:
+    """The nightly tests whose turn is in another night.
+
+    One in NIGHTS of each file stays, drawn by its name, and about as many of each test's parameters.
+    """
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("nightly"):
+            files.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    others = set[pytest.Item]()
+    for file, nightly in files.items():
+        draw = random.Random(file)
+        first = draw.randrange(NIGHTS)
+        drawn = sorted(draw.sample(nightly, len(nightly)), key=lambda item: item.nodeid.partition("[")[0])
+        others.update(item for place, item in enumerate(drawn, first) if (place - night) % NIGHTS)
+    return others
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if (night := config.getoption("--night")) is not None:
+        others = of_other_nights(items, night)
+        config.hook.pytest_deselected(items=[item for item in items if item in others])
+        items[:] = [item for item in items if item not in others]
 
 
 class Resuming:

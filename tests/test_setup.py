@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import resuming
 import yaml
 from modules_by_path import module_at
 from packaging.requirements import Requirement
@@ -212,7 +213,8 @@ def test_tests_that_passed_are_not_run_again(long_run, tmp_path):
 
     def outcome(body: str, workers: int) -> str:
         test.write_text(text.format(body) + "def test_quick(): assert 0\n")
-        command = [c.replace("logical", str(workers)) for c in long_run.nightly_command(tmp_path / "state")]
+        command = [c.replace("logical", str(workers)) for c in long_run.nightly_command(0, tmp_path / "state")]
+        del command[(at := command.index("--night")) : at + 2]
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
         said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True).stdout
         return re.sub(r" in .*", "", said.splitlines()[-1]).strip("= ")
@@ -220,6 +222,25 @@ def test_tests_that_passed_are_not_run_again(long_run, tmp_path):
     assert outcome("assert n % 2", 1) == "2 failed, 2 passed"
     assert outcome("assert n % 2 == 0; pytest.skip()", 0) == "2 skipped, 3 deselected"
     assert outcome("assert n % 2 == 0", 1) == "2 passed"
+
+
+def test_every_nightly_test_has_its_turn_within_some_nights():
+    class Item:
+        def __init__(self, nodeid: str) -> None:
+            self.nodeid = nodeid
+
+        def get_closest_marker(self, name: str) -> bool:
+            return "day" not in self.nodeid
+
+    names = [f"{file}::{test}" for file in ("a.py", "b.py") for test in (*(f"s[{n}]" for n in range(9)), "t", "day")]
+    items: Any = [Item(name) for name in names]
+    for first in (0, 740_000):
+        nights = [resuming.of_other_nights(items, first + n) for n in range(resuming.NIGHTS)]
+        kept = [{item.nodeid for item in items if item not in others} for others in nights]
+        assert sum(len(night) for night in kept) == len(names) + 2 * (resuming.NIGHTS - 1)
+        assert set[str]().union(*kept) == set(names)
+        assert all(sum(name.startswith("a.py::s") for name in night) == 3 for night in kept)
+        assert all("a.py::day" in night for night in kept)
 
 
 def test_what_runs_at_night_is_named_with_what_the_day_keeps():

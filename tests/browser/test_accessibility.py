@@ -34,6 +34,7 @@ def test_axe(new_page, exported, front_end_packages, scheme, width):
     assert violations(page, impacts=("moderate", *SERIOUS)) == []
 
 
+@pytest.mark.nightly
 def test_the_keyboard_alone_reaches_everything(new_page, exported):
     page = new_page(viewport={"width": 1440, "height": 900}, offline=True)
     page.goto(exported.as_uri())

@@ -75,6 +75,7 @@ def test_the_first_schedule_can_be_chosen_after_two_edits(after):
     expect(row(page, "launches").locator("td").nth(1)).to_have_text("16 × 4 × 1 blocks")
 
 
+@pytest.mark.nightly
 def test_code_side_by_side_by_linked_lines(after, kernel):
     page = after(VIEW, HALF)
     page.root.get_by_role("button", name="Code", exact=True).click()
@@ -96,6 +97,7 @@ def test_code_side_by_side_by_linked_lines(after, kernel):
         expect(one).to_have_class(re.compile(r"\bchange\b.*\blit own\b"))
 
 
+@pytest.mark.nightly
 def test_an_edit_in_the_schedule_leads_here(kernel, live):
     page = live(kernel, {"panes": {"graph": "schedule", "editor": "text"}})
     text = page.root.locator(".cm-content")

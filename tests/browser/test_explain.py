@@ -64,6 +64,7 @@ def test_a_key_explains_the_line_in_every_pane(drawn: LivePage, pane: str, line:
     assert lines.first.get_attribute("aria-selected") == "true", "Escape also cleared the selection"
 
 
+@pytest.mark.nightly
 def test_the_keyboard_alone_reads_terms_and_goes_to_the_step_and_the_derivation(drawn: LivePage):
     page = drawn.page
     tab(page, "Triton")
@@ -86,6 +87,7 @@ def test_the_keyboard_alone_reads_terms_and_goes_to_the_step_and_the_derivation(
     expect(page.locator("section[aria-label=derivation] .sum")).to_be_visible()
 
 
+@pytest.mark.nightly
 def test_it_opens_where_the_pointer_rests_and_goes_with_it(drawn: LivePage):
     page = drawn.page
     tab(page, "Triton")

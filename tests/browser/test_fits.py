@@ -33,6 +33,7 @@ def weighted_square() -> nl.operators.Operator:
 REPAIRED = {"step": 1, "phase": "repaired"}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("width", [390, 990])
 def test_every_button_can_be_reached_and_no_sentence_is_cut(live, width: int):
     drawn = live(figure1(), REPAIRED, width=width)
@@ -69,6 +70,7 @@ def test_the_tabs_beside_a_comparison_can_be_reached(live):
     expect(tabs.last).to_be_in_viewport(ratio=1)
 
 
+@pytest.mark.nightly
 def test_the_focus_stays_in_the_explorer_when_its_pane_changes(live):
     drawn = live(figure1(), {**REPAIRED, "sizes": {"zoom": 3}})
     graph = drawn.root.locator(".gbox")
@@ -122,6 +124,7 @@ def test_a_search_is_kept_if_the_next_press_comes_at_once(live):
     assert label.count("as in the definition") == 1, label
 
 
+@pytest.mark.nightly
 def test_a_reason_of_the_template_is_short_in_the_lists(live):
     drawn = live(
         nl.compile(weighted_square(), "rolling_update", block_kv=4, validate="none"), {"step": 3, "phase": "naive"}
@@ -157,6 +160,7 @@ def test_the_error_of_a_refused_step_stands_at_its_block(live):
     expect(lit.filter(has_text="xmax")).not_to_have_count(0)
 
 
+@pytest.mark.nightly
 def test_a_repair_function_that_is_too_long_for_its_pane_is_text(live):
     schedule = nl.Schedule(norms.layer_norm_statistics(2, 8))
     schedule.rolling_update("deviation_sum", "x_sum.j")

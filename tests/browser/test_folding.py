@@ -42,6 +42,7 @@ def test_a_loop_folds_by_mouse_and_says_what_it_holds(page: Page):
     expect(loop(page, "score[b, h, i0 * 64 + i1, j0 * 64 + j1] = where(")).to_be_visible()
 
 
+@pytest.mark.nightly
 def test_the_keyboard_folds_the_loop_around_the_line_and_skips_what_is_hidden(page: Page):
     listing = page.locator("section[aria-label=program] [role=listbox]")
     loop(page, "# score").click()
@@ -62,6 +63,7 @@ def test_the_keyboard_folds_the_loop_around_the_line_and_skips_what_is_hidden(pa
     expect(listing).to_be_focused()
 
 
+@pytest.mark.nightly
 def test_a_selection_made_elsewhere_unfolds_what_it_names_and_marks_what_is_related(page: Page):
     loop(page, "for j0 in range(4):").locator(".fold").click()
     code = page.locator(CODE, has_text="s_sum = repair * s_sum").first

@@ -60,6 +60,7 @@ def test_an_exported_page_shows_the_first_view_and_reads_the_parts_then(new_page
     expect(root.locator("section[aria-label=program] .ln", has_text=text).first).to_be_visible()
 
 
+@pytest.mark.nightly
 def test_without_python_the_first_part_stays_readable(live, monkeypatch):
     monkeypatch.setattr(parts, "MANY", 0)
     drawn = live(chained(60, 6))
@@ -86,6 +87,7 @@ def large(live):
     return drawn
 
 
+@pytest.mark.nightly
 def test_a_large_graph_starts_in_groups_that_can_be_read(large):
     found = names(large.root)
     assert 2 <= len(found) <= 24

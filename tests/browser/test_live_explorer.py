@@ -103,6 +103,7 @@ def test_an_arrow_on_the_scrubber_moves_it_and_nothing_else(live):
     assert int(scrubber.input_value()) == int(scrubber.get_attribute("max") or 0) - 1
 
 
+@pytest.mark.nightly
 def test_a_derivation_without_algebra_is_one_line(live):
     drawn = live(figure1(), at("repaired"))
     pane = drawn.root.get_by_role("region", name="derivation")
@@ -140,7 +141,7 @@ def test_a_redraw_with_the_text_editor_open(live):
     expect(drawn.page.get_by_text("cannot show this")).to_have_count(0)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("how", ["jupyter", "throws"])
 def test_a_lost_kernel_is_told(live, how):
     drawn = live(figure1(), {"panes": {"graph": "schedule"}})
@@ -274,6 +275,7 @@ def test_the_card_of_a_wrong_repair_offers_what_its_error_says(live):
     expect(found.locator(".cardbad")).to_be_hidden()
 
 
+@pytest.mark.nightly
 def test_an_export_opens_at_the_view(live, new_page, tmp_path):
     drawn = live(figure1())
     drawn.root.locator(".rail li", has_text="naive fusion").first.click()
@@ -324,6 +326,7 @@ def test_the_page_and_python_read_each_other_s_views(live, tmp_path):
     expect(drawn.root.locator(".rail li[aria-selected=true]").first).to_contain_text("definition")
 
 
+@pytest.mark.nightly
 def test_the_tag_table_is_one_tab_stop(live):
     drawn = live(figure1(), at("repaired"))
     table = drawn.root.locator("table.tagtable")
@@ -444,7 +447,7 @@ def test_heads_of_the_tag_table_stay_and_rows_unfold(new_page, attention_page):
     assert own["x"] >= box["x"]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("width", [1440, 900])
 def test_the_header_and_the_rail_cut_nothing(new_page, attention_page, width):
     page = new_page(viewport={"width": width, "height": 900}, offline=True)
@@ -466,6 +469,7 @@ def test_the_header_of_a_live_page_cuts_nothing(live, kernel, width):
         assert drawn.root.locator("header").bounding_box()["height"] < 50, "one row"
 
 
+@pytest.mark.nightly
 def test_mathematics_is_typeset_and_one_phase_says_one_thing(new_page, attention_page):
     page = new_page(viewport={"width": 1440, "height": 900}, offline=True)
     page.goto(attention_page.as_uri())

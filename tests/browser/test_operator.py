@@ -61,6 +61,7 @@ def test_sizes_are_edited_and_undone(live, front_end_packages, width, scheme):
     assert drawn.explorer.kernel.source == kernel.source
 
 
+@pytest.mark.nightly
 def test_the_shapes_of_a_traced_function_are_edited(live):
     def soft(x, y):
         return torch.softmax(x + y, -1)

@@ -73,6 +73,7 @@ def test_a_page_without_python_plays_to_the_end(page: Page):
     expect(where).to_have_text("j0 = 0 · 1 of 5")
 
 
+@pytest.mark.nightly
 def test_wrong_values_are_marked_and_the_repaired_ones_are_right(page: Page):
     page.get_by_label("frame", exact=True).fill("4")
     naive, repaired = (cells(page, side, "out") for side in ("naive fusion", "repaired program"))
@@ -103,6 +104,7 @@ def test_the_value_under_the_pointer_and_the_focus_is_told(page: Page):
     expect(says).to_have_text("score[0, 0, 1, 6] is not written yet")
 
 
+@pytest.mark.nightly
 def test_keys_in_the_pane(page: Page):
     where = page.locator(".run output")
     stop = page.locator(".rail li.on").inner_text()
@@ -210,6 +212,7 @@ def test_a_live_page_asks_once_and_follows_the_inputs(live):
     assert asked[1]["inputs"]["inp"][0][0] == 5
 
 
+@pytest.mark.nightly
 def test_nothing_moves_for_those_who_asked_for_it(new_page, exported: Path):
     page = new_page(viewport={"width": 1440, "height": 900}, reduced_motion="reduce")
     page.goto(exported.as_uri())
@@ -218,6 +221,7 @@ def test_nothing_moves_for_those_who_asked_for_it(new_page, exported: Path):
     assert td.evaluate("e => getComputedStyle(e).transitionDuration") == "0s"
 
 
+@pytest.mark.nightly
 def test_a_saved_record_says_why_it_has_no_runs(live):
     drawn = live(
         nl.pipeline.schedule_trace(figure1()) if hasattr(nl.pipeline, "schedule_trace") else figure1().trace, PLAY
@@ -225,6 +229,7 @@ def test_a_saved_record_says_why_it_has_no_runs(live):
     expect(drawn.root.locator(".run .note")).to_contain_text("A saved record has no runs. Recompile, in the header")
 
 
+@pytest.mark.nightly
 def test_tiles_play_store_by_store_and_their_line_is_lit(new_page, exported: Path):
     page = new_page(viewport={"width": 1440, "height": 900})
     page.goto(exported.as_uri())

@@ -70,6 +70,7 @@ def test_the_softmax_lights_its_maximum_and_sum_everywhere(page: Page):
     expect(page.locator(".stages button", has_text="Python 6")).to_contain_text("p = torch.softmax")
 
 
+@pytest.mark.nightly
 def test_a_line_of_loops_or_triton_lights_the_users_line(page: Page):
     page.locator("section[aria-label=program] .ln", has_text="# p_sum").first.click()
     expect(code(page, "p = torch.softmax(")).to_have_attribute("aria-selected", "true")

@@ -92,7 +92,7 @@ def test_a_step_is_in_the_address_at_once_and_back_settles(new_page: Callable[..
     expect(page.locator(ON)).to_contain_text("naive fusion")
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("how", ["alone", "live"])
 def test_a_page_opened_at_a_step_shows_what_the_step_changed(live, new_page, kernel, tmp_path: Path, how: str):
     if how == "live":
@@ -108,6 +108,7 @@ def test_a_page_opened_at_a_step_shows_what_the_step_changed(live, new_page, ker
     assert box.evaluate("b => b.scrollTop") > 0
 
 
+@pytest.mark.nightly
 def test_a_link_opens_there(new_page: Callable[..., Page], exported: Path):
     page = new_page(viewport={"width": 1440, "height": 900})
     page.goto(f"{exported.as_uri()}#step=1.repaired&select=store:s_sum")
@@ -154,6 +155,7 @@ def test_two_explorers_on_one_page_do_not_fight(new_page: Callable[..., Page]):
     expect(first.locator(ON)).to_contain_text("retire_tags")
 
 
+@pytest.mark.nightly
 def test_a_notebook_s_address_is_left_alone(live: Callable[..., LivePage]):
     page = live(figure1()).page
     before = page.url, page.evaluate("history.length")

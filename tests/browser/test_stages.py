@@ -31,6 +31,7 @@ def test_a_line_lights_definition_loops_htile_triton_graph_and_derivation_at_onc
     expect(tab).to_have_attribute("aria-selected", "true")
 
 
+@pytest.mark.nightly
 def test_loops_beside_triton_are_aligned_by_their_links_and_nothing_is_red(live, kernel):
     view = {"step": 23, "phase": "set_scope", "compare": {"left": "23.set_scope", "right": "triton"}}
     page = live(kernel, view).page
@@ -62,6 +63,7 @@ def test_differences_are_walked_through(live, kernel):
     assert here.evaluate("e => [...e.parentElement.children].indexOf(e)") == top
 
 
+@pytest.mark.nightly
 def test_the_help_has_versions_and_the_code_that_makes_it_again(live, kernel):
     page = live(kernel).page
     page.locator(".nx").focus()

@@ -86,7 +86,7 @@ def exported(kernel: nl.Kernel, tmp_path_factory: pytest.TempPathFactory) -> Cal
     return path
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("name", CASES)
 def test_what_a_stop_speaks_of_is_in_sight(new_page: Callable[..., Page], exported: Callable[[str], Path], name: str):
     page = new_page(viewport={"width": 1440, "height": 900})
@@ -125,6 +125,7 @@ def test_the_kernel_s_stop_shows_two_stages(new_page: Callable[..., Page], expor
     expect(code.get_by_role("tab", selected=True)).to_have_text("Triton")
 
 
+@pytest.mark.nightly
 def test_keys_walk_through_the_story_and_leave_it(new_page: Callable[..., Page], exported: Callable[[str], Path]):
     page = new_page(viewport={"width": 1440, "height": 900})
     page.goto(exported("figure 1").as_uri())

@@ -25,6 +25,7 @@ def show(page, name: str) -> None:
     page.root.locator(".tools").get_by_role("button", name=name, exact=True).click()
 
 
+@pytest.mark.nightly
 def test_it_is_asked_for_when_opened_and_again_after_an_edit(kernel, live):
     page = live(kernel)
     assert "traffic" not in [m["kind"] for m in page.asked]
@@ -101,6 +102,7 @@ def test_the_table_goes_to_a_step(kernel, live):
     expect(page.root.locator(".traffic caption")).to_contain_text("step 8")
 
 
+@pytest.mark.nightly
 def test_a_saved_page_shows_it_without_python(kernel, new_page, tmp_path: Path):
     file = tmp_path / "attention.html"
     nl.explore(kernel).export_html(file)

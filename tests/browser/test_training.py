@@ -36,6 +36,7 @@ def test_axe(new_page, causal, front_end_packages, scheme, width):
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
 
 
+@pytest.mark.nightly
 def test_the_keyboard_alone_goes_from_a_stage_to_its_rule_and_to_the_other_pass(new_page, causal):
     page = new_page(viewport={"width": 1440, "height": 900}, offline=True)
     page.goto(causal.as_uri())
@@ -63,7 +64,7 @@ def test_the_keyboard_alone_goes_from_a_stage_to_its_rule_and_to_the_other_pass(
     expect(shown).to_contain_text("Choose a stage")
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.nightly
 @pytest.mark.parametrize("width", [1700, 1100, 390])
 def test_the_text_of_a_stage_is_near_it(new_page, causal, width):
     page = new_page(viewport={"width": width, "height": 900}, offline=True)
@@ -104,6 +105,7 @@ def test_a_saved_page_opens_the_explorer_of_each_pass(new_page, tmp_path):
         expect(page.locator(".nx")).to_have_count(0)
 
 
+@pytest.mark.nightly
 def test_a_printed_page_has_the_text_of_every_stage(new_page, tmp_path):
     nl.explore(training(rows.softmax(4, 8))).export_html(tmp_path / "softmax.html")
     page = new_page(viewport={"width": 1000, "height": 700}, color_scheme="dark")

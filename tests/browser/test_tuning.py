@@ -65,6 +65,7 @@ def test_a_whole_run(live, kernel):
     expect(tune.get_by_role("button", name="Cancel")).to_be_hidden()
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("own_cache")
 def test_without_a_gpu_the_page_says_so(live, kernel, monkeypatch):
     monkeypatch.setattr("neptune_lab.tuning.workers.gpu_count", lambda: 0)

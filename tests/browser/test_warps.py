@@ -84,6 +84,7 @@ def test_they_are_saved_as_svg_and_png(live, kernel, scheme):
     assert Path(found.value.path()).read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.nightly
 def test_a_kernel_of_triton_has_no_warps(live):
     drawn = live(nl.compile(attention.causal(heads=1, seq=64, head_dim=16), validate="none"), QUIET)
     expect(drawn.root.get_by_role("tab", name="Graph", exact=True).first).to_be_visible()
