@@ -88,7 +88,8 @@ class FirstWrong:
     should_be: Number
 
     def __str__(self) -> str:
-        held = f"{_number(self.value)}, should be {_number(self.should_be)}"
+        digits = digits_apart(self.value, self.should_be)
+        held = f"{_number(self.value, digits)}, should be {_number(self.should_be, digits)}"
         return f"{self.label}: first wrong at {self.column}: {held}"
 
 
@@ -190,12 +191,30 @@ def _name(row: TagRow) -> str:
     return f"repair of {row.label}" if row.kind == "repair" else row.label
 
 
-def _number(value: Number) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def digits_apart(value: Number, other: Number | None, least: int = 4) -> int:
+    """The significant digits that show two different numbers as different texts: `least`, or more.
+
+    >>> digits_apart(3.368, 1.553), digits_apart(0.33341, 0.33338), digits_apart(1.0, None)
+    (4, 5, 4)
+    """
+    if other is None:
+        return least
+    return next((n for n in range(least, 17) if f"{value:.{n}g}" != f"{other:.{n}g}"), 17)
+
+
+def _number(value: Number, digits: int = 4) -> str:
+    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+
+
+def number_texts(cell: Cell) -> tuple[str, str | None]:
+    """A cell's value, and what it should be if it is not right; if both are floats, their texts differ."""
+    should_be = None if cell.right else cell.should_be
+    digits = digits_apart(cell.value, should_be)
+    return _number(cell.value, digits), None if should_be is None else _number(should_be, digits)
 
 
 def _value_text(cell: Cell | None) -> str:
-    return "" if cell is None else f"{_number(cell.value)} {cell.signs}".rstrip()
+    return "" if cell is None else f"{number_texts(cell)[0]} {cell.signs}".rstrip()
 
 
 def _read_text(read: SeenRead) -> str:
@@ -207,17 +226,18 @@ def _below(cell: Cell | None) -> list[str]:
     """The lines under a value: what was read, and the expected value if it differs."""
     if cell is None:
         return []
-    wrong = [] if cell.should_be is None or cell.right else [f"≠ {_number(cell.should_be)}"]
-    return [_read_text(read) for read in cell.reads] + wrong
+    should_be = number_texts(cell)[1]
+    return [_read_text(read) for read in cell.reads] + ([] if should_be is None else [f"≠ {should_be}"])
 
 
 def _cell_html(cell: Cell | None) -> str:
     if cell is None:
         return "<td></td>"
-    lines = [f"<b>{escape(_number(cell.value))}</b> <span>{escape(cell.signs)}</span>"]
+    value, should_be = number_texts(cell)
+    lines = [f"<b>{escape(value)}</b> <span>{escape(cell.signs)}</span>"]
     lines += [f'<small class="{read.state}">{escape(_read_text(read))}</small>' for read in cell.reads]
-    if cell.should_be is not None and not cell.right:
-        lines.append(f"<small>≠ {escape(_number(cell.should_be))}</small>")
+    if should_be is not None:
+        lines.append(f"<small>≠ {escape(should_be)}</small>")
     spoken = LEGEND.get(cell.sign, "")
     at = ", ".join(f"{var} = {value}" for var, value in cell.tag)
     title = escape(f"{at}: {spoken}" if spoken else at, quote=True)

@@ -11,6 +11,7 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.iteration_domain import evaluate
 from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Loop, Op, Program, Var
 from neptune_lab.loop_ir.roles import Role
+from neptune_lab.loop_ir.tag_table import digits_apart, number_texts
 from neptune_lab.loop_ir.tree import stores
 from neptune_lab.loop_ir.walks import loads, transform, walk
 from neptune_lab.strict.dtypes import itemsize
@@ -133,7 +134,9 @@ __all__ = [
     "between_kernels",
     "block_facts",
     "buffer_bytes",
+    "digits_apart",
     "loop_names",
+    "number_texts",
     "stores",
     "work",
 ]

@@ -6,6 +6,8 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from neptune_widgets import tags
+from neptune_widgets.panes import play
 
 import neptune_lab as nl
 from neptune_lab.errors import ScheduleError
@@ -28,6 +30,7 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.roles import RepairInfo, Role
 from neptune_lab.loop_ir.run import run
+from neptune_lab.loop_ir.tag_table import Cell, FirstWrong, number_texts
 from neptune_lab.loop_ir.tags import TagTrace, record
 from neptune_lab.operators import attention, softmax
 
@@ -219,6 +222,17 @@ xsum[0]     1            2            2.368        3.368
 ✓ as in the unscheduled program after the same part of the data
 ≠ what the unscheduled program has there
 """
+
+
+def test_a_wrong_value_never_looks_like_the_one_it_should_be() -> None:
+    wrong = Cell(0.33341, (("j", 0),), "early", (), 0.33338, False)
+    assert number_texts(wrong) == ("0.33341", "0.33338")
+    assert str(FirstWrong("s[0]", "j = 0", 1.0000004, 1.0)).endswith("1.0000004, should be 1")
+    assert number_texts(Cell(1.23456, (), "right", (), 1.23457, True)) == ("1.235", None)
+    # and in the explorer's tables and runs
+    assert (told := tags._cell(wrong, True))["value"] != told["should_be"]
+    assert play._apart(1.0000004, 1.0) == (1.0000004, 1.0)
+    assert play._apart(0.123456789, float("inf")) == (0.123457, "inf")
 
 
 def test_html_has_signs_beside_colours_and_stands_alone() -> None:

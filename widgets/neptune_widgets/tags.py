@@ -248,18 +248,17 @@ def is_compared(cell: Cell, rolling: str, last: int | None, relative: bool, repa
 
 
 def _cell(cell: Cell, compared: bool) -> dict[str, Any]:
+    from neptune_lab.pipeline.facts import number_texts
+
+    value, should_be = number_texts(cell)
     return {
-        "value": _number(cell.value),
+        "value": value,
         "tag": ", ".join(f"{var}={at}" for var, at in cell.tag),
         "sign": SIGNS[cell.sign],
         "reads": [{"text": r.text, "state": r.state} for r in cell.reads],
-        "should_be": _number(cell.should_be) if compared else None,
+        "should_be": (value if should_be is None else should_be) if compared else None,
         "right": cell.right if compared else None,
     }
-
-
-def _number(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _phases(schedule: Schedule) -> list[tuple[int, str, str]]:

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { type Film, type Side, type Tensor, type Write, brief, gridOf, groups, heldAt, indexOf, isWrong, playFor, scaleOf, telling, tileOf } from "./film";
+import { type Film, type Side, type Tensor, type Write, brief, digitsApart, gridOf, groups, heldAt, indexOf, isWrong, playFor, scaleOf, telling, tileOf } from "./film";
 
 const tensor = (name: string, kind: Tensor["kind"], shape: number[], frames: Write[][]): Tensor => ({ name, kind, shape, blocks: [name], frames });
 const side = (phase: string, wrong: boolean, tensors: Tensor[]): Side => ({
@@ -71,7 +71,14 @@ describe("a heat map", () => {
     expect(scaleOf(film, "s")).toEqual({ low: 1, high: 2 });
     expect(scaleOf(film, "none")).toEqual({ low: 0, high: 0 });
   });
+  it("have the digits that show a wrong value as another one", () => {
+    const wrong = (value: number, should: number): Write => [0, value, 0, 0, "!", false, should];
+    expect(digitsApart([wrong(1, 2), wrong(0.25, 0.75)])).toBe(0);
+    const digits = digitsApart([wrong(0.33341, 0.33338), wrong(-12345.6, -12345.7), wrong(1, 2)]);
+    expect(digits).toBe(6);
+    expect([0.33341, 0.33338, -12345.6, 2, "inf"].map((value) => brief(value, digits))).toEqual(["0.333410", "0.333380", "−12345.6", "2", "∞"]);
+  });
   it("has short numbers", () => {
-    expect([0, 1, -1.2345, 0.01234, -0.00001, 123456, 12.5, "-inf", "nan"].map(brief)).toEqual(["0", "1", "−1.23", "0.012", "−1e−5", "1e5", "12.5", "−∞", "nan"]);
+    expect([0, 1, -1.2345, 0.01234, -0.00001, 123456, 12.5, "-inf", "nan"].map((value) => brief(value))).toEqual(["0", "1", "−1.23", "0.012", "−1e−5", "1e5", "12.5", "−∞", "nan"]);
   });
 });

@@ -147,13 +147,22 @@ export function scaleOf(film: Film, name: string): { low: number; high: number }
   return { low: low === Infinity ? 0 : low, high };
 }
 
-/** A number in at most six characters, with a true minus. */
-export function brief(value: number | string): string {
+/** A number in at most six characters, or with so many significant digits; with a true minus. */
+export function brief(value: number | string, digits = 0): string {
   if (typeof value === "string") return value.replace("inf", "∞").replace("-", "−");
   const size = Math.abs(value);
   const small = size > 0 && size < 0.0005;
-  const text = Number.isInteger(value) && size < 1e4 ? String(value) : small || size >= 1e4 ? value.toExponential(0) : size < 1 ? value.toFixed(3) : value.toPrecision(3);
+  const text = Number.isInteger(value) && size < 1e4 ? String(value) : digits ? value.toPrecision(digits) : small || size >= 1e4 ? value.toExponential(0) : size < 1 ? value.toFixed(3) : value.toPrecision(3);
   return text.replace("e+", "e").replaceAll("-", "−");
+}
+
+/** The significant digits that show each wrong value as another text than the definition's; 0 if the usual ones do. */
+export function digitsApart(wrongs: readonly Write[]): number {
+  const needed = wrongs.map(([, value, , , , , should]) => {
+    if (typeof value !== "number" || typeof should !== "number" || value === should || brief(value) !== brief(should)) return 0;
+    return Array.from({ length: 14 }, (_, n) => n + 3).find((n) => value.toPrecision(n) !== should.toPrecision(n)) ?? 17;
+  });
+  return Math.max(0, ...needed);
 }
 
 /** A number as precisely as it was sent. */

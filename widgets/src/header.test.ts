@@ -30,8 +30,12 @@ describe("what the header says", () => {
     expect(brief("equals the definition: relative error 0.0e+00 in float64 (tolerance 1e-09)")).toBe("equals the definition, no difference");
     expect(brief("not checked: why")).toBe("not checked: why");
   });
-  it("says that an answer is late", () => {
-    expect(status({ ...payload, check: null }, true, "silent", AT_REST).text).toContain("the kernel is busy");
+  it("says that an answer is late, in every state, and what helps if none can come", () => {
+    for (const [of, editing] of [[{ ...payload, check: null }, AT_REST], [payload, { busy: true, error: null }], [payload, AT_REST]] as const) {
+      const said = status(of, true, "silent", editing);
+      expect(said.text).toContain("no answer yet: if the kernel is idle, run the cell again");
+      expect(said.title).toContain("this widget started");
+    }
   });
 });
 

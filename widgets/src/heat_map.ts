@@ -1,7 +1,7 @@
 // One tensor as a heat map: a table whose cells are tinted by magnitude, so that it can be read as a table, too.
 
 import { h } from "./dom";
-import { type Film, type Grid, type Held, type Tensor, brief, heldAt, indexOf, isWrong, scaleOf, whole } from "./film";
+import { type Film, type Grid, type Held, type Tensor, brief, digitsApart, heldAt, indexOf, isWrong, scaleOf, whole } from "./film";
 
 export interface HeatMap {
   el: HTMLElement;
@@ -57,7 +57,9 @@ export function heatMap(
   const scale = scaleOf(film, tensor.name);
   const readable = columns <= READABLE;
   // Room for the sign of a wrong value, so that nothing moves while it plays.
-  const marks = film.sides.some((s) => s.tensors.some((x) => x.name === tensor.name && x.frames.some((f) => f.some(isWrong))));
+  const wrongs = film.sides.flatMap((s) => s.tensors.filter((x) => x.name === tensor.name).flatMap((x) => x.frames.flatMap((f) => f.filter(isWrong))));
+  const marks = wrongs.length > 0;
+  const digits = digitsApart(wrongs);
   const last: (Held | null | undefined)[] = [];
   const fresh: boolean[] = [];
   let told: Told[] = [];
@@ -70,6 +72,7 @@ export function heatMap(
   function cell(position: number): HTMLTableCellElement {
     const tip = () => point(told[position] ?? null);
     return h("td", {
+      ...(readable && digits ? { style: `min-width: ${digits + 4}ch` } : {}),
       role: "gridcell",
       tabindex: -1,
       onmouseenter: tip,
@@ -124,6 +127,6 @@ export function heatMap(
     td.setAttribute("aria-label", text);
     const part = number && scale.high > scale.low ? (Math.abs(value) - scale.low) / (scale.high - scale.low) : number && scale.high ? 1 : 0;
     td.style.setProperty("--heat", `${held ? Math.round(6 + 44 * part) : 0}%`);
-    td.replaceChildren(...(held && readable ? [...(wrong ? [h("i", {}, "≠")] : []), brief(value!)] : wrong ? [h("i", {}, "≠")] : []));
+    td.replaceChildren(...(held && readable ? [...(wrong ? [h("i", {}, "≠")] : []), brief(value!, digits)] : wrong ? [h("i", {}, "≠")] : []));
   }
 }

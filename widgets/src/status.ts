@@ -20,6 +20,9 @@ export interface Status {
   title: string;
 }
 
+/** Why there may be no answer. */
+const SILENT = "The kernel runs something else, or the browser was too busy when this widget started, and it gets no answers.";
+
 /** Whether kernels run on a GPU: Python says of another device that there is none (`payload.device`). */
 export const hasGpu = (payload: Payload): boolean => !payload.device.includes("no GPU");
 
@@ -40,9 +43,11 @@ export function status(payload: Payload, live: boolean, connection: Connection, 
     const place = placeOf(editing.error);
     return { css: "bad", text: `✗ edit refused${place ? ` at ${place}` : ""}`, title: `${editing.error.message}${editing.error.help ? `\nhelp: ${editing.error.help}` : ""}\nThe other panes show the schedule before this edit.` };
   }
-  const silent = connection === "silent" ? "; no answer yet, the kernel is busy" : "";
-  if (editing.busy) return { css: "", text: `… compiling${silent}`, title: "" };
-  if (!check) return { css: "", text: live ? `… checking${silent}` : "not checked", title: "" };
+  // A busy kernel, or a view that gets no answers: a page that was too busy to start it in the 2 s of anywidget drops them all.
+  const waits = payload.live && connection === "silent";
+  const [silent, why] = waits ? ["; no answer yet: if the kernel is idle, run the cell again", SILENT] : ["", ""];
+  if (editing.busy) return { css: "", text: `… compiling${silent}`, title: why };
+  if (!check) return { css: "", text: live ? `… checking${silent}` : "not checked", title: why };
   const sign = check.ok === null ? "–" : check.ok ? "✓" : "✗";
-  return { css: check.ok === null ? "" : check.ok ? "ok" : "bad", text: `${sign} ${brief(check.text)}`, title: `numeric check: ${check.text}` };
+  return { css: check.ok === null ? "" : check.ok ? "ok" : "bad", text: `${sign} ${brief(check.text)}${silent}`, title: `numeric check: ${check.text}${why && `\n${why}`}` };
 }

@@ -105,7 +105,10 @@ def _judge(tensors: list[dict[str, Any]], operator: Operator, inputs: tags.Input
             value, should = float(write[1]), float(expected[position])
             near = abs(value - should) <= _TOLERANCES.get(dtype, 1e-5) * max(abs(should), 0.1 * scale)
             right = near or value == should or (isnan(value) and isnan(should))
-            write += [None, None, "", right, *([] if right else [_number(should)])]
+            write += [None, None, "", right]
+            if not right:
+                write[1], wanted_there = _apart(value, should)
+                write.append(wanted_there)
 
 
 def _listed(play: Playable) -> dict[str, Any]:
@@ -174,17 +177,26 @@ def _frames(tensor: PlayedTensor, rolling: str, relative: bool, pool: dict[str, 
             return [*found, "", None]
         compared = tags.is_compared(cell, rolling, last[shown.label], relative, tensor.repaired)
         found += [tags.SIGNS[cell.sign], cell.right if compared else None]
-        return (
-            [*found, _number(cell.should_be)] if compared and not cell.right and cell.should_be is not None else found
-        )
+        if compared and not cell.right and cell.should_be is not None:
+            found[1], should = _apart(shown.value, cell.should_be)
+            found.append(should)
+        return found
 
     return [[write(shown) for shown in frame] for frame in tensor.frames]
 
 
-def _number(value: float | int | bool) -> float | int | str:
+def _apart(value: float | int | bool, should: float | int | bool) -> tuple[float | int | str, float | int | str]:
+    """Both numbers, with so many digits that they differ in the page."""
+    from neptune_lab.pipeline.facts import digits_apart
+
+    digits = digits_apart(value, should, 6)
+    return _number(value, digits), _number(should, digits)
+
+
+def _number(value: float | int | bool, digits: int = 6) -> float | int | str:
     """A number that JSON has; others as text."""
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, int):
         return value
-    return float(f"{value:.6g}") if isfinite(value) else str(value)
+    return float(f"{value:.{digits}g}") if isfinite(value) else str(value)
