@@ -240,13 +240,15 @@ def _check(block_mask: Any, sizes: _Sizes, device: torch.device) -> None:
                 f"block_mask is for {name} {found}; expected 1 or {expected}, which q has",
                 help=f"make it with create_block_mask(mask_mod, {'B' if name == 'batch' else 'H'}={expected}, ...)",
             )
-    lengths = sizes.q_len, sizes.kv_len
-    if block != (_ANY_LENGTH, _ANY_LENGTH) and tuple(block_mask.seq_lengths) != lengths:
-        raise LaunchError(
-            f"block_mask is for q_len and kv_len {tuple(block_mask.seq_lengths)}; expected {lengths}",
-            help=f"make it with create_block_mask(mask_mod, B, H, Q_LEN={lengths[0]}, KV_LEN={lengths[1]})",
-        )
+    lengths, own = (sizes.q_len, sizes.kv_len), tuple(block_mask.seq_lengths)
     rows = -(-sizes.q_len // block[0])
+    if block != (_ANY_LENGTH, _ANY_LENGTH) and own != lengths:
+        ways = [f"make it with create_block_mask(mask_mod, B, H, Q_LEN={lengths[0]}, KV_LEN={lengths[1]})"]
+        if shape[2] == rows != -(-own[0] // block[0]):  # sliced by rows, which leaves the lengths as they were
+            ways.append(f"if it is a slice for these queries, set block_mask.seq_lengths = {lengths}")
+        elif lengths <= own and lengths[1] <= own[1]:
+            ways.append(f"cut it to its first positions: block_mask._adjust{lengths}")
+        raise LaunchError(f"block_mask is for q_len and kv_len {own}; expected {lengths}", help=", or ".join(ways))
     if shape[2] != rows:
         raise LaunchError(
             f"block_mask has {shape[2]} rows of blocks; expected {rows}, for {sizes.q_len} queries by {block[0]}",

@@ -196,15 +196,26 @@ def sliced() -> BlockMask:
     return made(causal)[:, :, 0:3]
 
 
+def sliced_with_a_mod() -> BlockMask:
+    mask = create_block_mask(causal, None, None, 2 * Q, KV, device=DEVICE, BLOCK_SIZE=BLOCK)[:, :, 2:5]
+    mask.mask_mod = causal
+    return mask
+
+
 @pytest.mark.parametrize(
     ("mask", "options", "match"),
     [
         (lambda: made(causal), {"mask_mod": causal}, "mask_mod and block_mask, which has a mask_mod of its own"),
         (lambda: made(causal, 3), {}, r"block_mask is for batch 3; expected 1 or 2, which q has\n.*B=2"),
         (lambda: made(causal, 2, 2), {}, r"block_mask is for heads 2; expected 1 or 4, which q has\n.*H=4"),
-        (lambda: create_block_mask(causal, None, None, 48, KV, device=DEVICE), {}, r"\(48, 56\); expected \(40, 56\)"),
+        (
+            lambda: create_block_mask(causal, None, None, 48, KV, device=DEVICE),
+            {},
+            r"\(48, 56\); expected \(40, 56\)\n.*_adjust\(40, 56\)",
+        ),
         (lambda: create_block_mask(causal, None, None, Q, 64, device=DEVICE), {}, r"\(40, 64\); expected \(40, 56\)"),
         (lambda: made(causal).to("meta"), {}, r"block_mask is on meta; expected .*, where q is"),
+        (sliced_with_a_mod, {}, r"\(80, 56\); expected \(40, 56\)\n.*block_mask.seq_lengths = \(40, 56\)"),
         (sliced, {}, r"slice of another one, which has no mask_mod\n.*sliced.mask_mod"),
     ],
 )
