@@ -1,18 +1,21 @@
 """Times attention with a learned bias, both passes and their gradients, beside FlexAttention, in one run.
 
-    python scripts/bias_speed.py [rel:4x32x1024x64 full:4x32x1024x64 slopes:4x32x1024x64c …] [--check]
+    python scripts/bias_speed.py [rel:4x32x1024x64 full:4x32x1024x64 slopes:4x32x1024x64c …] [--check] [--out FILE]
 
 A case is a bias and batch x heads x length x width, "c" for causal: "rel" is `bias[h, q - kv + length - 1]`, "full"
 `bias[h, q, kv]`, "each" `bias[b, h, q, kv]`, "slopes" `bias[h] * (kv - q) / 100`. The bias is of bfloat16, or of
 float32 in a case that ends in ":float32". Results and gradients are checked against float64 for two heads before
 anything is timed; with --check nothing is. Microseconds are medians of `triton.testing.do_bench`, the smaller of two,
-both contestants in turn.
+both contestants in turn. --out writes them to a file, as JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +25,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from triton.testing import do_bench
 
 import neptune_lab as nl
+from neptune_lab.files import write_text
 
 CASES = [f"{kind}:{size}" for kind in ("rel", "full", "slopes") for size in ("4x32x1024x64", "1x16x4096x128")]
 # FlexAttention does not start at some problems with its own choice.
@@ -33,6 +37,18 @@ OPTIONS: tuple[dict[str, int] | None, ...] = (
 )
 # Relative error. The gradients of slopes cancel: those of both contestants are less exact.
 LIMIT, LIMIT_OF_SLOPES = 1.6e-2, 5e-2
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A contestant of a case: its relative error, and microseconds of both passes and of each."""
+
+    case: str
+    name: str
+    error: float
+    step: float
+    backward: float
+    forward: float
 
 
 def mod_of(kind: str, bias: torch.Tensor, length: int) -> Callable[..., torch.Tensor]:
@@ -89,8 +105,8 @@ def flex(mod: Callable[..., Any], length: int, causal: bool, given: list[torch.T
     raise SystemExit("FlexAttention starts with none of the options")
 
 
-def run(kind: str, size: str, dtype: str = "bfloat16", *, check: bool = False) -> None:
-    """Checks one case, and times it unless that is all."""
+def run(kind: str, size: str, dtype: str = "bfloat16", *, check: bool = False) -> list[Measured]:
+    """Checks one case, and times it unless that is all; its contestants, if they were timed."""
     causal = size.endswith("c")
     batch, heads, length, width = map(int, size.rstrip("c").split("x"))
     torch.manual_seed(0)
@@ -106,16 +122,17 @@ def run(kind: str, size: str, dtype: str = "bfloat16", *, check: bool = False) -
         "FlexAttention": flex(mod, length, causal, given),
     }
     want, times = wanted(kind, causal, given, d_out), {name: [[], [], []] for name in calls}
+    errors: dict[str, float] = {}
     for name, call in calls.items():
         out = call()
         found = [out, *torch.autograd.grad(out, given, d_out)]
         compared = zip([*(t[:, :2] for t in found[:4]), two_heads(kind, found[4])], want, strict=True)
-        error = worst(float((a.detach().double() - b).norm() / b.norm()) for a, b in compared)
+        error = errors[name] = worst(float((a.detach().double() - b).norm() / b.norm()) for a, b in compared)
         print(f"{kind} {size} {dtype}: relative error of {name} {error:.1e}")
         if not error < (LIMIT_OF_SLOPES if kind == "slopes" else LIMIT):
             raise SystemExit(f"{name} is wrong: relative error {error:.1e}")
     if check:
-        return
+        return []
     for _ in range(2):
         for name, call in calls.items():
             out = call()
@@ -130,6 +147,7 @@ def run(kind: str, size: str, dtype: str = "bfloat16", *, check: bool = False) -
     ratios = " / ".join(f"{b / a:.2f}" for a, b in zip(least["ours"], least["FlexAttention"], strict=True))
     text = "; ".join(f"{name} {' / '.join(f'{t:.0f}' for t in of)}" for name, of in least.items())
     print(f"{kind} {size} {dtype}: step / backward / forward, us: {text}; of FlexAttention {ratios}", flush=True)
+    return [Measured(f"{kind} {size} {dtype}", name, errors[name], *of) for name, of in least.items()]
 
 
 def main() -> None:
@@ -137,10 +155,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Times attention with a learned bias.")
     parser.add_argument("cases", nargs="*", default=CASES)
     parser.add_argument("--check", action="store_true", help="only check results and gradients")
+    parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     print(torch.cuda.get_device_name())
+    rows: list[Measured] = []
     for case in given.cases:
-        run(*case.split(":"), check=given.check)
+        rows += run(*case.split(":"), check=given.check)
+        if given.out is not None:
+            write_text(given.out, json.dumps([asdict(row) for row in rows], indent=1) + "\n")
 
 
 if __name__ == "__main__":

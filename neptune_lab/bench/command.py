@@ -26,6 +26,7 @@ def bench(
     = None,
     budget: Annotated[float, typer.Option(min=0, help="Time in seconds after which no new setup is started.")] = 1200.0,
     workers: Annotated[int, typer.Option(min=0, help="Number of processes that compile in advance.")] = 0,
+    gpus: Annotated[str | None, typer.Option(help="GPUs to measure on at once, such as 0,1 (default: one).")] = None,
     autotuned: Annotated[str | None, typer.Option(help="Setups on which torch's compilers also search; 'none': none.")]
     = None,
     again: Annotated[bool, typer.Option("--again", help="Measure chosen setups even if the file has them.")] = False,
@@ -62,7 +63,7 @@ def bench(
         return
     if drawn is not None:
         others = {"--only": only, "--tune": tune, "--kernels": kernels, "--export-kernels": export_kernels,
-                  "--device": device, "--workers": workers, "--again": again, "--autotuned": autotuned,
+                  "--device": device, "--workers": workers, "--gpus": gpus, "--again": again, "--autotuned": autotuned,
                   "--report": report, "--html": html, "--markdown": markdown, "--readme": readme}  # fmt: skip
         plan = (drawn, seed, Path(f"drawn-{seed}.jsonl") if out == _OUT else out, budget, tiny, tune_drawn)
         _drawn(plan, [name for name, value in others.items() if value])
@@ -79,7 +80,7 @@ def bench(
     if report:
         run_results = read(results or SHIPPED)
     else:
-        request = _Request(out, only, budget, workers, autotuned, again, tiny, kernels, device)
+        request = _Request(out, only, budget, workers, gpus, autotuned, again, tiny, kernels, device)
         run_results = _measure(request) if tune is None else _tune(request, tune)
     _write(run_results, Path("bench.html") if report and html is None else html, markdown, readme)
 
@@ -92,6 +93,7 @@ class _Request:
     only: str | None
     budget: float
     workers: int
+    gpus: str | None
     autotuned: str | None
     again: bool
     tiny: bool
@@ -128,6 +130,8 @@ def _tune(request: _Request, seconds: float) -> BenchmarkResults:
     from neptune_lab.bench.available import check_device
 
     check_device(request.tiny)
+    if request.gpus is not None:
+        raise MeasureError("--tune does not take --gpus", help="leave it out; neptune-lab tune uses several GPUs")
     from neptune_lab.bench.run import tune_setups
     from neptune_lab.bench.tuning import TUNED_SETUPS
 
@@ -145,7 +149,25 @@ def _plan(request: _Request) -> BenchmarkPlan:
     search = AUTOTUNED if autotuned is None else () if autotuned == "none" else _split(autotuned)
     again = frozenset(s.name for s in setups) if request.again else frozenset[str]()
     source = Source(request.kernels, request.device)
-    return BenchmarkPlan(setups, request.out, request.budget, request.workers, source, search, again=again)
+    gpus = _gpus(request.gpus, request.tiny)
+    return BenchmarkPlan(setups, request.out, request.budget, request.workers, gpus, source, search, again=again)
+
+
+def _gpus(text: str | None, tiny: bool) -> tuple[str, ...]:
+    """The values of CUDA_VISIBLE_DEVICES for numbers of GPUs; MeasureError for others than this machine has."""
+    from neptune_lab.runtime.gpu_worker import gpu_count, visible_gpu
+
+    if text is None:
+        return ()
+    numbers, count = _split(text), gpu_count()
+    if not numbers or not all(n.isdecimal() and (tiny or int(n) < count) for n in numbers):
+        raise MeasureError(
+            f"--gpus {text}: expected numbers of this machine's {count} GPUs, separated by commas, such as 0,1",
+            help="nvidia-smi -L lists the numbers of the GPUs",
+        )
+    if len(set(numbers)) < len(numbers):
+        raise MeasureError(f"--gpus {text}: a GPU is named twice", help="two processes on a GPU would share its time")
+    return tuple(visible_gpu(int(n)) for n in numbers)
 
 
 def _write(results: BenchmarkResults, html: Path | None, markdown: Path | None, readme: Path | None) -> None:

@@ -6,6 +6,8 @@ compiled.  A contestant that crashes or hangs does so here, without harm to the 
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -108,18 +110,33 @@ def warm_all(
     workers: int,
     environment: dict[str, str],
     progress: Callable[[str], None],
+    gpus: Sequence[str] = (),
+    until: float = math.inf,
 ) -> dict[tuple[str, str], Warm]:
     """`warm` for every contestant of these setups, by names of setup and contestant.
 
-    Contestants that time their own candidates are last, one at a time, with all of the machine's cores.
+    Contestants that time their own candidates are last, one at a time on each GPU, with all of the machine's cores.
+
+    Args:
+        gpus, until: as for `run_apart`; what is not started in time is not in the result.
     """
+    began = time.monotonic()
     every = [(s, c) for s in setups for c in contestants(s, source.kernels(), autotuned)]
     results: dict[tuple[str, str], Warm] = {}
     for quiet in (False, True):
         tasks = [WarmupTask(s, c.name, source, autotuned) for s, c in every if c.quiet is quiet]
         threads = {} if quiet else {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
-        limits = {"workers": 1 if quiet else workers, "timeout_s": TIMEOUT_S, "environment": environment | threads}
-        for done, (task, answer) in enumerate(run_apart(warm, tasks, **limits), 1):
+        answers = run_apart(
+            warm,
+            tasks,
+            workers=max(1, len(gpus)) if quiet else workers,
+            timeout_s=TIMEOUT_S,
+            environment=environment | threads,
+            gpus=gpus,
+            until=until,
+        )
+        for done, (task, answer) in enumerate(answers, 1):
             results[task.setup.name, task.name] = Warm(answer.reason) if isinstance(answer, Lost) else answer
-            progress(f"compiled {done} of {len(tasks)}: {task.setup.name}, {task.name}")
+            took = f"{time.monotonic() - began:.0f} s"
+            progress(f"compiled {done} of {len(tasks)} after {took}: {task.setup.name}, {task.name}")
     return results

@@ -47,7 +47,7 @@ class GpuWorker:
         self._compile_seconds, self._measure_seconds = compile_seconds, measure_seconds
         preload = _PRELOAD if runner == RUNNER else (runner,)
         self._measuring, self._lock = ChildProcess(env, preload), threading.Lock()
-        self._compilers = ProcessPool(compilers, env, preload)
+        self._compilers = ProcessPool([env] * compilers, preload)
         self._prepared: tuple[str, int] | None = None
         self._killed = threading.Event()
 

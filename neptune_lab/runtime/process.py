@@ -179,12 +179,12 @@ class ProcessPool:
     """Child processes for calls from several threads, one call at a time in each.
 
     Args:
-        count: the number of processes.
-        env, preload: as for `ChildProcess`.
+        envs: the environment variables of each process.
+        preload: as for `ChildProcess`.
     """
 
-    def __init__(self, count: int, env: Mapping[str, str] | None = None, preload: Sequence[str] = ()) -> None:
-        self._children = [ChildProcess(env, preload) for _ in range(count)]
+    def __init__(self, envs: Sequence[Mapping[str, str]], preload: Sequence[str] = ()) -> None:
+        self._children = [ChildProcess(env, preload) for env in envs]
         self._ended = threading.Event()
         self._idle: queue.SimpleQueue[ChildProcess] = queue.SimpleQueue()
         for child in self._children:

@@ -143,7 +143,7 @@ class Emitters(ProcessPool):
 
     def __init__(self) -> None:
         count = max(1, min(4, (os.cpu_count() or 1) // 4))
-        super().__init__(count, preload=[emit.__module__, "tvm"])
+        super().__init__([{}] * count, preload=[emit.__module__, "tvm"])
         self.start()
 
     def emit(self, op: Operator, candidate: Choice, target: Target | None) -> KernelSpec | str:

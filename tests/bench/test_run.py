@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -103,7 +105,7 @@ def test_results_of_another_device_are_not_mixed_in(tmp_path):
 @pytest.mark.nightly
 @pytest.mark.usefixtures("eager_peers")
 def test_a_setup_that_fails_as_a_whole_is_told_and_the_run_goes_on(tmp_path, monkeypatch):
-    from neptune_lab.bench import run as module
+    from neptune_lab.bench import measuring as module
 
     def too_large(setup, *rest):
         if setup.name == "g1":
@@ -287,3 +289,84 @@ def test_a_contestant_that_failed_ahead_is_not_tried_again(tmp_path, monkeypatch
     entry = next(e for e in found.setups[0].entries if e.name == "torch.compile")
     assert (entry.status, entry.note) == ("failed", "no answer within 240 s")
     assert choose(tuple(TINY.values()), ["g1"])[0].name == found.setups[0].name
+
+
+# -- several GPUs ---------------------------------------------------------------------------------------------------
+
+
+def test_processes_take_turns_in_getting_a_gpu():
+    seen = "(__import__('time').sleep(0.3), __import__('os').environ['CUDA_VISIBLE_DEVICES'])[1]"
+    found = run_apart(eval, [f"{seen} + '{n}'" for n in "abcd"], workers=4, timeout_s=300.0, gpus=["3", "GPU-a"])
+    assert sorted(answer[:-1] for _, answer in found) == ["3", "3", "GPU-a", "GPU-a"]
+
+
+def test_no_task_is_started_after_the_time():
+    tasks = ["__import__('time').sleep(1.5)", "1 + 1"]
+    limits = {"workers": 1, "timeout_s": 300.0}
+    assert dict(run_apart(eval, tasks, **limits, until=time.monotonic() + 1.0)) == {tasks[0]: None}
+    assert list(run_apart(eval, tasks, **limits, until=time.monotonic() - 1.0)) == []
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """What would run in other processes runs here; the arguments of each call."""
+    from neptune_lab.bench import run as module
+
+    calls: list[dict[str, Any]] = []
+
+    def run_here(function, tasks, *, until, **limits):
+        calls.append({"names": [t.setup.name for t in tasks], **limits})
+        for task in reversed(tasks):  # (the processes end in any order)
+            if time.monotonic() <= until:
+                yield task, Lost("took longer") if task.setup.name == "g1" else function(task, CountingClock())
+
+    monkeypatch.setattr(module, "run_apart", run_here)
+    return calls
+
+
+@pytest.mark.usefixtures("eager_peers")
+def test_setups_are_measured_on_several_gpus_at_once(tmp_path, here):
+    names, said = ("g1", "l2_norm-4x64", "l2_norm-4x128"), list[str]()
+    done = plan(tmp_path, names[2])
+    run(done, timer=CountingClock())
+    found = run(replace(done, setups=tuple(TINY[n] for n in names), gpus=("0", "1")), progress=said.append)
+    assert [(c["names"], c["workers"], c["gpus"]) for c in here] == [([*names[:2]], 2, ("0", "1"))]
+    assert [line.split(":")[0] for line in said] == ["[2/3] l2_norm-4x64", "[3/3] g1"]
+    by_name = {s.name: s for s in found.setups}
+    assert by_name["l2_norm-4x64"].ours == 2.0
+    assert [(e.status, e.note) for e in by_name["g1"].entries] == [("failed", "took longer")]
+    assert read(tmp_path / "bench.json") == found
+
+
+def test_setups_that_are_compiled_completely_are_measured_first(tmp_path, here, monkeypatch):
+    from neptune_lab.bench import run as module
+    from neptune_lab.bench.warm import Warm
+
+    def partly(setups, *given):
+        assert given[-2] == ("0",)
+        assert 0 < given[-1] - time.monotonic() <= 60
+        assert len(setups) == 2
+        return {(setups[1].name, c.name): Warm() for c in contestants(setups[1], kernels.compiled)}
+
+    monkeypatch.setattr(module, "warm_all", partly)
+    run(plan(tmp_path, "g1", "l2_norm-4x64", workers=4, gpus=("0",), budget_s=100.0))
+    assert here[0]["names"] == ["l2_norm-4x64", "g1"]
+
+
+@pytest.mark.nightly
+def test_a_process_for_each_gpu_measures_setups(tmp_path):
+    environment = {"TRITON_INTERPRET": "1"}
+    found = run(plan(tmp_path, "l2_norm-4x64", "rms_norm_max-4x64", gpus=("0", "1"), environment=environment))
+    assert {s.name for s in found.setups} == {"l2_norm-4x64", "rms_norm_max-4x64"}
+    assert all(s.ours for s in found.setups)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "match"),
+    [("one", "expected numbers of this machine's"), ("0,0", "a GPU is named twice"), (",", "expected numbers")],
+)
+def test_gpus_are_numbers_that_the_machine_has(gpus, match):
+    from neptune_lab.bench.command import _gpus
+
+    with pytest.raises(MeasureError, match=match):
+        _gpus(gpus, tiny=True)
