@@ -117,8 +117,9 @@ def run(kind: str, size: str, dtype: str = "bfloat16", *, check: bool = False) -
     d_out = torch.randn_like(given[0])
     given = [t.requires_grad_() for t in given]
     mod, mask = mod_of(kind, given[3], length), (lambda b, h, i, j: i >= j) if causal else None
+    attend: Any = nl.attention
     calls = {
-        "ours": lambda: nl.attention(*given[:3], mod, mask_mod=mask),
+        "ours": lambda: attend(*given[:3], mod, mask_mod=mask),
         "FlexAttention": flex(mod, length, causal, given),
     }
     want, times = wanted(kind, causal, given, d_out), {name: [[], [], []] for name in calls}
@@ -142,7 +143,8 @@ def run(kind: str, size: str, dtype: str = "bfloat16", *, check: bool = False) -
                 call,
             )
             for part, found in zip(parts, times[name], strict=True):
-                found.append(do_bench(part, warmup=5, rep=20, return_mode="median") * 1e3)
+                us: Any = do_bench(part, warmup=5, rep=20, return_mode="median")
+                found.append(us * 1e3)
     least = {name: [min(t) for t in of] for name, of in times.items()}
     ratios = " / ".join(f"{b / a:.2f}" for a, b in zip(least["ours"], least["FlexAttention"], strict=True))
     text = "; ".join(f"{name} {' / '.join(f'{t:.0f}' for t in of)}" for name, of in least.items())

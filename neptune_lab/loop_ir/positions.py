@@ -6,7 +6,8 @@ from neptune_lab.loop_ir.nodes import Cast, Expr, Load, Op, Previous, Program, V
 from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.loop_ir.walks import loads, walk
 
-COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+ORDERED = frozenset({"lt", "le", "gt", "ge"})
+COMPARISONS = ORDERED | {"eq", "ne"}
 
 
 def positions_below(program: Program, name: str, most: int) -> int:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import writer_of
 from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Op, Program, Var
+from neptune_lab.loop_ir.positions import ORDERED
 from neptune_lab.loop_ir.reduction import IDENTITIES, OPERATORS, REDUCERS, reducer_of
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.sign import is_nonnegative
@@ -103,19 +104,16 @@ def _at_the_ends(program: Program, consumer: Block, exprs: Iterable[Expr]) -> li
     inner = {it.name: it for b in own for it in b.iters if it.kind == "reduce"}
     loops = bound_loops(inner.values())
     extents = {loop.var: loop.extent for b in own for loop in tree.find_block(program, b.name)[2]}
-    conditions = {e for expr in exprs for e in walk_once(expr) if isinstance(e, Op) and e.name in COMPARED}
+    conditions = {e for expr in exprs for e in walk_once(expr) if isinstance(e, Op) and e.name in ORDERED}
     at_ends = []
     for last in (False, True):
         at = {var: Const(extents[var] - 1 if last else 0) for var in loops}
         exists = [substitute(p, at) for p in consumer.predicates if variables(p) & loops]
-        if not all(isinstance(p, Op) and p.name in COMPARED and _truth(p, extents) for p in exists):
+        if not all(isinstance(p, Op) and p.name in ORDERED and _truth(p, extents) for p in exists):
             continue
         facts = {e: truth for e in conditions if (truth := _truth(substitute(e, at), extents)) is not None}
         at_ends.append(facts)
     return at_ends
-
-
-COMPARED = ("lt", "le", "gt", "ge")
 
 
 def _truth(condition: Expr, extents: Mapping[str, int]) -> bool | None:
@@ -284,4 +282,4 @@ def _placing(program: Program, block: Block, *, guards: bool = False) -> Callabl
     return rule
 
 
-__all__ = ["COMPARED", "folded_element", "identity_at_point", "in_loops", "makes_nan", "operands_of", "without_maps"]
+__all__ = ["folded_element", "identity_at_point", "in_loops", "makes_nan", "operands_of", "without_maps"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.array_indices import from_end
 from neptune_lab.operators.array_views import VIEWS, applied, as_array, as_scalar, axis_of, or_scalar
-from neptune_lab.operators.arrays import MOST, Array, Indices, constant, elementwise
+from neptune_lab.operators.arrays import Array, Indices, check_count, constant, elementwise
 from neptune_lab.operators.stopped_gradients import noted
 
 if TYPE_CHECKING:
@@ -79,8 +79,7 @@ def _axes(x: Array, dim: Any) -> tuple[int, ...]:
 def _folded(x: Array, dim: Any, keepdim: bool, fold: Callable[[list[Any]], Any]) -> Any:
     """`fold` of the elements along axes, for each index of the others."""
     axes = _axes(x, dim)
-    if prod(x.shape[a] for a in axes) > MOST:
-        next(Array([x.shape[a] for a in axes], x.element, x.name).elements())  # which refuses
+    check_count([x.shape[a] for a in axes], x.name)
     kept = [a for a in range(x.ndim) if a not in axes]
     shape = [1 if a in axes else x.shape[a] for a in range(x.ndim) if keepdim or a not in axes]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import product
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.array_functions import FUNCTIONS, usual_axis
 from neptune_lab.operators.array_indices import from_end
 from neptune_lab.operators.array_views import applied, as_array, as_scalar, axis_of, or_scalar
-from neptune_lab.operators.arrays import MOST, Array, Indices, constant
+from neptune_lab.operators.arrays import Array, Indices, check_count, constant
 
 
 def _log_softmax(x: Any, dim: Any = None, dtype: Any = None, **_options: Any) -> Any:
@@ -84,8 +83,7 @@ def _cumsum(x: Any, dim: Any = 0, *, dtype: Any = None) -> Any:
     array = as_array(x if dtype is None else x.to(dtype))
     axis = axis_of(array.ndim, dim)
     extent = array.shape[axis]
-    if extent > MOST:
-        next(Array((extent,), array.element, array.name).elements())  # which refuses
+    check_count([extent], array.name)
 
     def at(indices: Indices) -> Any:
         last = from_end(indices[axis], extent)
@@ -127,8 +125,7 @@ def _einsum(equation: str, *operands: Any) -> Any:
             help="name each axis of the result once, by a letter of an operand",
         )
     folded = sorted(set(letters) - set(right))
-    if prod(extents[c] for c in folded) > MOST:
-        next(Array([extents[c] for c in folded], lambda _: as_scalar(0)).elements())  # which refuses
+    check_count([extents[c] for c in folded])
 
     def at(indices: Indices) -> Any:
         outer = dict(zip(right, indices, strict=True))

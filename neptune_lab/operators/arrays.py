@@ -36,6 +36,24 @@ MOST = 256
 REAL = "mods compute with real numbers: take x.real, x.imag, x.abs() or torch.view_as_real(x) before the call"
 
 
+def check_count(shape: Sequence[int], name: str = "") -> None:
+    """Raises DefinitionError if elements of this shape, which a mod reads at one position, are more than `MOST`.
+
+    Args:
+        shape: of what is read.
+        name: the captured tensor's name, as in `Array`.
+    """
+    if prod(shape) > MOST:
+        raise DefinitionError(
+            f"a mod reads all {prod(shape)} elements of {_described(shape, name)} at one position: at most {MOST}",
+            help="compute what is made of them before the call, and capture the result",
+        )
+
+
+def _described(shape: Sequence[int], name: str) -> str:
+    return f"the captured tensor {name}" if name else f"an array of shape {tuple(shape)}"
+
+
 class Array:
     """A tensor inside a mod.
 
@@ -69,16 +87,12 @@ class Array:
         Raises:
             DefinitionError: there are more than `MOST`.
         """
-        if prod(self.shape) > MOST:
-            raise DefinitionError(
-                f"a mod reads all {prod(self.shape)} elements of {self.described()} at one position: at most {MOST}",
-                help="compute what is made of them before the call, and capture the result",
-            )
+        check_count(self.shape, self.name)
         return map(self.element, product(*map(range, self.shape)))
 
     def described(self) -> str:
         """The array in a message."""
-        return f"the captured tensor {self.name}" if self.name else f"an array of shape {self.shape}"
+        return _described(self.shape, self.name)
 
     @property
     def ndim(self) -> int:
@@ -107,7 +121,7 @@ class Array:
 
     def __iter__(self) -> Iterator[Any]:
         if self.shape[0] > MOST:
-            next(self.elements())  # which refuses
+            check_count(self.shape, self.name)
         return (self[n] for n in range(self.shape[0]))
 
     def __bool__(self) -> bool:

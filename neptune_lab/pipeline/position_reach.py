@@ -10,6 +10,7 @@ from neptune_lab.errors import TileError
 from neptune_lab.htile.sizes import Sample
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, Var, children
+from neptune_lab.loop_ir.positions import COMPARISONS
 from neptune_lab.loop_ir.walks import walk
 from neptune_lab.operators import Operator
 from neptune_lab.pipeline.size_samples import UNCUT, Tiling, lengths_of, sample_sets
@@ -23,9 +24,6 @@ _DECIDED = frozenset(
         *(row.name for row in rows("loop") if row.kind == "bits"),
     }
 )
-
-
-_COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ class _Difference:
 
 def _difference(expr: Expr) -> _Difference | None:
     """What a comparison of positions compares with 0, if that is a sum of multiples of positions."""
-    if not isinstance(expr, Op) or expr.name not in _COMPARISONS or len(expr.args) != 2:
+    if not isinstance(expr, Op) or expr.name not in COMPARISONS or len(expr.args) != 2:
         return None
     left, right = map(_linear, expr.args)
     if left is None or right is None:
@@ -115,7 +113,7 @@ def _common_divisor(expr: Expr) -> float:
     """
     match expr:
         case Op(args=(Op(name="floordiv", args=(_, Const() as one)), Op(name="floordiv", args=(_, Const() as other)))):
-            if expr.name in _COMPARISONS and one.value == other.value and one.value >= 1:
+            if expr.name in COMPARISONS and one.value == other.value and one.value >= 1:
                 return float(one.value)
     return 1.0
 

@@ -78,6 +78,8 @@ def test_random_views_and_functions(seed: int):
         (lambda h, q, kv: TABLE.view(7, -1)[0, 0], r"of shape \(4, 3, 5\) as \(7, 8\)"),
         (lambda h, q, kv: TABLE.sum(3), r"axis 3 of an array of 3 axes"),
         (lambda h, q, kv: TABLE.expand(9, 4, 3, 5).sum(), r"all 540 elements of the captured tensor TABLE.*most 256"),
+        (lambda h, q, kv: TABLE.expand(9, 4, 3, 5).flatten().cumsum(0)[kv], r"all 540 elements of .*most 256"),
+        (lambda h, q, kv: torch.einsum("abcd->", TABLE.expand(9, 4, 3, 5)), r"all 540 elements of .*most 256"),
         (lambda h, q, kv: TABLE.cumprod(-1)[0, 0, 0], r"torch.Tensor.cumprod is not one of"),
         (lambda h, q, kv: TABLE[h / 2, 0, 0], r"index 0 of the captured tensor TABLE is a float"),
         (lambda h, q, kv: TABLE[0] @ TABLE[1], r"product `@` of the shapes \(3, 5\) and \(3, 5\)"),

@@ -8,6 +8,7 @@ import numpy as np
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dimensions import Dimension, dimensions
 from neptune_lab.loop_ir.nodes import Block, Load, Op, Program, Var
+from neptune_lab.loop_ir.positions import ORDERED
 from neptune_lab.loop_ir.walks import loads, variables, walk
 from neptune_lab.loop_schedule.plan import NestPlan
 from neptune_lab.loop_schedule.templates.nest_shape import columns_of, has_few_rows, has_product, products
@@ -15,7 +16,6 @@ from neptune_lab.strict.dtypes import INTEGERS
 
 # The widest rows that two products read whole: 64 of them, of 16 bits an element, are 64 KiB.
 LONGEST_SHARED = 512
-_COMPARISONS = frozenset({"lt", "le", "gt", "ge"})
 
 
 def is_read_whole(program: Program, nest: NestPlan, name: str) -> bool:
@@ -57,7 +57,7 @@ def has_uneven_work(program: Program, nest: NestPlan) -> bool:
         isinstance(side, Load) and dtypes.get(side.buffer) in INTEGERS
         for block in _blocks_of(program, nest)
         for part in walk(block.body.value)
-        if isinstance(part, Op) and part.name in _COMPARISONS
+        if isinstance(part, Op) and part.name in ORDERED
         for side in part.args
     )
 
