@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.repair import RepairTerm, VectorRepair
 from neptune_lab.repair import Step as DerivationStep
+from neptune_lab.strict.console import shown
 
 
 class Refusal(NamedTuple):
@@ -70,6 +72,16 @@ class Outcome:
 def plain(primitive: str, program: Program, note: str, made: tuple[str, ...] = ()) -> Outcome:
     """A primitive of a single phase."""
     return Outcome(program, (Phase(primitive, primitive.replace("_", " "), note, program),), made)
+
+
+def program_of_phase(phases: tuple[Phase, ...], key: str) -> Program:
+    """The program after a phase; ScheduleError if there is none with this key."""
+    programs = {phase.key: phase.program for phase in phases}
+    if not isinstance(key, str) or key not in programs:
+        raise ScheduleError(
+            f"the last step has no phase {shown(key)}", help=tree.nearest(key, list(programs), "phases")
+        )
+    return programs[key]
 
 
 def marked_wrong(outcome: Outcome) -> Outcome:

@@ -21,7 +21,7 @@ from neptune_lab.loop_ir.verify import verify
 from neptune_lab.loop_schedule import normalising
 from neptune_lab.loop_schedule.methods import PrimitiveMethods
 from neptune_lab.loop_schedule.normalising import Applied
-from neptune_lab.loop_schedule.outcome import Phase, marked_wrong
+from neptune_lab.loop_schedule.outcome import Phase, marked_wrong, program_of_phase
 from neptune_lab.loop_schedule.outcome_cache import cached_outcome, resized
 from neptune_lab.loop_schedule.primitives import get
 from neptune_lab.loop_schedule.primitives.cut import extract, part_of, stages_between
@@ -385,14 +385,7 @@ class Schedule(PrimitiveMethods):
             ScheduleError: there is no such loop or phase, the program runs more than 200,000 stores, or an input or
                 `where` has another form.
         """
-        program = self.program
-        if phase is not None:
-            programs = {p.key: p.program for p in self.phases}
-            if not isinstance(phase, str) or phase not in programs:
-                raise ScheduleError(
-                    f"the last step has no phase {shown(phase)}", help=tree.nearest(phase, list(programs), "phases")
-                )
-            program = programs[phase]
+        program = self.program if phase is None else program_of_phase(self.phases, phase)
         arrays = self.operator.random_inputs(0) if inputs is None else inputs
         if not isinstance(arrays, Mapping):
             raise ScheduleError(

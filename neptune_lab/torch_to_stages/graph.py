@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import builtins
-import inspect
 import io
-import keyword
 import logging
-import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +27,7 @@ from neptune_lab.torch_to_stages.composite import composite_operations_once
 from neptune_lab.torch_to_stages.definitions import refused_arguments
 from neptune_lab.torch_to_stages.lines import RecordedLines, line_of_error, line_of_node
 from neptune_lab.torch_to_stages.marked_stops import MarkedStops
+from neptune_lab.torch_to_stages.names import argument_names, identifier, result_names, unused
 from neptune_lab.torch_to_stages.refusals import help_for, refusal, refused_derivative, refused_operation, untraced
 from neptune_lab.torch_to_stages.replaced_functions import ReplacedFunctions
 from neptune_lab.torch_to_stages.transform_levels import is_level_of_derivative, levels_restored
@@ -112,7 +110,7 @@ def trace(
     if stops.is_wrong:
         stops = MarkedStops(marks=False)
         exported = _exported(function, args, decomposition, stops, settled)
-    names = _argument_names(function, [path for path, _ in paths])
+    names = argument_names(function, [path for path, _ in paths])
     tensors = [name for name, leaf in zip(names, examples, strict=True) if isinstance(leaf, torch.Tensor)]
     return replace(_graph(exported, tensors), marked=stops.marks)
 
@@ -141,7 +139,7 @@ def graph_of_module(module: torch.fx.GraphModule, decomposition: Callable[[Any],
         raise DefinitionError(f"torch cannot take a graph apart: {first_line(str(error))}", help=_HELP) from error
     results = len(module.graph.output_node().args[0])  # type: ignore[arg-type]
     out_spec = pytree.tree_structure((0,) * results)
-    return Graph(module, names, names, {}, out_spec, _result_names(out_spec))
+    return Graph(module, names, names, {}, out_spec, result_names(out_spec))
 
 
 def _alone(tensor: torch.Tensor) -> torch.Tensor:
@@ -319,8 +317,8 @@ def _graph(exported: torch.export.ExportedProgram, tensors: Sequence[str]) -> Gr
                 inputs.append(next(given))
                 order.append(inputs[-1])
         elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
-            name = _identifier(str(spec.target).removeprefix("function."))
-            order.append(_unused(name, [*inputs, *held, *tensors]))
+            name = identifier(str(spec.target).removeprefix("function."))
+            order.append(unused(name, [*inputs, *held, *tensors]))
             held[order[-1]] = constants[str(spec.target)]
         else:
             raise DefinitionError(
@@ -333,7 +331,7 @@ def _graph(exported: torch.export.ExportedProgram, tensors: Sequence[str]) -> Gr
     module = exported.graph_module
     out_spec = exported.call_spec.out_spec
     assert out_spec is not None
-    return Graph(module, tuple(order), tuple(inputs), held, out_spec, _result_names(out_spec))
+    return Graph(module, tuple(order), tuple(inputs), held, out_spec, result_names(out_spec))
 
 
 def _mutation(spec: Any, exported: torch.export.ExportedProgram) -> DefinitionError:
@@ -347,57 +345,6 @@ def _mutation(spec: Any, exported: torch.export.ExportedProgram) -> DefinitionEr
     else:
         what, help = "the function changes an input in place", "work on a new tensor: y = x + 1 in place of x += 1"
     return refusal(what, line, help)
-
-
-def parameter_names(function: Callable[..., Any], count: int) -> list[str]:
-    """The names of a function's first positional arguments."""
-    return _argument_names(function, [(pytree.SequenceKey(n),) for n in range(count)])
-
-
-def _argument_names(function: Callable[..., Any], paths: Sequence[Any]) -> list[str]:
-    """A name for each leaf of the arguments, after the function's parameters."""
-    called = function.forward if isinstance(function, torch.nn.Module) else function
-    try:
-        parameters = list(inspect.signature(called).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
-    names: list[str] = []
-    for path in paths:
-        position = path[0].idx
-        own = parameters[position] if position < len(parameters) else (parameters[-1] if parameters else None)
-        if own is None:
-            parts = [f"x{position}"]
-        elif own.kind is inspect.Parameter.VAR_POSITIONAL:
-            parts = [f"{own.name}{position - len(parameters) + 1}"]
-        else:
-            parts = [own.name]
-        parts += [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", "")))) for key in path[1:]]
-        names.append(_unused(_identifier("_".join(parts)), names))
-    return names
-
-
-def _result_names(spec: pytree.TreeSpec) -> tuple[str, ...]:
-    """A name for each result: its key in a dict, else "out" and a number."""
-    paths, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(list(range(spec.num_leaves)), spec))
-    names: list[str] = []
-    for path, _ in paths:
-        parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", "")))) for key in path]
-        plain = "_".join(parts)
-        names.append(_unused(_identifier(plain) if plain and not plain[0].isdigit() else f"out{plain}", names))
-    return tuple(names)
-
-
-def _identifier(text: str) -> str:
-    """`text` as a Python identifier."""
-    name = re.sub(r"\W+", "_", text).strip("_") or "x"
-    return f"x_{name}" if name[0].isdigit() or keyword.iskeyword(name) else name
-
-
-def _unused(name: str, taken: Sequence[str]) -> str:
-    candidate, n = name, 2
-    while candidate in taken:
-        candidate, n = f"{name}_{n}", n + 1
-    return candidate
 
 
 def _name(function: Callable[..., Any]) -> str:

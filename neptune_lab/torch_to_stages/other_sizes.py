@@ -20,7 +20,7 @@ from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.operators.base import Operator
 from neptune_lab.operators.dims import Dim
 from neptune_lab.operators.resized import Names, Resized, Shape, equal_names, only
-from neptune_lab.torch_to_stages.graph import parameter_names
+from neptune_lab.torch_to_stages.names import parameter_names
 from neptune_lab.torch_to_stages.sized import sized, takes_all_sizes
 
 Make = Callable[[Sequence[Any]], Operator]

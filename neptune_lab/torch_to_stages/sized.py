@@ -21,8 +21,9 @@ from neptune_lab.operators.base import Operator
 from neptune_lab.operators.dims import Dim, Family, named
 from neptune_lab.strict.console import shown
 from neptune_lab.tensor_spec import LARGEST
-from neptune_lab.torch_to_stages.graph import first_line, parameter_names, without_torchs_words
+from neptune_lab.torch_to_stages.graph import first_line, without_torchs_words
 from neptune_lab.torch_to_stages.lines import SourceLine
+from neptune_lab.torch_to_stages.names import parameter_names
 from neptune_lab.torch_to_stages.refusals import refusal
 from neptune_lab.torch_to_stages.size_conditions import condition_on_sizes, in_names_of_sizes
 

@@ -103,12 +103,21 @@ def test_an_edit_in_the_schedule_leads_here(kernel, live):
     text = page.root.locator(".cm-content")
     text.click()
     page.page.keyboard.press("Control+Home")
-    line = page.root.locator(".cm-line", has_text="sch.tile(").first
-    line.click()
-    page.page.keyboard.press("Home")
-    page.page.keyboard.press("Shift+End")
-    page.page.keyboard.type("sch.tile(block='qk', tiles={'i': 32, 'j': 64})")
     effect = page.root.locator(".schedule .effect:not(.options)")
+
+    def tile(arguments: str) -> None:
+        page.root.locator(".cm-line", has_text="sch.tile(").first.click()
+        page.page.keyboard.press("Home")
+        page.page.keyboard.press("Shift+End")
+        page.page.keyboard.type(f"sch.tile({arguments})")
+
+    # An edit that is refused, and taken back, has no effect; the next one has.
+    tile("block='none', tiles={}")
+    expect(page.root.locator(".chip.check")).to_contain_text("✗ edit refused")
+    page.root.get_by_role("button", name="undo", exact=True).click()
+    expect(page.root.locator(".chip.check")).not_to_contain_text("✗ edit refused")
+    expect(effect).to_be_hidden()
+    tile("block='qk', tiles={'i': 32, 'j': 64}")
     expect(effect).to_contain_text("This edit: Triton,")
     effect.get_by_role("button", name="What changed").click()
     expect(row(page, "launches").locator("td")).to_have_text(["4 × 4 × 1 blocks", "8 × 4 × 1 blocks", ""])

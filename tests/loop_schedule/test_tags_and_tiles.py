@@ -154,3 +154,11 @@ def test_refusals(sch: Schedule, name: str):
         action(sch)
     assert caught.value.help
     assert sch.check()
+
+
+def test_a_table_of_a_phase_that_the_step_does_not_have(sch: Schedule):
+    sch.rolling_update("s_sum", "s_max.j")
+    assert len(sch.tag_table("j", phase="naive").columns) == 5
+    for name in ("naiv", 3):
+        with pytest.raises(ScheduleError, match=f"the last step has no phase {name!r}\n.*naive"):
+            sch.tag_table("j", phase=name)  # pyright: ignore[reportArgumentType]

@@ -17,6 +17,8 @@ function schedulePane(ctx: Context): Pane {
   let edits: Edits = started(ctx.payload.editor?.steps ?? []);
   let from: unknown = null;
   let text: TextEditor | null = null;
+  /** The question that took the last refused edit back. */
+  let back = -1;
   /** The error that was brought into view last. */
   let shownError: EditError | null = null;
   const open = new Set<number>();
@@ -54,13 +56,13 @@ function schedulePane(ctx: Context): Pane {
     sendText.cancel();
     if (kind === "undo" && edits.error) {
       // A refused edit changed nothing behind the page: taking it back is showing the last good steps again.
-      takenBack = true;
       edits = started(ctx.payload.editor?.steps ?? []);
       forgetChoices();
       cards();
       text?.set(asLines(edits.steps));
       ctx.announce("the refused edit was undone");
-      edits = asked(edits, ctx.send({ kind: "edit", steps: wire(edits.steps) }));
+      back = ctx.send({ kind: "edit", steps: wire(edits.steps) });
+      edits = asked(edits, back);
       marks();
       return;
     }
@@ -260,20 +262,19 @@ function schedulePane(ctx: Context): Pane {
     }
     if (m.payload) ctx.setPayload(m.payload);
     update();
-    if (m.kind === "edited") said();
+    if (m.kind === "edited") said(m.seq === back);
     marks();
   }
   /** The record before the present one, which may come before the answer to the edit or with it. */
   let docs: [Doc, Doc] = [ctx.doc, ctx.doc];
   let told = ctx.doc;
-  let takenBack = false;
-  /** What the edit did to the code, in a line that leads to the rest. */
-  function said(): void {
+  /** What the edit did to the code, in a line that leads to the rest; nothing for taking a refused edit back. */
+  function said(nothing: boolean): void {
     const [was] = docs;
     const now = ctx.doc;
-    effect.hidden = told === now;
+    effect.hidden = nothing || told === now;
     told = now;
-    if (effect.hidden || takenBack) return void (effect.hidden = true, (takenBack = false));
+    if (effect.hidden) return;
     // Of a large record the code may still be on its way.
     const kind = was.complete && now.complete ? (["triton", "loops"] as const).find((k) => lastOf(was, k) && lastOf(now, k)) : undefined;
     const name = kind === "triton" ? `${now.language}, ` : kind ? "the loop program, " : "recompiled";
