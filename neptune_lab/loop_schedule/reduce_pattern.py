@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from neptune_lab.errors import RepairError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Block, Expr, Load, Program, Var
-from neptune_lab.loop_ir.reduction import match_reduction, reducer_of
+from neptune_lab.loop_ir.reduction import match_reduction
 from neptune_lab.loop_ir.simplify import simplify
 from neptune_lab.loop_ir.walks import substitute, transform, walk
 from neptune_lab.loop_schedule.estimate import plain_reads
@@ -100,15 +100,13 @@ def match_reduce_pattern(
 
 
 def _check_floats(program: Program, consumer: Block, producers: Collection[str]) -> None:
-    """Raise RepairError, step "read", unless the reduction and the maxima that it reads are floats.
+    """Raise RepairError, step "read", unless the reduction and all that it reads of its producers are floats.
 
     Formal statement: h is derived over the real numbers, where nothing wraps around, every difference and quotient
-    exists, and a maximum of nothing is -inf.  None of this holds for integers of 32 or 64 bits; truth values do not
-    wrap around, and repairs of "any" and "all" are theirs.
+    exists, and a maximum of nothing is -inf.  None of this holds for integers; truth values do not wrap around, and
+    repairs of "any" and "all" are theirs.
     """
-    reducers = {block.writes: reducer_of(block) for block in tree.blocks(program)}
-    extrema = [name for name in producers if reducers.get(name) in ("max", "min", None)]
-    for name in (consumer.writes, *extrema):
+    for name in (consumer.writes, *producers):
         dtype = program.buffer(name).dtype
         if "float" not in dtype and dtype != "bool":
             raise RepairError(
