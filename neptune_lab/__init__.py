@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from neptune_lab.collector import uncollected as _uncollected
+from neptune_lab.strict.console import no_attribute as _no_attribute
 from neptune_lab.strict.parser import mend_parser as _mend_parser
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def __getattr__(name: str) -> object:
     if name == "__version__":
         return globals().setdefault(name, _installed_version())
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+        raise _no_attribute(f"module {__name__!r}", name, __all__, listed=True)
     module, _, attribute = _HOMES[name].partition(":")
     try:
         value = _uncollected(import_module)(module)

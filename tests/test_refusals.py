@@ -362,6 +362,12 @@ def test_a_captured_tensor_may_be_left_out_and_a_wrong_one_is_refused() -> None:
             "a Schedule has no attribute 'rolling_udpate'; did you mean 'rolling_update'",
         ),
         (lambda: attention.__casual__, "no attribute '__casual__'$"),
+        (lambda: figure1().compute_inline, "a Schedule has no attribute 'compute_inline'; did you mean 'inline'"),
+        (lambda: nl.complie, "module 'neptune_lab' has no attribute 'complie'; did you mean 'compile'"),
+        (lambda: nl.load, "has no attribute 'load'; did you mean 'load_trace'"),
+        (lambda: nl.zzz, "has no attribute 'zzz'; it has CodeOptions, Kernel"),
+        (lambda: object.__new__(nl.Kernel).sorce, "a Kernel has no attribute 'sorce'; did you mean 'source'"),
+        (lambda: object.__new__(nl.Kernel).operator, "has no attribute 'schedule'"),
     ],
 )
 def test_a_misspelt_name_is_answered_with_the_nearest(lookup, near: str):

@@ -72,7 +72,7 @@ def _check_arguments(shown: str, signature: str, mod: Callable[..., Any], args: 
         pass  # a builtin without a signature: the call will tell
     except TypeError as error:
         raise DefinitionError(
-            f"{shown}: expected a function of {signature}, but {error}",
+            f"{shown}: expected a function of {signature}, but {error}: it takes {inspect.signature(mod)}",
             help="write it as a function or lambda with these arguments",
         ) from error
 

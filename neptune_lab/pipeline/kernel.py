@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from neptune_lab.choice import CodeOptions
 from neptune_lab.errors import LaunchError, MachineCodeError
@@ -25,6 +25,7 @@ from neptune_lab.pipeline.captured_inputs import CapturedInputs
 from neptune_lab.pipeline.exceptions import exceptions_met
 from neptune_lab.pipeline.schedule_traffic import schedule_traffic
 from neptune_lab.relative_error import relative_error
+from neptune_lab.strict.console import no_attribute
 from neptune_lab.strict.values import check_integer
 from neptune_lab.tensor_spec import TensorSpec
 from neptune_lab.trace import Trace
@@ -69,6 +70,13 @@ class Kernel:
     least: Mapping[str, int] = field(default_factory=dict)
     chosen: str = ""
     other_sizes: OtherSizes | None = None
+
+    if not TYPE_CHECKING:  # for checkers it would make every name one of a kernel's
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if hasattr(type(self), name):
+                object.__getattribute__(self, name)  # a property that raised an AttributeError: its own is told
+            raise no_attribute("a Kernel", name, dir(type(self)))
 
     @property
     def operator(self) -> Operator:

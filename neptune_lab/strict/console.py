@@ -53,12 +53,19 @@ def class_of(value: Any) -> str:
     return f"{'an' if spoken_with_a_vowel else 'a'} {name}"
 
 
-def no_attribute(owner: str, name: str, names: Iterable[str]) -> AttributeError:
-    """The error of a name that is not there, with the nearest one, which IPython does not add as Python's prompt does.
+def no_attribute(owner: str, name: str, names: Iterable[str], *, listed: bool = False) -> AttributeError:
+    """The error of a name that is not there, with the nearest one, which IPython does not add as Python's prompt does;
+    if none is near, with all of them if they are to be `listed`.
 
     >>> print(no_attribute("module 'attention'", "casual", ["causal", "full"]))
     module 'attention' has no attribute 'casual'; did you mean 'causal'?
+    >>> print(no_attribute("a Schedule", "compute_inline", ["compute_at", "inline"]))
+    a Schedule has no attribute 'compute_inline'; did you mean 'inline'?
     """
     known = [] if name.startswith("_") else [other for other in names if not other.startswith("_")]
-    near = difflib.get_close_matches(name, known, 1)
-    return AttributeError(f"{owner} has no attribute {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    words = set(name.split("_"))
+    inside = [other for other in known if words < set(other.split("_")) or words > set(other.split("_"))]
+    tries = ((known, 0.8), (inside, 0.0), (known, 0.6))
+    near = next((close for among, least in tries if (close := difflib.get_close_matches(name, among, 1, least))), [])
+    told = f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(known)}" if listed and known else ""
+    return AttributeError(f"{owner} has no attribute {name!r}{told}")

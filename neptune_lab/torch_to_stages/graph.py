@@ -21,6 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.strict.console import shown
 from neptune_lab.strict.forks import fork_waits_for
 from neptune_lab.torch_to_stages import refusals as why
 from neptune_lab.torch_to_stages.composite import composite_operations_once
@@ -148,9 +149,15 @@ def _alone(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _check_examples(function: Callable[..., Any], examples: Sequence[Any]) -> None:
+    array = next((leaf for leaf in examples if type(leaf).__name__ == "ndarray"), None)
+    if array is not None:
+        raise DefinitionError(
+            f"an example input of {_name(function)} is {shown(array)}: expected a torch.Tensor",
+            help="torch.as_tensor(x) makes one of an array",
+        )
     if not any(isinstance(leaf, torch.Tensor) for leaf in examples):
         raise DefinitionError(
-            f"{_name(function)} is given no tensor",
+            f"{_name(function)} is given no tensor{f', but {shown(examples[0])}' if len(examples) == 1 else ''}",
             help="give one example per argument: nl.from_torch(f, torch.randn(4, 8))",
         )
     for leaf in examples:

@@ -178,6 +178,11 @@ def test_a_kernel_inside_of_a_function():
 def test_arguments_that_are_no_example():
     with pytest.raises(DefinitionError, match="is given no tensor"):
         nl.from_torch(refused.sorts)
+    with pytest.raises(DefinitionError, match="is given no tensor, but 3"):
+        nl.from_torch(refused.sorts, 3)
+    array = torch.ones(4, 8).numpy()
+    with pytest.raises(DefinitionError, match=r"an ndarray of shape \(4, 8\) and dtype float32: expected a torch.Tensor"):
+        nl.from_torch(torch.add, torch.ones(4, 8), array)
     with pytest.raises(DefinitionError, match="expected a function"):
         nl.from_torch(3, torch.randn(2))  # type: ignore[arg-type]
     with pytest.raises(DefinitionError, match=r"shape \(0, 2\)"):
