@@ -35,7 +35,7 @@ def call(monkeypatch, capsys):
     return run
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(
     ("emit", "expected"),
     [
@@ -55,12 +55,14 @@ def test_compile_emits_each_stage(call, emit, expected):
     assert expected in out
 
 
+@pytest.mark.nightly
 def test_the_trace_says_how_to_make_it_again(call, tmp_path):
     path = tmp_path / "trace.json"
     assert call("compile", *CAUSAL, "--emit", "trace", "-o", str(path))[:2] == (0, "")
     assert json.loads(path.read_text(encoding="utf-8"))["command"].startswith("neptune-lab compile attention.causal")
 
 
+@pytest.mark.nightly
 def test_the_examples_of_the_help_run(call, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     commands = re.findall(r"neptune-lab (compile rows.*|explain .*?)(?:  +#|\n)", call("--help")[1])
@@ -75,6 +77,7 @@ def test_a_length_that_is_missing_is_named_as_an_option(call, named):
     assert (status, f"{named} needs --seq; help: for example --seq 128" in err) == (2, True)
 
 
+@pytest.mark.nightly
 def test_templates_and_tiles(call):
     status, out, _ = call("compile", *CAUSAL, "--template", "split_k_update", "--block-kv", "16")
     assert status == 0
@@ -167,6 +170,7 @@ def test_run_prints_the_error(call):
     assert "relative to float64 (within 0.001)" in out
 
 
+@pytest.mark.nightly
 def test_explain_and_list_print_json_for_scripts(call):
     status, out, _ = call("explain", "softmax.figure1", "--cols", "200", "--json")
     found = json.loads(out)
@@ -195,6 +199,7 @@ def test_run_prints_json_for_scripts(call):
     assert (status, json.loads(out)["ok"]) == (1, False)
 
 
+@pytest.mark.nightly
 def test_traffic_and_resources_are_printed_as_json(call):
     status, out, _ = call("compile", *CAUSAL, "--emit", "traffic", "--target", "a100", "--json")
     found = json.loads(out)
@@ -245,6 +250,7 @@ def test_list_and_env(call):
     assert {"versions", "device"} == set(json.loads(out))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

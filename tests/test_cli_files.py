@@ -65,6 +65,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
         sys.modules.pop(name, None)
 
 
+@pytest.mark.nightly
 def test_a_function_compiles_and_runs(call):
     status, out, err = call("run", "model.py:attention", "--inputs", QKV)
     assert (status, err) == (0, "")
@@ -109,6 +110,7 @@ def test_refusals_are_one_line_with_a_help(call, arguments: tuple[str, ...]):
     assert "; help: " in err
 
 
+@pytest.mark.nightly
 def test_explain_shows_regions_and_what_is_apart(call, tmp_path: Path):
     arguments = ("explain", "model.py:attention", "--inputs", QKV)
     (partition,) = json.loads(call(*arguments, "--json")[1])["partitions"]

@@ -70,6 +70,7 @@ def test_a_new_row_is_all_that_a_function_needs(name: str, monkeypatch: pytest.M
     assert getattr(mod_math, name)(*(mod_math.Scalar(a) for a in inputs_of(row).values())).value.shape == (N,)
 
 
+@pytest.mark.nightly
 def test_a_function_of_a_new_row_compiles_from_tvm_and_from_torch(monkeypatch: pytest.MonkeyPatch):
     """From a tensor expression and from a mod through every phase; validation runs the emitted kernel."""
     from tvm import te

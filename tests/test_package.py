@@ -58,6 +58,7 @@ def wheel(tmp_path_factory) -> Path:
     return build(ROOT, "wheel", tmp_path_factory.mktemp("wheel"))
 
 
+@pytest.mark.nightly
 def test_the_wheel_has_every_file_of_the_packages_and_no_other(wheel: Path):
     expected = {
         f"{name}/{path.relative_to(folder).as_posix()}"
@@ -101,6 +102,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.nightly
 def test_the_version_comes_from_the_git_tag(tree: Path):
     git(tree, "init", "-q")
     git(tree, "add", ".")
@@ -203,6 +205,7 @@ def test_records_are_drawn_without_the_compiler(tmp_path: Path):
     assert (tmp_path / "page.html").is_file()
 
 
+@pytest.mark.nightly
 def test_the_courses_algebra_works_without_the_compiler_and_the_rest_says_what_it_needs():
     *_, verdicts, compiling, scheduling, attending = without(COMPILER | POSIX, ALGEBRA + REFUSED).splitlines()
     assert verdicts == "True True True"

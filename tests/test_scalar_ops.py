@@ -37,6 +37,7 @@ from neptune_lab.repair.functions import SYMPY, start_of
 from neptune_lab.scalar_ops import NUMPY, OPERATIONS
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", LOOP)
 def test_every_reader_of_loops_computes_every_row(name: str):
     for reader, values in LOOP_READERS.items():
@@ -45,6 +46,7 @@ def test_every_reader_of_loops_computes_every_row(name: str):
             np.testing.assert_allclose(found, expected(LOOP[name]), rtol=2e-6, atol=1e-7, err_msg=reader)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", HTILE)
 def test_every_reader_of_tiles_computes_every_row(name: str):
     for reader, values in TILE_READERS.items():

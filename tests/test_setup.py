@@ -91,6 +91,7 @@ def test_the_versions_of_python_are_the_same_everywhere():
         assert "3.11 or later" not in text, name
 
 
+@pytest.mark.nightly
 def test_import_contracts_hold(capsys):
     from importlinter.cli import lint_imports
 
@@ -153,6 +154,7 @@ def test_missing_package_is_named(monkeypatch):
         neptune_lab.explorer_of_a_test
 
 
+@pytest.mark.nightly
 def test_no_file_names_a_place_on_one_machine():
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:
@@ -205,6 +207,7 @@ def test_other_sources_are_run_again(long_run, tmp_path):
     assert long_run.digest(tmp_path) not in (before, other_tests)
 
 
+@pytest.mark.nightly
 def test_tests_that_passed_are_not_run_again(long_run, tmp_path):
     (tmp_path / "tests").mkdir()
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = nightly\naddopts = -p resuming -m 'not nightly'\n")

@@ -225,6 +225,7 @@ TINY = attention.causal(batch=1, heads=1, seq=64, head_dim=16)
 TILES = {"block_q": 32, "block_kv": 32}
 
 
+@pytest.mark.nightly
 def test_compile_takes_a_target_or_a_name():
     sources = {
         by_name.compile(TINY, "rolling_update", target=target, loads="descriptors", validate="none", **TILES).source
@@ -238,6 +239,7 @@ def test_compile_takes_a_target_or_a_name():
     assert EmitOptions(target="h200").target == Target("h200")  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.nightly
 def test_default_code_is_the_same_for_every_gpu_of_a_matrix_unit():
     """Without a known unit it is that of the default GPU."""
     targets = (None, *GPUS, "any", "cuda", "hip", Target("h200", sm_count=2, shared_memory=1024))

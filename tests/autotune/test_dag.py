@@ -55,6 +55,7 @@ def test_trip_counts_round_up():
     assert trip_counts(gemm_chain(100, 64, 64, 64), {"m": 32, "n": 64, "k": 128}) == {"m": 4, "n": 1, "k": 1, "h": 64}
 
 
+@pytest.mark.nightly
 @settings(max_examples=60)
 @given(st.sampled_from(EXPRESSIONS), st.tuples(*[st.integers(1, 3)] * 4))
 def test_loads_are_counted_as_a_program_that_keeps_one_tile_would_load(expression, counts):

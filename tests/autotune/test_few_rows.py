@@ -231,6 +231,7 @@ def test_a_record_whose_tiles_do_not_fit_is_not_followed():
     assert RECORD not in {one.origin for one in made.ranked}
 
 
+@pytest.mark.nightly
 def test_decoding_is_compiled_with_its_choice():
     kernel = nl.compile(decode(kv_len=839), tuned=True, target="h200")
     assert kernel.chosen.startswith("the tiles and splits that read the columns fastest, about ")
@@ -261,6 +262,7 @@ def test_the_shipped_constants_are_as_good_as_they_say():
     assert fit.loss <= 1.08
 
 
+@pytest.mark.nightly
 def test_a_fit_finds_the_constants_that_made_the_times():
     wanted = replace(shipped_fit().rates, start=6.0, memory=3e6, combine=2.0)
     made = []

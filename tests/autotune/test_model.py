@@ -60,7 +60,7 @@ CASES = [
 ]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("operator", "options"), CASES, ids=lambda value: getattr(value, "name", None))
 def test_options_and_htile_give_the_same_estimate(operator, options):
     candidate = choice("rolling_update", **options)

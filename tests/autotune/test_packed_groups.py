@@ -84,7 +84,7 @@ def packs(monkeypatch: pytest.MonkeyPatch):
     compiled.forget()
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_call_packs_groups(packs, monkeypatch: pytest.MonkeyPatch, tmp_path, layout: str):
     """In every layout, and with the strides of the output that it has otherwise."""
@@ -106,6 +106,7 @@ def test_a_call_packs_groups(packs, monkeypatch: pytest.MonkeyPatch, tmp_path, l
     assert nl.attention(q, k, v, mask_mod=causal(5, 70), enable_gqa=True).stride() == out.stride()
 
 
+@pytest.mark.nightly
 def test_what_a_call_asks_for_is_not_packed(packs):
     q, k = torch.randn(1, 8, 5, 16, dtype=torch.float16), torch.randn(1, 2, 70, 16, dtype=torch.float16)
     out, lse = nl.attention(q, k, k, enable_gqa=True, return_lse=True)
@@ -113,6 +114,7 @@ def test_what_a_call_asks_for_is_not_packed(packs):
     nl.attention(q, k, k, enable_gqa=True, kernel_options={"block_q": 16})
 
 
+@pytest.mark.nightly
 def test_the_choice_on_a_gpu(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Target, "current", classmethod(lambda cls, otherwise=None: H200))
     monkeypatch.setattr(tuned, "has_gpu", lambda: True)

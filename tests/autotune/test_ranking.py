@@ -78,6 +78,7 @@ def rankings() -> list[Made]:
     return made
 
 
+@pytest.mark.nightly
 def test_the_first_is_by_the_model_no_worse_than_the_nearest_record(rankings: list[Made]):
     followed = 0
     for made in rankings:
@@ -115,6 +116,7 @@ def test_what_no_record_of_the_class_has_is_not_ranked():
     assert calibration_of(A100).told.startswith("the analytical model, not calibrated")
 
 
+@pytest.mark.nightly
 def test_a_choice_of_the_space_comes_first_only_if_it_is_faster_by_more_than_the_error(monkeypatch):
     op = attention.full(batch=1, heads=8, q_len=1, kv_len=4096, head_dim=64, dtype="float32")
     whole = ranking.space(op, H200)
@@ -142,6 +144,7 @@ def test_the_callers_template_leaves_others_out():
     assert {one.choice.template for one in made.ranked} == {"rolling_update"}
 
 
+@pytest.mark.nightly
 def test_the_resolver_writes_out_what_the_compiler_chooses():
     from neptune_lab.pipeline import compile_choice
 
@@ -154,6 +157,7 @@ def test_the_resolver_writes_out_what_the_compiler_chooses():
         assert len(sources) == 1
 
 
+@pytest.mark.nightly
 def test_the_shipped_calibration_is_the_fit_of_the_shipped_records(tmp_path):
     of_class = [record for record in records.shipped() if record.capability == "9.0"]
     made, kept = fit(of_class, H200), calibration_of(H200)

@@ -71,7 +71,7 @@ def finished(seed: int) -> tuple[Search, list[Choice]]:
     return search, run(search)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("seed", range(4))
 def test_it_comes_near_the_best_of_all_and_asks_for_fewer(seed):
     search, asked = finished(seed)
@@ -108,6 +108,7 @@ def test_a_candidate_that_fails_is_not_asked_again_and_ends_nothing():
     assert search.best[0].code.loads == "pointers"
 
 
+@pytest.mark.nightly
 def test_where_all_fail_it_tries_everything_and_then_ends():
     search = Search(SPACE, MODEL, 0, patience=5)
     asked = run(search, lambda _: None)
@@ -115,6 +116,7 @@ def test_where_all_fail_it_tries_everything_and_then_ends():
     assert len(asked) > 0.9 * len(every())
 
 
+@pytest.mark.nightly
 @settings(max_examples=4)
 @given(st.integers(0, 99), st.integers(1, 20), st.integers(0, 19))
 def test_answers_may_come_late_and_out_of_order(seed, at_once, delay):

@@ -15,7 +15,7 @@ ATTENTION = attention.preset("global_pf", seq=2048)
 CAUSAL = attention.preset("causal_pf", seq=2048)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("operator", "options", "allocated"),
     [

@@ -134,6 +134,7 @@ def changed_time(results: BenchmarkResults) -> BenchmarkResults:
 # -- figures and the page -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_every_figure_is_drawn(made_up):
     drawn = figures.figures(made_up)
     titles = " ".join(one.title for one in drawn)
@@ -173,6 +174,7 @@ class Reader(HTMLParser):
         self.fetched += [value for name, value in attrs if name == "src" or (tag == "link" and name == "href")]
 
 
+@pytest.mark.nightly
 def test_the_page_needs_no_network_and_holds_plotly_once(made_up):
     page = report.to_html(changed(made_up, "g1", "torch.compile", status="failed", us=None, note="<script>"))
     assert page.count("plotly.js v") == 1
@@ -183,6 +185,7 @@ def test_the_page_needs_no_network_and_holds_plotly_once(made_up):
     assert reader.found.count("h2") == len(tables.SECTIONS) + len(figures.figures(made_up)) + 1
 
 
+@pytest.mark.nightly
 def test_every_colour_of_a_figure_is_read_on_both_themes(made_up):
     found = set()
 
@@ -234,6 +237,7 @@ def call():
     return lambda *arguments: CliRunner().invoke(app, [str(a) for a in arguments])
 
 
+@pytest.mark.nightly
 def test_a_report_is_drawn_without_measuring(call, made_up, tmp_path):
     write(tmp_path / "r.json", made_up)
     page, text = tmp_path / "r.html", tmp_path / "r.md"

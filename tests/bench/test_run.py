@@ -252,6 +252,7 @@ def test_contestants_are_compiled_in_other_processes(tmp_path):
     assert len(said) == len(names)
 
 
+@pytest.mark.nightly
 def test_a_crash_costs_one_task():
     """The function is Python's own `eval`, so that a process has nothing to import."""
     crash, said = "__import__('os')._exit(3)", "__import__('os').environ['SAID']"
@@ -262,6 +263,7 @@ def test_a_crash_costs_one_task():
     assert found == {"1 + 1": 2, "2 + 2": 4, said: "hi", crash: Lost("the process ended with status 3")}
 
 
+@pytest.mark.nightly
 def test_a_hang_costs_one_task():
     hangs = [f"__import__('time').sleep({seconds})" for seconds in (3600, 3601)]
     assert dict(run_apart(eval, hangs, workers=1, timeout_s=0.5)) == dict.fromkeys(
@@ -269,6 +271,7 @@ def test_a_hang_costs_one_task():
     )
 
 
+@pytest.mark.nightly
 def test_processes_end_when_nobody_waits_for_answers():
     answers = run_apart(
         eval, ["__import__('os').getpid()", "__import__('time').sleep(3600)"], workers=1, timeout_s=3600

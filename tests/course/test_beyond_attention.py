@@ -81,6 +81,7 @@ def test_temperature_takes_one_number_a_row_of_what_the_compiler_takes():
     assert "the compiler refused" in exercises.tempered(x, "log").text
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("order", [1, -1])
 def test_shared_loops(order: int):
     groups = [["top", "total", "x_sum", "square"], ("deviation",)][::order]
@@ -89,7 +90,7 @@ def test_shared_loops(order: int):
     assert "deviation starts a loop of its own" in verdict.text
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(
     ("groups", "reason"),
     [
@@ -132,6 +133,7 @@ def test_wrong_repairs(h: Any, reason: str):
     assert reason in found.text
 
 
+@pytest.mark.nightly
 def test_quantize_bytes():
     size = exercises.ROWS * exercises.COLS
     assert exercises.quantize_bytes(5 * size)
@@ -158,6 +160,7 @@ def test_exercises_are_open_without_an_answer():
     assert exercises.tempered(object(), None).state == "open"
 
 
+@pytest.mark.nightly
 def test_bytes_of_a_row_read_once_and_of_one_read_twice():
     found = exercises.fusion(norms.l2_norm(8, 64), block_q=8, block_kv=16)
     assert found.fused == found.least == 8 * 64 * 4 + 8 * 4

@@ -93,6 +93,7 @@ class TestFitting:
     def test_open(self):
         says(gpu.fitting(None), "open")
 
+    @pytest.mark.one_in(3)
     @pytest.mark.parametrize(
         "choice",
         [
@@ -104,6 +105,7 @@ class TestFitting:
     def test_right(self, choice):
         says(gpu.fitting(choice), "right", "of 163 KiB")
 
+    @pytest.mark.nightly
     def test_wrong(self):
         says(gpu.fitting({}), "wrong", "90% are asked for")
         says(gpu.fitting({"block_q": 128, "block_kv": 128, "num_stages": 3}), "wrong", "too much")
@@ -130,6 +132,7 @@ class TestMaskedTiles:
         says(gpu.masked_tiles(self.by_hand()), "right")
         says(gpu.masked_tiles(np.array(self.by_hand())), "right")
 
+    @pytest.mark.nightly
     def test_wrong(self):
         visited, masked = self.by_hand()
         says(gpu.masked_tiles((masked, visited)), "wrong", "in reverse order")
@@ -145,7 +148,7 @@ class TestMaskedTiles:
 
 
 class TestTileMap:
-    @pytest.mark.one_in(3)
+    @pytest.mark.one_in(12)
     @pytest.mark.parametrize("window", [None, 192, 100, 300])
     @pytest.mark.parametrize("tiles", [(64, 64), (128, 64), (64, 128)])
     def test_agrees_with_the_mask(self, window, tiles):
@@ -194,6 +197,7 @@ class TestContest:
         setups = {setup.name: setup for setup in tiny_setups()}
         monkeypatch.setattr(gpu_runs, "_setup", setups.__getitem__)
 
+    @pytest.mark.nightly
     @pytest.mark.usefixtures("tiny")
     def test_everyone_is_checked_and_the_result_is_json(self):
         ours = ("neptune_lab", "default options", gpu_runs.UNPARTITIONED, "rolling_update")

@@ -62,6 +62,7 @@ def states(grades: dict[str, Any]) -> list[str]:
     return [grade.state for grade in grades.values()]
 
 
+@pytest.mark.nightly
 def test_a_class_is_graded_from_executed_copies(course: Path, tmp_path: Path):
     folder = tmp_path / "class"
     plot = "raise SystemError('this cell is not needed')"
@@ -87,6 +88,7 @@ def test_a_class_is_graded_from_executed_copies(course: Path, tmp_path: Path):
     assert "ben" in grading.as_text(table)
 
 
+@pytest.mark.nightly
 def test_an_endless_or_greedy_cell_is_stopped(course: Path, tmp_path: Path):
     folder = tmp_path / "class"
     right = "f = lambda x: x + 2\nexercises.two_more(f)"
@@ -98,6 +100,7 @@ def test_an_endless_or_greedy_cell_is_stopped(course: Path, tmp_path: Path):
     assert states(table["b"]) == ["wrong", "right"]
 
 
+@pytest.mark.nightly
 def test_a_cell_that_is_no_python_is_wrong_and_not_missing(course: Path, tmp_path: Path):
     notebook(tmp_path / "class" / "a" / "01_toy.ipynb", IMPORTS, "value = (\nexercises.one_more(value)")
     grades = grading.grade(tmp_path / "class", course)["a"]
@@ -105,6 +108,7 @@ def test_a_cell_that_is_no_python_is_wrong_and_not_missing(course: Path, tmp_pat
     assert "SyntaxError: '(' was never closed" in grades["01.1"].text
 
 
+@pytest.mark.nightly
 def test_notebooks_that_nobody_handed_in_have_no_column_on_the_terminal(course: Path, tmp_path: Path):
     notebook(course / "02_more.ipynb", IMPORTS, FIRST)
     notebook(tmp_path / "class" / "a" / "01_toy.ipynb", IMPORTS, FIRST)
@@ -113,6 +117,7 @@ def test_notebooks_that_nobody_handed_in_have_no_column_on_the_terminal(course: 
     assert "02.1" in grading.as_csv(table).splitlines()[0]
 
 
+@pytest.mark.nightly
 def test_the_process_has_no_secrets_of_the_teachers(course: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TEACHERS_TOKEN", "secret")
     folder = tmp_path / "class"

@@ -84,7 +84,7 @@ def value(index: Expr, at: Mapping[str, int]) -> int:
     return reach[0]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("sizes", [(4, 2), (2, 4), (8, 8), (4, 1)])
 def test_what_a_program_holds_is_what_a_run_of_it_keeps(sizes: tuple[int, int]):
     sch = fused(tiny(), *sizes)
@@ -104,6 +104,7 @@ def test_before_tags_are_retired_all_of_them_are_held():
     assert tags - exercises.costs(sch.program, "qk.j").held == (4 - 2) * 4 * 4
 
 
+@pytest.mark.nightly
 def test_between_nests_is_what_the_kernels_pass_through_memory():
     op = attention.causal(batch=1, heads=2, seq=256, head_dim=64)
     sch = nl.templates.split_k_update(nl.Schedule(op), block_q=64, block_kv=64, config=nl.SplitKConfig(splits=2))
@@ -191,7 +192,7 @@ def in_another_order(sch: nl.Schedule) -> None:
     sch.fuse_under("out", "qk.i0")
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("steps", [mended, in_another_order, fused, lambda s: fused(s, 32, 128)])
 def test_a_schedule_is_mended(steps: Steps):
     verdict = exercises.mended(steps)
@@ -236,6 +237,7 @@ def not_on_the_grid(sch: nl.Schedule) -> None:
     finished(sch)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("steps", "why"),
     [
@@ -259,6 +261,7 @@ def test_a_schedule_that_is_still_broken_is_told_why(steps: Steps, why: str):
 RIGHT = {"A": "never", "B": "later", "C": "compile", "D": "at once"}
 
 
+@pytest.mark.nightly
 def test_when_is_it_refused():
     verdict = exercises.when(RIGHT)
     assert verdict, verdict

@@ -70,6 +70,7 @@ def test_other_factors_are_told_why(answer, why: str):
     assert why in verdict.text
 
 
+@pytest.mark.nightly
 def test_bytes_between_the_kernels():
     right = (64 + 1 + 1) * 4 * 8 * 16
     assert split_k.partial_bytes(right)
@@ -144,6 +145,7 @@ def test_figures_show_what_was_measured_beside_the_model():
     assert [list(trace.y) for trace in figure.data] == [[0.5, 0.5], [0.5, 0.5]]
 
 
+@pytest.mark.nightly
 def test_measuring_checks_and_times_every_kernel(monkeypatch):
     """On a CPU, with small sizes and the host's clock: the path is the one that a GPU takes."""
     from neptune_lab.bench import clock

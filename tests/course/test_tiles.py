@@ -53,6 +53,7 @@ def test_stages_that_are_tiles(stage, why: str):
     assert why in verdict.text
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("names", [(CUT, BASE), [BASE, CUT]])
 def test_passes_to_leave_out(names):
     assert tiles.left_out(names)
@@ -75,6 +76,7 @@ def test_passes_not_to_leave_out(names, why: str):
     assert why in verdict.text
 
 
+@pytest.mark.nightly
 def test_bytes_of_all_programs():
     right = 2 * (4 + 2 * 10 + 4) * 2048
     assert tiles.bytes_moved(right)

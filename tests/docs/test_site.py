@@ -332,8 +332,16 @@ def test_the_first_primitive_is_declared_as_it_is_written():
         pytest.param("docs/using/pytorch.md", [], marks=pytest.mark.nightly),
         pytest.param("docs/using/training.md", [], marks=pytest.mark.nightly),
         ("docs/using/torch_compile.md", ["norm 14848 bytes apart, 4224 <Kernel norm", "attention 8192 bytes apart"]),
-        ("docs/using/traffic.md", ["\nkernel  ", "\nscore 16777216 8388608\n", "\noperations\n"]),
-        ("docs/using/machine_code.md", ["HMMA.16816.F32", "KernelResources(registers="]),
+        pytest.param(
+            "docs/using/traffic.md",
+            ["\nkernel  ", "\nscore 16777216 8388608\n", "\noperations\n"],
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(
+            "docs/using/machine_code.md",
+            ["HMMA.16816.F32", "KernelResources(registers="],
+            marks=pytest.mark.nightly,
+        ),
         ("docs/concepts/record.md", []),
         (
             "docs/using/repair.md",

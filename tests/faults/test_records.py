@@ -128,6 +128,7 @@ def folder(store: Store) -> None:
 BROKEN = {"junk": junk, "cut off": cut, "a folder": folder}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_file_disables_nothing(name, store, record, op):
     store.put(replace(record, device=device_facts().name))
@@ -231,7 +232,7 @@ except MeasureError as error:
 """
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("call", ["put(record)", "check()"])
 @pytest.mark.parametrize("size", [0, 100, 4096, 8192, 20_000])
 def test_files_that_cannot_grow(store, record, tmp_path, call, size):
@@ -339,6 +340,7 @@ def killed_at_each_write(store: Store, record: Record) -> list[tuple[str, bytes,
     return found
 
 
+@pytest.mark.nightly
 def test_a_kill_at_each_write_loses_nothing(store, record, tmp_path):
     old = replace(record, source="old")
     store.put(old)

@@ -87,7 +87,7 @@ SAVES: dict[str, Callable[[Path, Any], Callable[[], object]]] = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("name", SAVES)
 def test_a_full_disk_leaves_the_old_file(name, kernel, tmp_path, monkeypatch):
     path = tmp_path / "saved.ipynb"

@@ -50,6 +50,7 @@ def test_six_threads_launch_one_kernel():
     assert together(work) == [[True] * CALLS] * THREADS
 
 
+@pytest.mark.nightly
 def test_six_threads_launch_kernels_of_their_own_and_one_kernel_from_all(tmp_path, monkeypatch):
     """The first compile, the first import and the first launch of each, all at once."""
     monkeypatch.setenv("NEPTUNE_LAB_CACHE", str(tmp_path))
@@ -82,6 +83,7 @@ def test_attention_from_six_threads(lengths: int, tmp_path, monkeypatch):
     assert together(work) == [[True] * 4] * THREADS
 
 
+@pytest.mark.nightly
 def test_six_threads_trace_functions_of_their_own():
     def work(n: int) -> bool:
         x = torch.randn(3, 5 + n, generator=torch.Generator().manual_seed(n))

@@ -144,6 +144,7 @@ def run(small, store, candidates, workers, **more):
     return tune(small, search=Listed(*candidates), workers=workers, store=store, progress=False, **more)
 
 
+@pytest.mark.nightly
 def test_a_disk_that_is_full_at_any_write_loses_nothing(small, candidates, tmp_path):
     for at in range(len(candidates) + 1):
         store = FullStore(tmp_path / f"{at}.sqlite", at)
@@ -190,6 +191,7 @@ def test_where_no_file_can_be_written_the_result_has_the_records(small, candidat
     assert read(result.export(tmp_path / "all.json")) == result.records
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("rescued", [True, False])
 def test_the_command_does_not_end_as_if_all_were_well(small, candidates, tmp_path, monkeypatch, rescued):
     from neptune_lab.cli import with_operator
@@ -236,6 +238,7 @@ def test_records_that_cannot_be_kept_are_found_out_before_anything_is_measured(s
         held.close()
 
 
+@pytest.mark.nightly
 def test_a_file_locked_in_the_middle_costs_no_measurement(small, candidates, tmp_path):
     path, held = tmp_path / "records.sqlite", []
     workers = Bench(at_1=lambda _: held.append(lock(path)))

@@ -58,6 +58,7 @@ def child():
     made.close()
 
 
+@pytest.mark.nightly
 def test_a_process_killed_between_two_calls_is_replaced(child):
     before = child.call("os:getpid")
     os.kill(before, signal.SIGKILL)
@@ -65,6 +66,7 @@ def test_a_process_killed_between_two_calls_is_replaced(child):
     assert child.call("os:getpid", timeout=LONG) != before
 
 
+@pytest.mark.nightly
 def test_or_said_where_it_held_something(child):
     os.kill(child.call("os:getpid"), signal.SIGKILL)
     child._process.wait(LONG)
@@ -84,6 +86,7 @@ def when_it_sleeps(begun: Path, act) -> str:
     return str(begun)
 
 
+@pytest.mark.nightly
 def test_a_process_killed_during_a_call_is_told_from_one_that_crashed(child, tmp_path):
     pid = child.call("os:getpid")
     begun = when_it_sleeps(tmp_path / "first", lambda: os.kill(pid, signal.SIGKILL))
@@ -98,6 +101,7 @@ def test_a_process_killed_during_a_call_is_told_from_one_that_crashed(child, tmp
     assert not isinstance(ours.value, ProcessKilled)
 
 
+@pytest.mark.nightly
 def test_a_stopped_process_takes_no_longer_than_its_time(child):
     """It reads nothing, so that a large argument does not even fit the pipe."""
     os.kill(child.call("os:getpid"), signal.SIGSTOP)
@@ -106,6 +110,7 @@ def test_a_stopped_process_takes_no_longer_than_its_time(child):
     assert child.call("builtins:len", "four", timeout=LONG) == 4
 
 
+@pytest.mark.nightly
 def test_a_process_that_cannot_be_started_is_said(child, monkeypatch):
     def refuse(*_, **__):
         raise BlockingIOError(11, "Resource temporarily unavailable")

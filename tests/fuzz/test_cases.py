@@ -21,6 +21,7 @@ def test_no_random_gradient_is_wrong():
     assert compared > len(records) > 10
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("kind", "met"), [("gluon", "kernel in Gluon"), ("few rows", "asked for together")])
 def test_no_random_attention_of_other_kernels_is_wrong(kind: str, met: str):
     """Kernels in Gluon, simulated, and those of few rows, whose first tiles are asked for together."""
@@ -30,6 +31,7 @@ def test_no_random_attention_of_other_kernels_is_wrong(kind: str, met: str):
     assert sum(record["met"].get(met, 0) for record in records) >= len(records) / 2 > 1
 
 
+@pytest.mark.nightly
 def test_no_random_kernel_of_long_rows_is_wrong():
     """Rows in pieces, shared among programs, loaded again for each pass, with an aligned middle, or backwards."""
     records = [run_one((n, SEED)) for n in range(600) if make(f"{SEED}:{n}")["kind"] == "long rows"]
@@ -41,6 +43,7 @@ def test_no_random_kernel_of_long_rows_is_wrong():
     }
 
 
+@pytest.mark.nightly
 def test_no_random_norm_with_vectors_is_wrong():
     """Vectors that are read first, as rows are, or from copies that are made while the row is reduced."""
     records = [run_one((n, SEED)) for n in range(700) if make(f"{SEED}:{n}")["kind"] == "row vectors"]
@@ -50,6 +53,7 @@ def test_no_random_norm_with_vectors_is_wrong():
     assert {"pass read_vectors_first", "vectors beside rows", "starts early", "programs that wait"} <= {*met}
 
 
+@pytest.mark.nightly
 def test_no_random_definition_of_several_dtypes_is_wrong():
     """Places of extrema, running sums, statistics, whole numbers, truth values and chains of layers."""
     cases = [n for n in range(200) if make(f"{SEED}:{n}")["kind"] == "typed"][:8]

@@ -91,6 +91,7 @@ def test_a_failing_case_is_shrunk(monkeypatch: pytest.MonkeyPatch):
     assert len(small["data"]) == 1
 
 
+@pytest.mark.nightly
 def test_a_worker_that_dies_is_one_recorded_crash_and_a_run_goes_on_from_its_file(tmp_path):
     state = tmp_path / "state.jsonl"
     report = Report("0")

@@ -112,6 +112,7 @@ def compiled_by_night(tmp_path_factory):
     return facts_of({**kernels, "functions": (every_function, small)}, tmp_path_factory.mktemp("gluon"))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("when", "name"),
     [

@@ -107,6 +107,7 @@ def banded(b, h, q, kv):
     return (kv <= q) & (q - kv < 100)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("lengths", "mask", "batch"),
     [((QUERIES, KEYS), None, 1), ((256, 256), causal, 1), ((384, 384), banded, 1), ((QUERIES, 128), None, 2)],
@@ -154,6 +155,7 @@ def test_gradients_of_random_calls_with_a_relative_bias(seed: int):
         assert all(error < 1e-2 for error in errors.values()), errors
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("lengths", [(QUERIES, KEYS), (100, 500)], ids=["whole tiles", "tiles past the end"])
 def test_a_forward_pass_reads_a_relative_bias_along_diagonals(lengths: tuple[int, int]):
     """An element outside of the bias, which no query and key have, is not loaded."""
@@ -279,6 +281,7 @@ def _with_value(stmt: ir.Stmt, stored: ir.Store, value: ir.TileExpr) -> ir.Stmt:
     return replace(stmt, value=value) if stmt is stored else stmt
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("lengths", [(160, 256), (128, 320)], ids=["queries past the end", "keys past the end"])
 def test_pairs_of_parts_of_tiles_are_stored(lengths: tuple[int, int]):
     op = with_bias(*lengths)

@@ -141,7 +141,7 @@ def test_weights_of_which_half_are_float16(name: str):
     assert ("_rounded_and_rest(" in source) != mixed
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(10)
 @pytest.mark.parametrize("weights", ["split", "mixed"])
 @pytest.mark.parametrize(
     "options",
@@ -158,6 +158,7 @@ def test_options_of_weights_with_more_digits(options: dict[str, Any], weights: s
     check(eights(causal, heads=4, q_len=512, kv_len=512), OF_SPLIT, rounded_weights=weights, **options)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("number", range(3))
 def test_keys_that_both_products_weigh_are_refused(number: int):
     kernel = by_name.compile(eights(), "rolling_update", block_q=128, block_kv=64, rounded_weights="mixed")
@@ -198,6 +199,7 @@ def test_tiles_of_too_few_keys_for_weights_that_are_two_numbers():
     assert "has a remainder for 16 keys; expected a multiple of 32" in why
 
 
+@pytest.mark.nightly
 def test_positions_follow_the_order_of_keys():
     """A bias per key and a mask read positions of keys, whose columns are in another order."""
     odd = np.arange(256) % 7 < 3
@@ -206,6 +208,7 @@ def test_positions_follow_the_order_of_keys():
     assert "_keys_in_halves(" in source
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("start", [0, 2])
 def test_keys_are_in_halves_only_if_tiles_start_at_four_rows(start: int):
     """A part of a cache: a sample starts at a row that is no multiple of four."""
@@ -245,7 +248,7 @@ def test_options(options: dict[str, Any]):
     check(eights(causal, heads=4, q_len=length, kv_len=length), **options)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(24)
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("length", [64, 128, 256, 320, 336, 448])
 @pytest.mark.parametrize("block_q", [128, 192])
@@ -282,6 +285,7 @@ def test_scales_that_are_no_numbers_give_none():
     assert np.isnan(got).all()
 
 
+@pytest.mark.nightly
 def test_kernels_for_all_sizes_have_weights_of_two_numbers():
     operator = eights(causal, q_len=4096, kv_len=4096, head_dim=128, heads=8)
     of_one, of_all = tuned.untuned_choice(operator, HOPPER), gluon_choice(operator, None, None, None, HOPPER)
@@ -303,6 +307,7 @@ def test_scores_that_are_large_and_equal():
     assert error(got[0, 0], np.broadcast_to(v[:, chosen].mean(1), got[0, 0].shape)) < 5e-3
 
 
+@pytest.mark.nightly
 def test_layouts():
     operator = eights(causal, batch=2)
     inputs = operator.random_inputs(0)
@@ -314,6 +319,7 @@ def test_layouts():
     assert error(out.double().numpy(), wanted(operator, inputs)[0]) < TOLERANCE
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("operator", "why"),
     [

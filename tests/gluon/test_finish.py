@@ -30,7 +30,7 @@ def finished(op: Any, **options: Any) -> finish.Finish | None:
     return joined(backward(op, IN_ORDER).htile, in_order=True, **options).finish
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("slots", [1, 2, 4])
 @pytest.mark.parametrize("width", [64, 128])
 def test_a_total_is_used_by_one_head_after_the_other(few: Callable[[int], None], slots: int, width: int):
@@ -64,6 +64,7 @@ def test_random_lengths(few: Callable[[int], None], seed: int):
     assert simulated(op, code=IN_ORDER) < 3e-3
 
 
+@pytest.mark.nightly
 def test_heads_that_run_at_the_same_time_each_have_a_total(few: Callable[[int], None]):
     few(1)
     op = attention.full(1, 4, 256, 64)
@@ -82,6 +83,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", REFUSED)
 def test_elsewhere_a_kernel_of_its_own_stores_the_result(
     monkeypatch: pytest.MonkeyPatch, few: Callable[[int], None], name: str

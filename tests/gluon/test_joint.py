@@ -152,7 +152,7 @@ CASES: dict[str, tuple[Callable[[], Any], Any]] = {
 }
 
 
-@pytest.mark.one_in(16)
+@pytest.mark.one_in(48)
 @pytest.mark.parametrize("code", [JOINT, IN_ORDER], ids=["any order", "in order"])
 @pytest.mark.parametrize("name", CASES)
 def test_gradients(name: str, code: nl.CodeOptions):
@@ -161,7 +161,7 @@ def test_gradients(name: str, code: nl.CodeOptions):
     assert simulated(op, score_mod, code=code) < (2e-2 if op.inputs[0].dtype == "bfloat16" else 3e-3)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("code", [JOINT, IN_ORDER], ids=["any order", "in order"])
 @pytest.mark.parametrize(("queries", "keys", "width"), [(4, 2, 128), (3, 1, 64)])
 def test_heads_of_a_group(monkeypatch: pytest.MonkeyPatch, queries: int, keys: int, width: int, code: nl.CodeOptions):
@@ -188,6 +188,7 @@ def test_heads_of_a_group_at_a_tile(monkeypatch: pytest.MonkeyPatch, masked: boo
         assert ["range(3)" in loop for loop in loops] == [not inside, inside], role
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("queries", "apart"), [(256, False), (320, True), (300, True)])
 def test_a_tile_of_queries_that_leaves_a_head_adds_nothing_to_the_next(queries: int, apart: bool):
     """A consumer adds 64 of the 128 queries of a tile: all of them may be past the end."""
@@ -197,6 +198,7 @@ def test_a_tile_of_queries_that_leaves_a_head_adds_nothing_to_the_next(queries: 
     assert (plan.total.matrices is not None) == apart
 
 
+@pytest.mark.nightly
 def test_heads_whose_tiles_differ_are_not_visited_at_a_tile(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(groups, "FEWEST_ROWS", 1)
     made = joined(backward(attention.gqa(1, 6, 512, 128, kv_heads=2), IN_ORDER).htile, in_order=True)
@@ -299,6 +301,7 @@ def test_programs_add_in_order_only_if_they_can_wait_for_the_one_before():
         joined(program, in_order=True)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["causal", "window"])
 def test_programs_wait_for_the_one_before(name: str):
     """The simulator's programs run one after the other; each waits for the one that added to its tile last."""
@@ -383,6 +386,7 @@ def test_nests_are_one_kernel_by_default_where_that_is_as_fast(make: Callable[[]
     assert (default_joint_choice(training(make(), ("q", "k", "v")).backward) is not None) == joint
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("code", "heads"), [(IN_ORDER, "4"), (JOINT, "2")], ids=["in order", "any order"])
 def test_enough_heads_run_together_to_even_out_row_blocks(code: nl.CodeOptions, heads: str):
     """Of 4 heads of keys with 64 row blocks each, which serve 8 heads of queries; the cache holds the tiles of one."""
@@ -390,6 +394,7 @@ def test_enough_heads_run_together_to_even_out_row_blocks(code: nl.CodeOptions, 
     assert re.findall(r"_locate\(.*, 64, (\d+)\)", backward(op, code).source) == [heads] * 3
 
 
+@pytest.mark.nightly
 def test_all_heads_of_a_group_count_if_a_program_visits_them_one_after_the_other():
     op = attention.gqa(4, 32, 2048, 128, causal=False, kv_heads=8, dtype="bfloat16")
     assert re.findall(r"_locate\(.*, 16, (\d+)\)", backward(op, IN_ORDER).source) == ["4"] * 3

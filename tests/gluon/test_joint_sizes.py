@@ -87,6 +87,7 @@ def test_one_kernel_for_all_lengths(kind: str, width: int, dtype: str, determini
     assert "Gluon" in str(kernel.validated)
 
 
+@pytest.mark.nightly
 def test_the_nests_of_all_lengths_are_those_of_each():
     program = sized()
     found = joint_by_sizes(program)
@@ -98,6 +99,7 @@ def test_the_nests_of_all_lengths_are_those_of_each():
     assert total.program.tensor(total.total).sizes == (ir.Int(1), ir.Int(1), ir.Name("n"), ir.Int(64))
 
 
+@pytest.mark.nightly
 def test_nests_have_to_be_one_kernel_at_every_length():
     """From 500 positions on, a nest leaves out the first tile of each row block."""
     program = sized()

@@ -72,6 +72,7 @@ OF_ODD_LENGTHS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("length", "persistent"), [(130, False), (256, True)])
 def test_documents_of_one_length(length: int, persistent: bool):
     """Neither the first part of their loop nor the last has a tile in every program, so it stays one."""
@@ -94,6 +95,7 @@ def test_lengths_that_tiles_do_not_divide(name: str, persistent: bool):
     assert simulate(operator, persistent=persistent) < 2e-3
 
 
+@pytest.mark.nightly
 def test_values_past_the_end_are_not_of_the_next_head():
     """A product with a weight of 0 is NaN if the value is: those of another head must not be read."""
     operator = attention.causal(1, 2, 150, 64)
@@ -160,6 +162,7 @@ def test_captured_tensors(make, persistent):
     assert simulate(make(), persistent=persistent) < 2e-3
 
 
+@pytest.mark.nightly
 def test_a_guard_that_asks_for_the_last_tile_keeps_the_order():
     """Documents that begin after the first tile: their rows are empty there, and the guard shows that in the last tile
     only."""
@@ -187,6 +190,7 @@ def test_products_of_the_same_tiles_share_a_ring(options):
     assert simulate(operator, **options) < 2e-3
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("persistent", [False, True])
 def test_several_outputs_have_buffers_of_their_own(persistent: bool):
     """The copy engine still reads the first output when the second is stored to shared memory."""
@@ -199,6 +203,7 @@ def test_several_outputs_have_buffers_of_their_own(persistent: bool):
     assert simulate(nl.from_torch(two, *tensors), persistent=persistent, multiprocessors=1) < 2e-3
 
 
+@pytest.mark.nightly
 def test_products_of_different_tiles_of_a_tensor_have_rings_of_their_own():
     def two_keys(q, k, v):
         scores = q[:, 0] @ k[:, 0].mT + q[:, 1] @ k[:, 1].mT
@@ -250,6 +255,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_simulator_sees_faults(fault):
     operator = attention.causal(heads=1, seq=512, head_dim=64)
@@ -270,7 +276,7 @@ def test_the_simulator_sees_faults(fault):
     assert not np.linalg.norm(out.double().numpy() - wanted) <= 0.1 * np.linalg.norm(wanted)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(("layout", "persistent"), in_turn(LAYOUTS, [False, True], every=2))
 def test_layouts(layout, persistent):
     operator = attention.gqa(batch=2, heads=4, kv_heads=2, seq=256, head_dim=64)

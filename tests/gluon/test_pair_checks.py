@@ -50,6 +50,7 @@ NO_COPIES: dict[str, Callable[[ir.Program], ir.Program]] = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("change", NO_COPIES)
 def test_only_a_copy_of_all_pairs_alone_is_stored_in_their_place(change: str):
     program = one_sample().htile

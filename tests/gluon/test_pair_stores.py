@@ -39,6 +39,7 @@ def other_head(store: ir.Store) -> ir.Store:
     return replace(store, target=replace(store.target, index=(ir.Int(0), *store.target.index[1:])))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("tile", ["d_score_chip", "weights", "d_weights_in_bfloat16"])
 def test_pairs_of_32_bits_are_those_that_the_left_operand_rounds(tile: str):
     program = as_chosen(with_bias(256, 256, 64, dtype=torch.float32)).htile
@@ -145,6 +146,7 @@ def test_a_transposed_tile_has_the_elements_of_the_other_nest():
         joint_of(program)
 
 
+@pytest.mark.nightly
 def test_only_conditions_that_hold_for_all_pairs_are_left_out():
     """Of the terms of a tile, "before the end" is left out, and "before the row before the end" is not."""
     program = backward(with_bias(320, 256, 64), IN_ORDER, None).htile

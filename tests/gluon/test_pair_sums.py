@@ -77,6 +77,7 @@ OTHERS: dict[str, Callable[[], ir.Program]] = {
 }
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", OTHERS)
 def test_only_a_sum_of_all_samples_is_added_up(name: str):
     assert added(shared())
@@ -89,6 +90,7 @@ def test_more_samples_than_wait_for_each_other_store_their_pairs(monkeypatch: py
     assert not added(shared())
 
 
+@pytest.mark.nightly
 def test_pairs_that_a_mask_hides_are_not_added_up():
     """Nobody would store the others."""
     assert not added(as_chosen(with_bias(256, 256, 64, 2, mask=causal, dtype=torch.float32)).htile)

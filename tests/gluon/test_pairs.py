@@ -32,7 +32,7 @@ from tests.gluon.pairs import (
 from tests.gluon.test_joint import IN_ORDER, backward
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("lengths", "width", "transposed"),
     [
@@ -60,6 +60,7 @@ def test_samples_share_a_bias():
     assert simulated(kernel, with_bias(256, 256, 64, 2)) < 1e-2
 
 
+@pytest.mark.nightly
 def test_a_bias_of_each_sample_gets_its_gradient_from_the_kernel_of_both():
     op = with_bias(128, 256, 128, 2, of_samples=True)
     choice = joint_choice(training(op).backward, deterministic=True)
@@ -69,6 +70,7 @@ def test_a_bias_of_each_sample_gets_its_gradient_from_the_kernel_of_both():
     assert simulated(kernel, op) < 1e-2
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("second", "added"),
     [
@@ -83,7 +85,7 @@ def test_tiles_of_pairs_at_two_places_are_two(second: Added, added: Callable[[to
     assert simulated(kernel, op, added=added) < 1e-2
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize(
     ("lengths", "width", "batch", "mask", "of_samples", "after"),
     [
@@ -120,6 +122,7 @@ def test_pairs_of_32_bits_are_stored_before_they_are_rounded(
     assert of_bias < 1.2e-3
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("dtype", "reason"),
     [(torch.float32, "bytes of shared memory"), (torch.int32, "reads int32 of bias for each pair; expected a float")],
@@ -136,7 +139,7 @@ def test_pairs_beside_those_that_are_visited_are_refused():
         backward(with_two_biases(lambda t, b, h, q, kv: t[h, q, kv + 8], 264), IN_ORDER, ("q", "k", "v"))
 
 
-@pytest.mark.one_in(12)
+@pytest.mark.one_in(36)
 @pytest.mark.parametrize("seed", range(36))
 def test_gradients_of_random_calls(seed: int):
     """In one kernel, or refused."""
@@ -158,6 +161,7 @@ def test_gradients_of_random_calls(seed: int):
         assert simulated(kernel, op, mask, transposed=transposed) < 1e-2
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("width", "batch", "transposed"),
     [(64, 2, False), (64, 1, False), (128, 1, True)],
@@ -187,6 +191,7 @@ def test_heads_of_64_columns_are_one_kernel_without_a_mask_or_with_pairs(op: Cal
     assert (default_joint_choice(training(op()).backward) is not None) == chosen
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("width", "with_pairs", "chosen"), [(64, True, False), (64, False, True), (128, True, True)])
 def test_narrow_heads_read_pairs_in_triton_in_the_forward_pass(width: int, with_pairs: bool, chosen: bool):
     op = with_bias(256, 256, width) if with_pairs else attention.full(1, 1, 256, width)
@@ -198,6 +203,7 @@ def test_narrow_heads_read_pairs_in_triton_in_the_forward_pass(width: int, with_
     assert (gluon_kernel(make, asked) is not None) == chosen
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("op", "reason"),
     [

@@ -41,6 +41,7 @@ def outputs(operator, kernel, source: str = "") -> list[np.ndarray]:
     return [one.numpy() for one in (made if isinstance(made, tuple) else (made,))]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("name", "persistent"), in_turn(OPERATORS, [False, True], every=2))
 def test_numbers(name, persistent):
     operator = OPERATORS[name]()
@@ -51,12 +52,14 @@ def test_numbers(name, persistent):
         assert np.linalg.norm(got.astype(np.float64) - want) < 2e-3 * np.linalg.norm(want)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("options", [{"block_q": 64}, {"block_q": 192}, {"ahead": True, "persistent": True}], ids=str)
 def test_other_kernels_keep_their_consumers(options):
     operator = attention.causal(heads=1, seq=384, head_dim=64)
     assert compiled(operator, one_consumer=True, **options).source == compiled(operator, **options).source
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_a_group_waits_between_two_arrivals(name):
     """Else it could arrive twice at a barrier of the hardware before its relay has come once."""
@@ -76,6 +79,7 @@ def test_a_group_waits_between_two_arrivals(name):
             assert (inside[0], inside[-1]) == (wait, arrival)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_groups_take_turns(name):
     """Each group takes a turn and passes it on, in this order; the simulator takes both for one."""
@@ -106,6 +110,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_simulator_sees_faults(fault):
     operator = attention.full(heads=1, q_len=128, kv_len=384, head_dim=64)

@@ -186,6 +186,7 @@ def test_the_check_finds_a_kernel_without_the_mask_of_the_last_tile(name: str):
     assert wrong_at(broken, make(dict.fromkeys(roles, 128))) is None  # (tiles divide the keys)
 
 
+@pytest.mark.nightly
 def test_a_wrong_kernel_is_refused(monkeypatch):
     before = for_sizes.emitted
     monkeypatch.setattr(for_sizes, "emitted", lambda *given: without_last_mask(before(*given)))
@@ -202,6 +203,7 @@ def by_default(make: Callable[[Sizes], Operator], monkeypatch) -> Kernel:
     return compile_for_sizes(make, BOTH, {"n": 4096}, target=hopper, small=family(causal), shown=False)
 
 
+@pytest.mark.nightly
 def test_a_hopper_gpu_gets_it_by_default(monkeypatch):
     made = by_default(family(causal, heads=16, kv_heads=16), monkeypatch)
     assert made.code.code == "gluon"
@@ -233,6 +235,7 @@ def test_what_gluon_does_not_take_is_triton_and_says_so(monkeypatch):
     assert made.triton.notes[-1].endswith("is emitted in Triton: for all sizes, code='gluon': it has no loop.")
 
 
+@pytest.mark.nightly
 def test_tiles_of_other_documents_are_not_visited():
     """Their keys and values may be NaN."""
     made = kernel("documents", persistent=False)
@@ -255,6 +258,7 @@ def test_a_hopper_gpu_gets_it_for_documents(monkeypatch):
     assert [k.language for k in made.triton.kernels] == ["triton", "triton", "gluon"]
 
 
+@pytest.mark.nightly
 def test_gluon_that_is_asked_for_is_refused_with_a_reason():
     def after(b, h, q, kv):
         return abs(q - kv) < 100

@@ -101,6 +101,7 @@ def test_heads_side_by_side_fit_the_cache():
     assert order_of((9,), 128, 132, 128, 68 << 20) == order_of((9,), 128, 132, 128)
 
 
+@pytest.mark.nightly
 def test_heads_of_256_columns_are_not_persistent():
     """Shared memory has no room for the output beside what is loaded ahead."""
     for width, persistent in ((128, True), (256, False)):
@@ -109,6 +110,7 @@ def test_heads_of_256_columns_are_not_persistent():
         assert (kernel.code.code, kernel.code.persistent) == ("gluon", persistent)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("causal", [False, True])
 def test_turns_that_go_on_over_all_tiles_are_right(causal, monkeypatch):
     """With five programs and 24 tiles, of which 6 are of the heads that are side by side."""

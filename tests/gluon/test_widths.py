@@ -32,13 +32,13 @@ OPERATORS = {
 }
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize(("name", "persistent"), in_turn(OPERATORS, [False, True], every=2))
 def test_widths(name: str, persistent: bool):
     assert simulate(OPERATORS[name](), persistent=persistent) < 2e-3
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_a_widened_program_computes_the_same(name: str):
     operator = OPERATORS[name]()
@@ -52,7 +52,7 @@ def test_a_widened_program_computes_the_same(name: str):
         np.testing.assert_allclose(after[output], before[output], rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts(layout: str):
     """The columns past a head's last one are those of the next head, of a gap, or of another part of a projection."""
@@ -88,6 +88,7 @@ def _first_columns(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.T
     return torch.softmax(q[..., :48] @ k[..., :48].mT / 8, dim=-1) @ v
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("function", [_largest, _first_columns])
 def test_columns_that_hold_no_zeros_are_not_added(function):
     """Zeros would be the largest of negative elements; and behind the first 48 columns are others of the tensor."""

@@ -56,6 +56,7 @@ def test_tiles_begin_behind_the_head_and_the_first_program_makes_the_edges():
     assert f"iota[0:8] < index({head}*(1-min(j0, 1)))" in made
 
 
+@pytest.mark.nightly
 @settings(max_examples=40, deadline=None)
 @given(st.integers(20, 140), st.sampled_from([8, 16, 32]), st.integers(0, 1 << 30))
 def test_the_meaning_stays(extent: int, tile: int, seed: int):
@@ -94,6 +95,7 @@ def test_others_stay(extent: int, lines: tuple[str, ...]):
     assert after(align_grid_tiles, declared(extent), kernel(*lines)) == "unchanged"
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("shape", [(9, 4099), (3, 2, 4103)])
 def test_every_element_of_a_kernel_is_right(shape: tuple[int, ...]):
     """As it is emitted: a load or store of whole blocks leaves the edges to their own statements."""

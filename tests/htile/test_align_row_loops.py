@@ -139,6 +139,7 @@ def sums(program: Program, x: np.ndarray) -> np.ndarray:
     return interpret(program, {"x": x, "w": np.ones(x.shape[1])}, dtype="float64")["y"]
 
 
+@pytest.mark.nightly
 @settings(max_examples=30, deadline=None)
 @given(st.integers(62, 140), st.sampled_from([8, 16, 32]), st.integers(0, 1 << 30))
 def test_elements_are_counted_in_the_order_of_the_tiles(extent: int, tile: int, seed: int):

@@ -131,6 +131,7 @@ def test_the_meaning_stays(fold: str, warps: int, row_tiles: bool, of_rows: int,
     np.testing.assert_allclose(other, one, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.nightly
 @settings(max_examples=30, deadline=None)
 @given(st.sampled_from(FOLDS), st.sampled_from(["float16", "float32"]), st.integers(1025, 1300), st.randoms())
 def test_rows_that_begin_anywhere(fold: str, dtype: str, extent: int, rng):
@@ -153,6 +154,7 @@ def test_rows_that_begin_anywhere(fold: str, dtype: str, extent: int, rng):
     np.testing.assert_allclose(other, one, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.nightly
 @settings(max_examples=20, deadline=None)
 @given(st.sampled_from(["float16", "float32"]), st.integers(1025, 1300), st.booleans(), st.randoms())
 def test_held_rows_keep_their_meaning(dtype: str, extent: int, changed: bool, rng):

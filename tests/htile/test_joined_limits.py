@@ -80,6 +80,7 @@ def shown(mask: str, off: list[int]) -> np.ndarray:
     return np.broadcast_to(MASKS[mask](np.array(off, "int64"))(*grid), (BATCH, 1, 1, COLUMNS))[:, 0, 0]
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(("mask", "form"), [*product(MASKS, FORMS)])
 def test_tiles_that_no_alternative_shows_are_left_out(mask: str, form: str):
     """The meaning stays; of two conjuncts with alternatives, the gap of the first alone is left out."""
@@ -99,6 +100,7 @@ def test_tiles_that_no_alternative_shows_are_left_out(mask: str, form: str):
             assert own <= tiles
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("mask", "form"), [*product(["window or sink"], FORMS), ("positions", "loop")])
 def test_emitted_kernels_visit_them_too(mask: str, form: str):
     kernel = compiled(mask, form)
@@ -134,6 +136,7 @@ PREFILLS: dict[str, Mod] = {
 }
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("passes", ["forward", "backward"])
 @pytest.mark.parametrize("mask", PREFILLS)
 def test_prefill_visits_the_tiles_that_an_alternative_shows(mask: str, passes: str):
@@ -169,6 +172,7 @@ OTHERS: dict[str, Mod] = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("mask", OTHERS)
 def test_other_masks_are_left_alone(mask: str):
     assert not next(done for done in compiled(mask, "splits").passes if done.name == NAME).notes

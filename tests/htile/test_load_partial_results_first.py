@@ -13,6 +13,7 @@ from neptune_lab.operators import attention
 NAME = "load_partial_results_first"
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("splits", [2, 3])
 def test_the_meaning_stays_and_loads_come_first(splits: int):
     operator = attention.general(1, 2, 1, 40, 4, kv_heads=1, return_lse=True)
@@ -28,6 +29,7 @@ def test_the_meaning_stays_and_loads_come_first(splits: int):
         np.testing.assert_array_equal(interpret(after, inputs)[name], value)
 
 
+@pytest.mark.nightly
 def test_other_kernels_are_left_alone(monkeypatch: pytest.MonkeyPatch):
     """One without splits, and one whose partial results are more than a program holds."""
     plain = nl.compile(attention.full(1, 2, seq=16, head_dim=4), "rolling_update", validate="none").htile

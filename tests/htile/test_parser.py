@@ -83,7 +83,7 @@ def test_the_program_in_the_documentation_is_read_back():
     assert to_text(program) == text
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("name", CASES)
 def test_a_program_is_read_back_after_every_pass(name: str):
     program = CASES[name]().program
@@ -93,7 +93,7 @@ def test_a_program_is_read_back_after_every_pass(name: str):
         same(program, to_text(program))
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("number", range(schema.OLDEST, SCHEMA + 1))
 def test_the_programs_of_a_saved_record_are_read(number: int):
     """A record's lines have no labels, and those of the first schemas no axes: the usual ones are put in."""
@@ -103,6 +103,7 @@ def test_the_programs_of_a_saved_record_are_read(number: int):
         verify(from_text("".join(f"{line.text}\n" for line in lines)))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("first", range(0, 300, 100))
 def test_random_programs_are_read_back(first: int):
     for seed in range(first, first + 100):

@@ -89,6 +89,7 @@ ENV = {"x": Interval(0, 3), "y": Interval(-2, 2)}
 POINTS = [{"x": x, "y": y} for x in range(4) for y in range(-2, 3)]
 
 
+@pytest.mark.nightly
 @settings(max_examples=150)
 @given(a=indices, b=indices)
 def test_what_the_prover_says_holds_at_every_point(a, b):
@@ -149,6 +150,7 @@ def truth(condition: TileExpr, h: int, i: int, j: int) -> np.ndarray:
     return found[i * B : i * B + B, j * B : j * B + B]
 
 
+@pytest.mark.nightly
 @settings(max_examples=60)
 @given(condition=conditions, first=st.integers(0, 2))
 def test_ranges_against_every_position(condition, first):
@@ -287,6 +289,7 @@ def loops(program: Program) -> list[For]:
     return [stmt for stmt in program.kernels[0].body if isinstance(stmt, For)]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_meaning_stays(name):
     before = PROGRAMS[name]()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from htile_programs import CASES, F32, at, attention, lit, op, tile
 
 from neptune_lab.htile import print_program, to_text
@@ -52,6 +53,7 @@ def test_a_long_statement_gets_one_pair_of_brackets_where_they_help():
     assert lines(too_long, 12) == ["y = exp2(", "    x[0:16] * 0.125,", ")"]
 
 
+@pytest.mark.nightly
 def test_deeply_nested_text_is_laid_out():
     """Each level is tried in several ways: without what was found before, 60 of them would not end."""
     from neptune_lab.wrapping import Loose, call, flat, lines, seq

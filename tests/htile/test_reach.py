@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ def terms(*names: str) -> st.SearchStrategy[IndexExpr]:
     return st.recursive(leaves, joined, max_leaves=6)
 
 
+@pytest.mark.nightly
 @given(
     grid=st.integers(1, 5),
     size=st.integers(1, 40),
@@ -59,6 +61,7 @@ def test_it_is_exact_for_the_tiles_of_splits(splits: int, each: int, tiles: int,
     assert highest(index, env, [loop]) == (min(splits * each, tiles) - 1) * width
 
 
+@pytest.mark.nightly
 def test_whole_tiles_of_a_split_are_loaded_without_a_mask():
     """45 keys in 2 splits of 3 tiles of 8: five tiles are whole, the sixth has 5 keys."""
     operator = attention.full(1, 1, q_len=1, kv_len=45, head_dim=16)

@@ -109,7 +109,7 @@ FORMS = (
 )
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("form", range(len(FORMS)))
 @settings(max_examples=20)
 @given(data=st.data())

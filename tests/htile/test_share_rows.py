@@ -104,6 +104,7 @@ def test_both_edges_are_reduced_at_once():
     assert sorted(reduced) == [(8,), (512,)]
 
 
+@pytest.mark.nightly
 @settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(FOLDS), st.sampled_from(FOLDS), st.sampled_from(["float16", "float32"]),
@@ -134,6 +135,7 @@ def test_the_meaning_stays(one: str, other: str, dtype: str, extent: int, warps:
         np.testing.assert_allclose(lowered[name], wanted[name], rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.nightly
 @settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(["the mean", "another number", "no sum", "the largest", "no largest"]), st.integers(9, 5000),

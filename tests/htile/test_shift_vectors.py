@@ -69,6 +69,7 @@ def test_other_slices_are_left(at: str):
     assert apply(shift_vectors, program).program is program
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_a_norm_with_a_scale_and_a_shift(dtype: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("neptune_lab.htile_passes.cut_long_rows.MANY_ELEMENTS", 1)

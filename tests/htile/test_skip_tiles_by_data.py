@@ -37,6 +37,7 @@ def test_the_meaning_stays(mask: str, form: str, ids: list[int], rising: bool):
     assert visited <= most
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("form", FORMS)
 def test_only_the_tiles_of_the_own_document_are_visited(form: str):
     """Documents of 8 columns each, and of 4 rows: a program of 8 rows has two documents; the last has half its rows."""
@@ -95,6 +96,7 @@ def test_conversions_that_lose_the_order_are_left_alone(through: str, skips: boo
     assert (apply(skip_tiles_by_data, program).program is not program) == skips
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", ["float32", "bool"])
 def test_floats_and_conditions_are_left_alone(dtype: str):
     """A NaN is in no interval; two values of bool say little."""

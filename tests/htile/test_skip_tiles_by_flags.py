@@ -58,6 +58,7 @@ def run(program: Program, shown: np.ndarray) -> tuple[np.ndarray, set[tuple[int,
     return interpret(program, arrays, observer=count)[program.outputs[0]], seen
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("form", FORMS)
 @settings(max_examples=6)
 @given(flags=st.lists(st.lists(st.integers(0, COLUMNS - 1), max_size=4), min_size=BATCH, max_size=BATCH))
@@ -118,6 +119,7 @@ def with_documents(form: str) -> tuple[Program, Program]:
     return done.before, done.program
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("form", ROWS)
 @settings(max_examples=6)
 @given(document=st.lists(st.integers(-1, 1), min_size=COLUMNS, max_size=COLUMNS))

@@ -117,7 +117,7 @@ def visits_of(program: Program, arrays: dict[str, np.ndarray]) -> tuple[np.ndarr
     return made[program.outputs[0]], seen
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize(("mask", "form", "share"), in_turn(TABLE_MASKS, FORMS, [0.0, 0.1, 0.6, 1.0], every=4, first=0))
 def test_exactly_the_tiles_with_an_element_are_visited(mask: str, form: str, share: float):
     """For tables of every density, with rows that see nothing; and where no tile has an element, the last one."""
@@ -150,6 +150,7 @@ def test_exactly_the_tiles_with_an_element_are_visited(mask: str, form: str, sha
     assert len(rows) == BATCH * HEADS * -(-ROWS // TILE), "each program visits a tile"
 
 
+@pytest.mark.nightly
 def test_splits_have_lists_of_their_own():
     before, after, names = table_programs("blocks", "skip_every_tile_by_list", "split_k_update")
     loops = [s for k in after.kernels for s in k.body if isinstance(s, For) and s.listed is not None]
@@ -167,6 +168,7 @@ REFUSED: dict[str, Mod] = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("mask", REFUSED)
 def test_other_masks_have_no_list(mask: str):
     """Positions have bounds; and what a GPU may contract in one kernel and not in another could differ in two."""
@@ -182,6 +184,7 @@ def test_other_masks_have_no_list(mask: str):
 LARGE = {"heads": 8, "q_len": 16, "kv_len": 16 * 16}
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("sizes", "mask", "hidden_tiles", "lists"),
     [
@@ -216,6 +219,7 @@ def test_gluon_takes_no_list():
         nl.CodeOptions(code="gluon", hidden_tiles="list")
 
 
+@pytest.mark.nightly
 def test_the_text_of_the_program_is_complete():
     _, after = listed("equal", "skip_every_tile_by_list")
     text = to_text(after)

@@ -100,7 +100,7 @@ def shown(mask: str, off: list[int], pos: list[int]) -> np.ndarray:
 VALUE = st.one_of(st.integers(-20, COLUMNS + 20), st.sampled_from([-(2**31), 2**31 - 1, -(2**31) + 9, 2**31 - 9]))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize(("mask", "form"), in_turn(MASKS, FORMS, every=4, first=1))
 @settings(max_examples=4)
 @given(off=st.lists(VALUE, min_size=BATCH, max_size=BATCH), pos=st.lists(VALUE, min_size=ROWS, max_size=ROWS))
@@ -110,6 +110,7 @@ def test_the_meaning_stays(mask: str, form: str, off: list[int], pos: list[int])
     np.testing.assert_allclose(run(after, off, pos)[0], run(before, off, pos)[0], atol=1e-6)
 
 
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize(("mask", "form"), in_turn(MASKS, FORMS, every=3, first=0))
 def test_only_tiles_between_the_limits_are_visited(mask: str, form: str):
     """But for the last one, of which a limit may show what the end of the tensor hides."""
@@ -124,6 +125,7 @@ def test_only_tiles_between_the_limits_are_visited(mask: str, form: str):
         assert tiles == {(b, j) for b, _, j in visited if j + TILE <= COLUMNS or elements[b, 0, :, j:].any()}
 
 
+@pytest.mark.nightly
 def test_splits_that_see_nothing_store_the_identity():
     for form in FORMS:
         before, after = programs("window", form)
@@ -133,6 +135,7 @@ def test_splits_that_see_nothing_store_the_identity():
         np.testing.assert_allclose(out, run(before, [-40, 20], [0] * ROWS)[0], atol=1e-6)
 
 
+@pytest.mark.nightly
 def test_a_sum_that_wraps_limits_nothing():
     """`off - kv` is positive for the columns after the tenth, where it leaves int32."""
     off, pos = [-(2**31) + 9, 20], [0] * ROWS
@@ -142,6 +145,7 @@ def test_a_sum_that_wraps_limits_nothing():
     np.testing.assert_allclose(run(after, off, pos)[0], wanted, atol=1e-6)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("score", ["soft cap", "slopes"])
 def test_scores_of_their_own(score: str):
     before, after = programs("window", "splits", score)
@@ -150,6 +154,7 @@ def test_scores_of_their_own(score: str):
     np.testing.assert_allclose(run(after, off, pos)[0], run(before, off, pos)[0], atol=1e-6)
 
 
+@pytest.mark.nightly
 def test_what_a_tile_stores_and_reads_again_is_stored_before():
     """Without `keep_stored_tiles`, a program of one tile reads its own maximum."""
     off = np.zeros(BATCH, "int32")
@@ -163,6 +168,7 @@ def test_what_a_tile_stores_and_reads_again_is_stored_before():
     np.testing.assert_allclose(run(after, offsets, pos)[0], run(before, offsets, pos)[0], atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_the_text_of_the_program_is_complete():
     for form in FORMS:
         _, after = programs("window by distance", form)
@@ -180,6 +186,7 @@ OTHERS: dict[str, Mod] = {
 }
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("mask", OTHERS)
 def test_other_masks_are_left_alone(mask: str):
     off, pos = np.zeros(BATCH, "int32"), np.zeros(ROWS, "int32")

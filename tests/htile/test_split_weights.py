@@ -68,6 +68,7 @@ def found(program: Program, inputs: dict[str, np.ndarray]) -> np.ndarray:
     return np.asarray(interpret(program, inputs)["out"], np.float64)[0, 0]
 
 
+@pytest.mark.nightly
 @settings(max_examples=8, deadline=None)
 @given(
     st.integers(16, 50), st.integers(40, 130), st.sampled_from(MASKS), st.sampled_from([16, 32, 64]),
@@ -93,6 +94,7 @@ def test_any_masks_and_lengths(
     assert (off <= limit * (1 + 1e-5) + 1e-6).all()
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("block_kv", [64, 128, 256])
 @pytest.mark.parametrize("mask", [None, causal])
 def test_the_error_of_normal_inputs(block_kv: int, mask: Any):
@@ -137,6 +139,7 @@ def test_weights_are_two_numbers_where_values_have_no_copy():
     assert to_text(program) == to_text(split) != to_text(tiles(operator, weights="single"))
 
 
+@pytest.mark.nightly
 def test_rows_without_keys_and_values_that_are_none():
     """A row that sees no key is NaN, as without; NaN of a value that a row sees stays, whatever its weight."""
     operator = eights(32, 64, lambda b, h, q, kv: (kv < q) & (kv < 40))

@@ -108,6 +108,7 @@ def expected(x: np.ndarray) -> np.ndarray:
         return np.where(most == 0, 0, np.linalg.norm((x / most).astype(np.float64), axis=1, keepdims=True) * most)[:, 0]
 
 
+@pytest.mark.nightly
 @settings(max_examples=30, deadline=None)
 @given(
     st.integers(40, 140),
@@ -169,6 +170,7 @@ def test_a_loop_variable_of_that_name_stays():
     assert [loop.var for loop in loops(apply(module.squares_without_scale, program).program)] == ["again", "again_2"]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("cols", "tile", "dtype"),
     [(203, 64, "float32"), (203, 256, "bfloat16"), (1100, None, "float16"), (1100, None, "bfloat16")],
@@ -190,6 +192,7 @@ def test_what_is_seldom_computed_is_a_loop_that_stays():
     assert apply(unroll_single_iterations.unroll_single_iterations, program).program is program
 
 
+@pytest.mark.nightly
 def test_its_bytes_are_not_counted():
     """The rows are read once."""
     kernel = nl.compile(norms.l2_norm(rows=64, cols=4000, dtype="float16"), validate="none")

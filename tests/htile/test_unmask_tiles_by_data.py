@@ -35,7 +35,7 @@ def both_sides(mask: str) -> tuple[Program, Program]:
     return programs(mask, name="unmask_tiles_by_data")
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("mask", MASKS)
 @settings(max_examples=8)
 @given(ids=IDS, rising=st.booleans())
@@ -131,6 +131,7 @@ def test_the_text_of_the_program_is_complete_and_the_note_names_the_inputs():
     assert "is at most every" in note
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("columns", "runs"), [(8192, True), (2048, False)])
 def test_it_runs_where_loops_are_long(monkeypatch, columns: int, runs: bool):
     rows, ids = np.zeros(64, "int32"), np.zeros(columns, "int32")

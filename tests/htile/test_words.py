@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import neptune_lab as nl
 from neptune_lab.htile import from_text
 from neptune_lab.htile.words import kinds
@@ -36,6 +38,7 @@ def test_what_a_store_does_is_told_by_its_nodes():
     }
 
 
+@pytest.mark.nightly
 def test_the_record_of_attention_tells_masks_products_and_parts():
     trace = nl.compile(attention.causal(1, 2, 256, head_dim=64), validate="none").trace
     assert trace.kernel is not None

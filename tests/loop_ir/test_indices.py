@@ -121,6 +121,7 @@ def test_simplify_keeps_every_value_and_never_grows(expr: Expr, extents: dict[st
         assert evaluate(short, env) == evaluate(expr, env)
 
 
+@pytest.mark.nightly
 @given(INDICES | choices(), EXTENTS)
 def test_bounds_hold_everywhere(expr: Expr, extents: dict[str, int]):
     found = bounds(expr, extents)

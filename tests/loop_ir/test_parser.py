@@ -73,6 +73,7 @@ def test_a_program_is_read_back_after_every_phase(name: str):
             same(program)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])
 def test_the_text_of_attention(template: str, golden: Callable[[str, str], None]):
     sch = Schedule(attention.causal(1, 1, q_len=4, kv_len=5, head_dim=2))
@@ -95,6 +96,7 @@ def test_the_program_in_the_documentation_is_read_back():
     assert same(program) == text
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("first", range(0, 150, 50))
 def test_random_programs_are_read_back(first: int):
     for seed in range(first, first + 50):

@@ -75,7 +75,7 @@ OPERATORS = {
 }
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_default_compile_visits_every_element(name):
     op = OPERATORS[name]()

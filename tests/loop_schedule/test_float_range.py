@@ -92,6 +92,7 @@ def test_what_counts_where_a_number_is_met_counts_at_a_singular_point():
         fused(definition, "rolling_update")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", UNBOUNDED)
 @pytest.mark.parametrize("update", ["rolling_update", "split_k_update"])
 def test_what_overflows_in_float32_is_taken_where_it_is_bounded(name: str, update: str):
@@ -148,6 +149,7 @@ def test_an_infinity_that_another_stage_divides_by_is_kept(update: str):
     np.testing.assert_array_equal(found["z"], np.zeros(3))
 
 
+@pytest.mark.nightly
 def test_a_fold_that_reads_another_producer_comes_after_it():
     """Three reductions in turn, split: the second producer's element reads the first one."""
     x, y = small.matrix(n=2, m=5), small.matrix("y", n=2, m=5)
@@ -177,6 +179,7 @@ def test_an_infinity_that_an_output_tells_from_nan_is_kept_or_refused(update: st
     fused(square_of_tanh(lambda r: r * 2.0), update)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])
 def test_an_infinity_that_a_later_reduction_tells_from_nan_is_kept(template: str):
     """The smallest x / sqrt(inf) is 0: the sum of exp(x * x - max x) may not be NaN where the definition's is inf."""

@@ -57,6 +57,7 @@ def test_h_reads_what_is_constant_in_a_row(function: Callable[..., torch.Tensor]
     assert compare(sch.program, sch.definition, inputs=inputs).equal
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("function", "shape", "step"),
     [

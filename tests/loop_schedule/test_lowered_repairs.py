@@ -56,7 +56,7 @@ def repairs_of(definition: small.Definition, update: str, monkeypatch: pytest.Mo
     return found
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("name", DEFINITIONS)
 @pytest.mark.parametrize("update", ["rolling_update", "split_k_update"])
 def test_every_lowered_repair(name, update, monkeypatch):
@@ -78,7 +78,7 @@ def swapped(h: Expr) -> Expr:
     return h
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("name", DEFINITIONS)
 @pytest.mark.parametrize(
     ("wrong", "match"),

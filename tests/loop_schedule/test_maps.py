@@ -18,6 +18,7 @@ def tile(function, *shapes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(loop.extent for loop in loops if not loop.kind.startswith("blockIdx"))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("function", "shape", "expected"),
     [

@@ -44,6 +44,7 @@ CASES = {
 }
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("columns", [64, 512], ids=["loop", "tile"])
 @pytest.mark.parametrize("case", CASES)
 def test_how_many_kernels_there_are_and_what_they_compute(case: str, columns: int):
@@ -67,6 +68,7 @@ def _thrice(x: torch.Tensor) -> torch.Tensor:
     return _twice(x) + torch.softmax(_twice(x), -1)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("function", "kernels"), [(_twice, 2), (_thrice, 3)])
 def test_a_map_that_is_read_behind_its_loop_is_computed_again(
     function: Callable[[torch.Tensor], torch.Tensor], kernels: int

@@ -50,7 +50,7 @@ def draw(seed: int) -> list[str]:
     return [*loops, *rng.sample(tensors, 4)]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(n, marks=pytest.mark.nightly) for n in range(4, 8))])
 def test_any_names_compile(seed, template):

@@ -33,6 +33,7 @@ def small_performer():
     return performer.performer(1, 2, 100, 16, 128)
 
 
+@pytest.mark.nightly
 def test_a_tuple_has_one_entry_a_nest():
     op = small_performer()
     sizes = {"block_q": (None, 32), "block_kv": (16, 128), "splits": (3, None), "num_warps": (2, 8)}
@@ -133,6 +134,7 @@ def test_splits_run_in_whole_waves():
         assert waves * whole <= 1.5 * min(others) + 2
 
 
+@pytest.mark.nightly
 def test_fewer_multiprocessors_get_fewer_splits():
     op = attention.causal(1, 4, q_len=1, kv_len=4096, head_dim=64)
     few, many = (
@@ -142,6 +144,7 @@ def test_fewer_multiprocessors_get_fewer_splits():
     assert (few[0], many[0]) == (8, 32)
 
 
+@pytest.mark.nightly
 def test_performer_by_default():
     """Keys in splits that fill the GPU, one kernel to combine, queries against all features at once."""
     kernel = nl.compile(performer.performer(1, 8, 8192, 64, 256))
@@ -221,6 +224,7 @@ def test_a_chain_of_products_in_tiles_of_its_output(template: str, options: dict
     assert kernel.schedule.check()
 
 
+@pytest.mark.nightly
 def test_attention_in_tiles_of_its_output():
     """Batch and heads share a grid axis then, since a grid has three."""
     kernel = nl.compile(
@@ -332,6 +336,7 @@ def test_the_gradient_of_queries_beside_wide_pairs_fits_shared_memory(width: int
     assert (chosen.block_q, chosen.block_kv, chosen.num_warps, chosen.num_stages) == sizes
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("length", [384, 300])
 def test_a_product_apart_sums_over_tiles_of_a_long_axis(length: int):
     """Whole, its operands would not fit shared memory."""

@@ -71,6 +71,7 @@ def test_a_held_row_is_right(make):
     assert kernel.schedule.check()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("make", "template", "options", "kernels"),
     [
@@ -89,6 +90,7 @@ def test_a_row_in_tiles_is_right(make, template: str, options: dict, kernels: in
     assert kernel.relative_error() < 1e-2  # a step of the quantisation where a tie falls the other way
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("make", "rows", "cols", "dtype", "launch"),
     [
@@ -141,6 +143,7 @@ def test_sums_of_few_columns_have_narrow_tiles(count: int, width: int, programs:
     assert launches(nl.compile(norm, validate="none"))[-1][0] == (programs,)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("make", [rows.softmax, rows.log_sum_exp])
 def test_many_long_rows_are_right(make):
     """Eight rows are many for a GPU of two multiprocessors; a softmax holds its row, a sum loads its tiles ahead."""
@@ -173,6 +176,7 @@ def test_two_long_rows_of_a_multiprocessor_are_read_in_larger_tiles(count: int, 
     assert (made.block_kv, made.num_warps) == tile
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("make", [rows.log_sum_exp, norms.l2_norm])
 def test_two_long_rows_of_a_multiprocessor_are_right(make):
     kernel = nl.compile(make(2, 99001, dtype="float16"), config=nl.TileConfig(multiprocessors=1))

@@ -84,7 +84,7 @@ CHAINS = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(15)
 @pytest.mark.parametrize("name", CHAINS)
 @pytest.mark.parametrize("update", ["rolling_update", "split_k_update"])
 def test_known_chain(name, update):

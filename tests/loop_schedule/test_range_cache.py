@@ -38,6 +38,7 @@ def loops_of(op: Operator, monkeypatch: pytest.MonkeyPatch) -> list[ScalarLoop]:
     return asked
 
 
+@pytest.mark.nightly
 def test_sizes_decide_nothing(monkeypatch: pytest.MonkeyPatch):
     small = loops_of(attention.causal(heads=2, seq=64, head_dim=16), monkeypatch)
     large = loops_of(attention.causal(heads=4, seq=320, head_dim=16), monkeypatch)
@@ -48,6 +49,7 @@ def test_sizes_decide_nothing(monkeypatch: pytest.MonkeyPatch):
     assert not ran  # `check_range` has met them all
 
 
+@pytest.mark.nightly
 def test_what_decides_is_told_apart(monkeypatch: pytest.MonkeyPatch):
     sizes: dict[str, Any] = {"heads": 2, "seq": 64, "head_dim": 16}
     ops = [

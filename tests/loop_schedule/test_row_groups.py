@@ -98,6 +98,7 @@ def test_each_index_of_the_other_dimensions_has_groups():
     assert any("15 programs have 4 tiles of 2 rows each" in remark for remark in kernel.remarks)
 
 
+@pytest.mark.nightly
 def test_short_rows_of_several_dimensions_stay_apart():
     kernel = nl.compile(_from_torch(_layer_norm, 2, 3, 2, 8), config=SMALL_GPU)
     # One for the rows, and one for both sums over them.
@@ -179,6 +180,7 @@ def test_few_rows_and_long_rows_are_refused():
         row_groups(nl.Schedule(_norm(600, 10000)), nl.SplitKConfig())
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("n", "width", "programs"),
     [
@@ -195,6 +197,7 @@ def test_warps_follow_the_lanes_that_a_row_leaves_empty(n: int, width: int, prog
     assert any(programs in text for text in said), said
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("width", "stages"), [(1408, 3), (1405, None)], ids=["16 bytes at once", "one element at once"]
 )
@@ -204,6 +207,7 @@ def test_tiles_of_whole_vectors_are_loaded_while_others_are_computed(width: int,
     assert kernel.source.count("num_stages=3") == (3 if stages else 0)
 
 
+@pytest.mark.nightly
 def test_partial_sums_are_added_up_by_programs_for_most_multiprocessors():
     kernel = nl.compile(_norm(600, 40), config=nl.SplitKConfig(splits=100, multiprocessors=3), validate="none")
     assert [k.grid for k in kernel.triton.kernels] == [(75,), (3,)]

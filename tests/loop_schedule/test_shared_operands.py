@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 import neptune_lab as nl
@@ -41,6 +42,7 @@ def test_an_expression_is_evaluated_by_the_nodes_that_differ():
     assert compute(one, {leaf: np.array([1.0, -1.0])}).tolist() == [1.0, 1.0]
 
 
+@pytest.mark.nightly
 def test_a_reduction_is_repaired_before_and_behind_such_a_chain():
     def chain(x: torch.Tensor) -> torch.Tensor:
         for _ in range(STAGES):

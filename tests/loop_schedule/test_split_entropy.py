@@ -86,6 +86,7 @@ def test_a_logarithm_times_more_than_1_may_be_infinite():
         PRIMITIVES["split_entropy"].apply(entropy(product="exp(l[i, j]) * (l[i, j] * 1.5)"), block="out")
 
 
+@pytest.mark.nightly
 def test_random_sums_keep_the_promise():
     steps = check_seeds(range(60), random_entropy)
     assert steps["split_entropy"] >= 15

@@ -148,6 +148,7 @@ def test_a_long_chain_stays_small(stages: int):
     check_promise(program, made[-1][1])
 
 
+@pytest.mark.nightly
 def test_random_stages_keep_the_promise():
     steps = check_seeds(range(60), random_twice)
     assert {name: steps.get(name, 0) >= 5 for name in ("share_stage", "inline_map")} == {

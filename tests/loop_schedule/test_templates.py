@@ -47,7 +47,7 @@ def test_chains(name: str, way: tuple[str, dict]):
         np.testing.assert_allclose(found[output], want[output], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("splits", [1, 2, 3, 5, 7, 100])
 def test_split_counts_need_not_divide(splits: int):
     op = attention.causal(batch=1, heads=1, q_len=3, kv_len=101, head_dim=8)
@@ -66,6 +66,7 @@ def test_a_nest_of_attention():
     assert nest.reductions == ("s_max", "s_sum", "acc")
 
 
+@pytest.mark.nightly
 def test_the_heads_of_a_group_are_rows_in_decoding():
     op = attention.gqa(1, 8, q_len=1, kv_len=100, head_dim=16, kv_heads=2)
     (nest,) = plan(op.program)
@@ -99,6 +100,7 @@ def test_performer_is_two_kernels():
     assert kernel.relative_error() < 1e-3
 
 
+@pytest.mark.nightly
 def test_a_nest_that_fills_a_gpu_is_not_split_beside_one_that_does_not():
     """Performer's keys are 8 programs, which are split; its queries are 256 a head already, in tiles of features."""
     op = performer.performer(1, 8, 2048, 64, 256)
@@ -132,6 +134,7 @@ def two_rows() -> Operator:
     return custom("two_rows", [x, y], [o])
 
 
+@pytest.mark.nightly
 def test_what_others_need_is_in_the_loop_before_what_was_refused():
     sch = TEMPLATES["rolling_update"](Schedule(two_rows()), block_kv=2)
     fused = {
@@ -255,7 +258,7 @@ def _refused_by_tvm(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return refused
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("q_len", [37, 1])
 @pytest.mark.parametrize(("template", "options"), [("rolling_update", {}), ("split_k_update", {"splits": 2})])
 def test_tvm_is_not_asked_for_what_it_refuses(
@@ -269,6 +272,7 @@ def test_tvm_is_not_asked_for_what_it_refuses(
     assert sch.check()
 
 
+@pytest.mark.nightly
 def test_nor_for_weights_that_need_the_whole_row(monkeypatch: pytest.MonkeyPatch):
     """What normalises them is computed outside of the loop that they would be moved into."""
     refused = _refused_by_tvm(monkeypatch)

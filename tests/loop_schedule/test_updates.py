@@ -155,6 +155,7 @@ def test_attention_at_many_sizes(template: str, q_len: int, kv_len: int, block_q
     assert sch.check()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])
 def test_every_phase_of_attention(template: str):
     sch = Schedule(attention.causal(1, 1, q_len=4, kv_len=5, head_dim=2))
@@ -185,7 +186,7 @@ CHAINS: dict[str, tuple[Callable[[], small.Definition], tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @BOTH
 @pytest.mark.parametrize("name", CHAINS)
 def test_chains(update: str, name: str):

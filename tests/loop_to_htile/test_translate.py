@@ -156,7 +156,7 @@ def test_a_refusal_of_the_verifier_says_which_steps_to_look_at(monkeypatch: pyte
     assert "Schedule.undo()" in str(refused.value.help)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @EACH
 @pytest.mark.parametrize(
     ("q_len", "kv_len", "block_q", "block_kv"),
@@ -177,6 +177,7 @@ def soft(score, b, h, q, kv):
     return tanh(score) - (q - kv) * 0.5
 
 
+@pytest.mark.one_in(2)
 @EACH
 def test_masks_and_score_mods(template: str):
     """The first tiles of every row are masked throughout, and row 1 sees nothing: NaN, as defined."""

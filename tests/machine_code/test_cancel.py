@@ -37,6 +37,7 @@ def own_process(monkeypatch):
         child.close()
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("own_process")
 def test_what_is_compiled_ends_and_the_next_one_works(monkeypatch, tmp_path):
     monkeypatch.setattr(compiling, "compiled", compiles_for_ever)
@@ -78,6 +79,7 @@ class Explorer:
     """One of two who ask."""
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("own_process")
 def test_a_cancel_ends_only_what_its_owner_asked_for(monkeypatch, tmp_path):
     monkeypatch.setattr(compiling, "compiled", compiles_for_ever)

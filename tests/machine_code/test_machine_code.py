@@ -43,7 +43,7 @@ def line_with(kernel, text: str, nth: int = 0) -> int:
     return [n for n, line in enumerate(kernel.source.splitlines(), 1) if text in line][nth]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 def test_each_stage_has_its_text_and_no_path_of_this_machine(code):
     (compiled,) = code.kernels
     assert tuple(s.name for s in compiled.stages) == ARCHITECTURES[code.target].stages
@@ -56,6 +56,7 @@ def test_each_stage_has_its_text_and_no_path_of_this_machine(code):
     assert "define" in code.llir
 
 
+@pytest.mark.one_in(5)
 def test_matrix_products_come_from_the_lines_with_tl_dot(kernel, code):
     dots = {n for n, line in enumerate(kernel.source.splitlines(), 1) if "tl.dot(" in line}
     word = {"sm": "HMMA", "gf": ("v_mfma", "v_wmma")}[code.target[:2]]
@@ -115,6 +116,7 @@ def test_it_is_compiled_once(kernel, monkeypatch):
     assert kernel.machine_code(nl.Target("cuda", (9, 0))) is first
 
 
+@pytest.mark.nightly
 def test_persistent_programs_are_compiled_without_a_gpu():
     """Their grid depends on the number of multiprocessors, which is asked of the GPU otherwise."""
     op = attention.causal(1, 1, 256, 64)
@@ -123,6 +125,7 @@ def test_persistent_programs_are_compiled_without_a_gpu():
     assert made.kernels[0].resources.counts.matrix[0].name.startswith("HGMMA")
 
 
+@pytest.mark.nightly
 def test_gluon_is_compiled_for_hopper_and_refused_elsewhere():
     op = attention.causal(heads=1, seq=256, head_dim=64)
     kernel = nl.compile(op, code=nl.CodeOptions(code="gluon"), target="h200", validate="none")
@@ -163,6 +166,7 @@ def bad(text: str) -> KernelSpec:
     return KernelSpec("bad", "bad", text, (tensor,), (tensor,))
 
 
+@pytest.mark.nightly
 def test_what_triton_refuses_is_one_plain_error():
     with pytest.raises(MachineCodeError, match=r"Triton fails on bad_kernel for sm_90: .*power of 2") as caught:
         machine_code(bad(BAD))
@@ -191,6 +195,7 @@ def of_eights(head_dim: int = 64, **formats: object):
     return kernel.machine_code("sm_90").text("ptx")
 
 
+@pytest.mark.nightly
 def test_e4m3_is_multiplied_by_instructions_of_its_own():
     """Weights of 16 bits: the product of q and k alone; weights of e4m3: both."""
     assert set(PRODUCTS.findall(of_eights())) == {("e4m3", "e4m3"), ("f16", "f16")}
@@ -199,6 +204,7 @@ def test_e4m3_is_multiplied_by_instructions_of_its_own():
     assert "cvt.rn.satfinite.e4m3x2.f32" in ptx
 
 
+@pytest.mark.nightly
 def test_a_short_product_of_e4m3_is_one_of_float16():
     """One instruction sums 32 bytes: Triton refuses a product of e4m3 over 16 elements."""
     ptx = of_eights(16, weights_dtype="float8_e4m3fn", v_transposed=True)

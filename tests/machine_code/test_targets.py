@@ -230,7 +230,7 @@ def test_every_operator_and_every_target_is_here():
     assert set(PUBLISHED) == {*PRESETS, *gemm_chain.PRESETS}
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(
     ("name", "target"),
     [pytest.param(*pair, marks=() if pair in day() else pytest.mark.nightly) for pair in night()],
@@ -239,6 +239,7 @@ def test_it_compiles_without_spills(name: str, target: str):
     check(name, target)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("target", "fault"), [("sm_80", "shared memory"), ("gfx942", "shared memory"), ("gfx1100", "spills")]
 )
@@ -249,7 +250,7 @@ def test_hoppers_tiles_would_not_do(target: str, fault: str):
     assert fault in faults(kernel, kernel.machine_code(target))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "sizes"),
     [

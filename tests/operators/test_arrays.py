@@ -42,7 +42,7 @@ def drawn(seed: int) -> str:
     return f"({text})[{indices}] * 1.0"
 
 
-@pytest.mark.one_in(12)
+@pytest.mark.one_in(24)
 @pytest.mark.parametrize(
     "seed", [pytest.param(n, marks=() if n < 20 or n == 56 else pytest.mark.nightly) for n in range(60)]
 )

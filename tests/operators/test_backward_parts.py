@@ -17,7 +17,7 @@ from neptune_lab.operators.reverse_mode import assemble, partial_sums, parts
 from neptune_lab.operators.reverse_mode.stages import Stage
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("seq", [16, 48, 100])
 @pytest.mark.parametrize("sizes", [{}, {"block_q": 16}, {"block_q": 32, "block_kv": 16}], ids=str)
 def test_gradients_of_keys_and_values_alone_are_one_nest(seq: int, sizes: dict[str, int]):
@@ -27,6 +27,7 @@ def test_gradients_of_keys_and_values_alone_are_one_nest(seq: int, sizes: dict[s
     assert kernel.relative_error() < 1e-5
 
 
+@pytest.mark.nightly
 def test_gradients_of_slopes_read_the_delta_of_a_row():
     slopes = torch.linspace(0.1, 0.4, 2)
 
@@ -50,7 +51,7 @@ BIASES = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("name", BIASES)
 def test_gradients_of_biases_sum_what_the_nest_of_q_computes(name: str, batch: int):
@@ -89,7 +90,7 @@ def with_sum(name: str, batch: int = 2, heads: int = 3, seq: int = 24, dtype: st
     return attention.general(batch, heads, seq, seq, 8, mod(x), None, dtype, empty_rows="zero", live=True)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(28)
 @pytest.mark.parametrize("wrt", [None, ["q", "x"], ["k", "x"], ["x"]], ids=str)
 @pytest.mark.parametrize("name", SUMS)
 def test_sums_over_all_scores_are_sums_of_rows_in_the_nests_that_compute_them(name: str, wrt: list[str] | None):
@@ -102,7 +103,7 @@ def test_sums_over_all_scores_are_sums_of_rows_in_the_nests_that_compute_them(na
     assert nl.compile(passes, block_q=16, block_kv=16).relative_error() < 1e-5
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     ("name", "most", "count"),
     [("slopes", 1, 2), ("slopes", 47, 2), ("slopes", 48, 1), ("a cap", 1, 3), ("a cap", 30, 2), ("of keys", 1, 2)],

@@ -346,6 +346,7 @@ DEFINED = [
 ]
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(("template", "block_kv"), [(None, None), (None, 4), ("rolling_update", 4)])
 @pytest.mark.parametrize("definition", DEFINED, ids=lambda d: d.__name__)
 def test_kernels_compute_what_the_tensor_expressions_say(

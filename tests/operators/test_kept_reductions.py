@@ -28,6 +28,7 @@ def inputs(name: str, rows: int, columns: int) -> list[torch.Tensor]:
     return [x] if name == "log-sum-exp" else [x, labels]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", CHAINS)
 def test_the_row_is_read_once(name: str):
     """A row that no tile holds is read in one loop, which makes the result and what is kept."""

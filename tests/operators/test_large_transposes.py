@@ -29,6 +29,7 @@ def biased(name: str, n: int) -> Operator:
     return custom(f"biased_{n}", [x, bias], [out])
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", READS)
 def test_sizes_past_the_enumeration_have_kernels(name: str):
     n = 1600
@@ -37,6 +38,7 @@ def test_sizes_past_the_enumeration_have_kernels(name: str):
     assert any(k.name.endswith("d_bias") for k in kernel.htile.kernels)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", READS)
 def test_numbers_do_not_need_enumeration(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(iteration_domain, "LIMIT", 8)

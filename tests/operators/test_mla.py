@@ -43,7 +43,7 @@ def test_it_is_what_absorbing_the_weights_leaves():
     np.testing.assert_allclose(found, attention_of_heads(q_nope, q_rope, latent, k_rope, w_uk, w_uv), rtol=1e-10)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("sizes", "dtype", "within"),
     [
@@ -57,12 +57,14 @@ def test_numbers(sizes, dtype, within):
     assert nl.compile(mla(**TINY, **sizes, dtype=dtype)).relative_error() < within
 
 
+@pytest.mark.nightly
 def test_splits():
     kernel = nl.compile(mla(**TINY, kv_len=200), template="split_k_update", config=nl.SplitKConfig(splits=3))
     assert len(kernel.triton.kernels) == 2
     assert kernel.relative_error() < 1e-3
 
 
+@pytest.mark.nightly
 def test_a_latent_is_loaded_once():
     """For 16 samples of 8192 positions, split among the multiprocessors: one tile is keys and values."""
     kernel = nl.compile(mla(batch=16, kv_len=8192), target="h200", tuned=False, validate="none")

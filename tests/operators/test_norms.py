@@ -13,6 +13,7 @@ from neptune_lab.operators import norms
 ALL = [norms.l2_norm, norms.rms_norm_max, norms.rms_norm_quantize, norms.layer_norm_statistics, norms.layer_norm]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("make", ALL)
 def test_a_norm_equals_its_reference(make, seed: int) -> None:
@@ -48,6 +49,7 @@ def test_the_l2_norm_does_not_overflow_and_a_row_of_zeros_has_norm_0() -> None:
     np.testing.assert_allclose(reference, [5e30, 0, 2], rtol=1e-6)
 
 
+@pytest.mark.nightly
 def test_quantized_rows_are_within_half_a_step_and_a_row_of_zeros_is_0() -> None:
     op = norms.rms_norm_quantize(2, 5)
     x = np.zeros((2, 5), dtype=np.float32)

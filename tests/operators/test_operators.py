@@ -42,6 +42,7 @@ def blocks(program: Program) -> list[tuple[str, str, tuple[str, ...]]]:
     return found
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("float64", 1e-14)])
 def test_figure1_equals_its_reference(dtype: str, tolerance: float) -> None:
     result, reference = run(softmax.figure1(3, 5, dtype))
@@ -79,7 +80,7 @@ def test_attention_has_one_block_a_stage_in_the_order_of_the_definition() -> Non
     assert {n for n, d in dtypes.items() if d == "float32"} == {"qk", "score", "s_max", "s_exp", "s_sum", "acc"}
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("make", [attention.full, attention.causal, attention.general])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 2e-3), ("float32", 2e-6)])
@@ -161,7 +162,7 @@ def functions(score, b, h, q, kv):
 MODS = [softcap, softcap_torch, softcap_numpy, alibi, everything, functions]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("score_mod", MODS)
 def test_a_score_mod_means_the_same_in_program_and_reference(score_mod) -> None:
     op = attention.general(**SIZES, score_mod=score_mod, mask_mod=window, dtype="float32")
@@ -170,7 +171,7 @@ def test_a_score_mod_means_the_same_in_program_and_reference(score_mod) -> None:
     assert np.isfinite(reference).all()
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     "mask_mod",
     [
@@ -246,6 +247,7 @@ def test_the_reference_checks_its_arguments() -> None:
         op.reference(np.zeros(4))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_every_operator_says_what_it_is(name: str) -> None:
     arguments = SIZES if name.startswith("attention") else {}
@@ -266,6 +268,7 @@ def test_every_operator_says_what_it_is(name: str) -> None:
         find(name + "?")
 
 
+@pytest.mark.nightly
 def test_making_an_operator_loads_neither_tvm_nor_torch() -> None:
     code = (
         "import sys; from neptune_lab.operators import attention;"

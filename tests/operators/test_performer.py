@@ -16,6 +16,7 @@ from neptune_lab.operators import performer
 SIZES: Any = {"batch": 2, "heads": 2, "seq": 5, "head_dim": 4, "features": 6}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("eps", [0.0, 1e-4, 0.5])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_performer_equals_the_plain_formula(eps: float, seed: int) -> None:
@@ -49,6 +50,7 @@ def test_many_features_come_near_softmax_attention() -> None:
     assert np.abs(np.subtract(op.reference(q, k, v, proj), exact)).max() < 0.02
 
 
+@pytest.mark.nightly
 def test_16_bit_numbers_stay_close() -> None:
     op = performer.performer(1, 2, 16, 8, 16)
     [(found, reference)] = outputs_and_references(op, op.random_inputs(0), wide=False)
@@ -56,6 +58,7 @@ def test_16_bit_numbers_stay_close() -> None:
     assert np.linalg.norm(found - reference) < 2e-3 * np.linalg.norm(reference)
 
 
+@pytest.mark.nightly
 def test_without_eps_performer_fuses_into_two_kernels() -> None:
     """Neptune's appendix C: one nest of keys with three fused reductions, one of queries with three."""
     schedule = Schedule(performer.performer(1, 2, 20, 16, 32, eps=0))

@@ -20,6 +20,7 @@ HALVES = [-3.5, -2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 3.5, -0.49999997, 0.49999997, 0
 LARGE = [2.0**22 - 0.5, 2.0**22 - 1.5, -(2.0**22) + 0.5, 2.0**22, 2.0**23 - 0.5, 2.0**23 + 1, -3e38, 1e10]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("function", [te.round, te.nearbyint])
 def test_round_is_the_same_at_every_level(dtype: str, function: Any) -> None:
@@ -39,6 +40,7 @@ def test_round_is_the_same_at_every_level(dtype: str, function: Any) -> None:
     np.testing.assert_array_equal(kernel(torch.from_numpy(values).to(device)).cpu().numpy(), expected)
 
 
+@pytest.mark.nightly
 def test_a_quantized_row_leaves_the_kernel_as_int8() -> None:
     op = nl.operators.norms.rms_norm_quantize(rows=3, cols=8)
     schedule = nl.Schedule(op)

@@ -57,6 +57,7 @@ def derived(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, g
     return torch.from_numpy(found["x"])
 
 
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_gradients_at_nan_and_infinities_are_those_of_pytorch(name: str):
     x = ROWS.double().requires_grad_()
@@ -66,6 +67,7 @@ def test_gradients_at_nan_and_infinities_are_those_of_pytorch(name: str):
     torch.testing.assert_close(derived(FUNCTIONS[name], x.detach(), given), expected, equal_nan=True)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", ["samples outside", "nearest samples", "samples", "mixed"])
 def test_values_between_numbers_are_those_of_pytorch(name: str):
     x = ROWS.double()
@@ -74,6 +76,7 @@ def test_values_between_numbers_are_those_of_pytorch(name: str):
     torch.testing.assert_close(torch.from_numpy(found["out"]), FUNCTIONS[name](x), equal_nan=True)
 
 
+@pytest.mark.nightly
 def test_activations_at_special_numbers():
     """One number at a time: PyTorch's vector instructions have other gradients at NaN than its scalar code."""
 
@@ -97,6 +100,7 @@ def test_terms_beside_a_zero_and_an_infinity_have_no_gradient():
     torch.testing.assert_close(found[1], torch.tensor([1.5 * 0.5, 0.0, 0.0]).double())
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["logsumexp", "a loss"])
 def test_a_row_of_minus_infinity_has_gradient_0(name: str):
     """Where PyTorch's is NaN; but for the element that the loss reads."""
@@ -107,6 +111,7 @@ def test_a_row_of_minus_infinity_has_gradient_0(name: str):
     assert torch.equal(derived(FUNCTIONS[name], x, torch.ones(5, dtype=torch.float64)), wanted)
 
 
+@pytest.mark.nightly
 def test_a_log_sum_exp_counts_no_maxima():
     """Its derivative is the softmax, also with the choice of an infinite maximum."""
     for function in (FUNCTIONS["logsumexp"], FUNCTIONS["a part of a sum"]):
@@ -127,12 +132,14 @@ def test_a_cotangent_that_is_rounded_has_its_own_dimensions():
     torch.testing.assert_close(torch.from_numpy(found["x"]), expected, rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.nightly
 def test_the_maxima_of_windows_are_not_computed_again():
     """Positions are whole numbers, whose arithmetic rounds nothing."""
     backward = training(nl.from_torch(lambda x: F.max_pool1d(x, 2, 1, 1), torch.zeros(3, 4))).backward
     assert not [b.name for b in backward.program.buffers if "again" in b.name]
 
 
+@pytest.mark.nightly
 def test_an_extremum_that_rounds_has_its_own_dtype():
     """The cotangent is in float64, and so is the comparison."""
     x, y = torch.tensor([[0.1, 0.7, 0.3]]), torch.ones(1).double()

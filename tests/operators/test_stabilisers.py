@@ -98,6 +98,7 @@ def _counts_ties(op: Operator) -> bool:
     return "_ties" in backward(op).source
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", CANCEL)
 def test_a_maximum_whose_repair_terms_cancel_has_no_gradient(name):
     op = CANCEL[name]()
@@ -105,6 +106,7 @@ def test_a_maximum_whose_repair_terms_cancel_has_no_gradient(name):
     assert worst_error(op, training(op)) < 1e-6
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", STAY)
 def test_other_maxima_keep_theirs(name):
     op = STAY[name]()
@@ -118,6 +120,7 @@ def test_a_power_needs_a_positive_base_to_cancel():
     assert worst_error(op, training(op)) < 1e-6
 
 
+@pytest.mark.nightly
 def test_the_gradient_of_a_log_sum_exp_is_one_map_in_one_kernel():
     passes = training(rows.cross_entropy(4, 6))
     assert passes.kept == ("lse2",)
@@ -135,6 +138,7 @@ def test_maps_of_several_results_are_computed_in_each():
     assert kernel.relative_error() < 1e-6
 
 
+@pytest.mark.nightly
 def test_a_long_chain_of_maps_does_not_grow_without_bound():
     last = x = te.placeholder((3, 4), "float32", name="x")
     for n in range(12):

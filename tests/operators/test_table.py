@@ -221,7 +221,7 @@ SHORT_TURNS = [
 ]
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize(("name", "schedule", "rows", "cols"), SHORT_TURNS)
 def test_short_lengths(name: str, schedule: str, rows: int, cols: int) -> None:
     check(name, schedule, "float32", rows, cols)

@@ -29,7 +29,7 @@ def _two_layers(columns_first: bool):
     return custom("two_layers", [x, first, second], [te.compute((12, 3), term, name="out")])
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["causal", "gqa", "softcap"])
 def test_no_product_transposes_what_its_nest_computes(name):
     op = attention.gqa(kv_heads=2, **SIZES) if name == "gqa" else getattr(attention, name)(**SIZES)
@@ -40,6 +40,7 @@ def test_no_product_transposes_what_its_nest_computes(name):
     assert kernel.relative_error() < 2e-3
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("columns_first", [False, True])
 def test_the_numbers_stay(columns_first):
     op = _two_layers(columns_first)
@@ -47,6 +48,7 @@ def test_the_numbers_stay(columns_first):
         assert worst_error(op, training(op, wrt)) < 1e-6
 
 
+@pytest.mark.nightly
 def test_one_group_of_gradients_is_reordered_too():
     kernel = nl.compile(backward(attention.causal(**SIZES), wrt=["k", "v"]))
     chip = {t.name for t in kernel.htile.tensors if t.space == "chip"}
@@ -54,6 +56,7 @@ def test_one_group_of_gradients_is_reordered_too():
     assert kernel.relative_error() < 2e-3
 
 
+@pytest.mark.nightly
 def test_a_tile_that_is_read_in_both_orders_is_loaded_once():
     source = nl.compile(backward(attention.full(**SIZES)), block_q=16, block_kv=16).source
     kernels = source.split("@triton.jit")
@@ -63,6 +66,7 @@ def test_a_tile_that_is_read_in_both_orders_is_loaded_once():
     assert nest.count("tl.trans(") == 2
 
 
+@pytest.mark.nightly
 def test_the_sum_over_a_group_of_heads_is_rounded_where_it_is_computed():
     kernel = nl.compile(backward(attention.gqa(kv_heads=2, **SIZES)), block_q=16, block_kv=16)
     assert kernel.htile_text.count("\nkernel ") == 5  # delta; d_q; shares of d_k and d_v; d_k; d_v

@@ -74,6 +74,7 @@ READS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", READS)
 @pytest.mark.parametrize("extents", [{"i": 4, "j": 3, "k": 2}, {"i": 7, "j": 2, "k": 1}])
 @pytest.mark.parametrize("more", [0, 2])
@@ -88,6 +89,7 @@ def test_both_digits_of_a_row_are_solved_at_once():
         assert (found.free, found.conditions) == ([], [])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(40))
 def test_random_reads(seed):
     rng = random.Random(seed)

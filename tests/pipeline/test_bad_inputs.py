@@ -60,7 +60,7 @@ def poisoned(op: Operator, name: str, where: tuple[int, int], value: float) -> I
     return inputs
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize(
     ("row", "name", "value", "template"), in_turn([0, 3, 5], ["q", "k", "v"], [NAN, INF, -INF], TEMPLATES, every=3)
 )
@@ -68,7 +68,7 @@ def test_attention(template: str, name: str, row: int, value: float):
     assert_same(queries(), template, poisoned(queries(), name, (row, 1), value))
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize(
     ("place", "value", "template"),
     in_turn([("q", 0), ("q", 5), ("k", 0), ("k", 5), ("v", 0)], [NAN, INF, -INF], TEMPLATES, every=3),
@@ -138,7 +138,7 @@ def row_inputs(op: Operator, named: dict[str, list[float]]) -> Inputs:
     return inputs
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @EACH
 @pytest.mark.parametrize("name", ROW_OPERATORS)
 def test_rows(template: str, name: str):
@@ -148,7 +148,7 @@ def test_rows(template: str, name: str):
     assert_same(op, template, row_inputs(op, tried))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @EACH
 @pytest.mark.parametrize("name", ["log_sum_exp", "l2_norm", "layer_norm"])
 def test_sums_that_overflow_float16(template: str, name: str):
@@ -160,7 +160,7 @@ def test_sums_that_overflow_float16(template: str, name: str):
         assert np.isinf(inputs[op.inputs[0].name].sum(axis=1, dtype=np.float16)[0])
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("template", TEMPLATES)
 @pytest.mark.parametrize("mask", ["causal", "window"])
 def test_first_tiles_that_are_masked_are_repaired(template: str, mask: str):
@@ -172,6 +172,7 @@ def test_first_tiles_that_are_masked_are_repaired(template: str, mask: str):
     assert_same(op, template, inputs)
 
 
+@pytest.mark.one_in(2)
 @EACH
 @pytest.mark.parametrize("name", ["softmax", "log_sum_exp"])
 def test_a_first_tile_of_minus_infinity_in_the_input(template: str, name: str):

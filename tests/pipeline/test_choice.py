@@ -62,7 +62,7 @@ def _function(name: str, *shapes: tuple[int, ...]):
 HEADS = (1, 64, 512, 64)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize(
     ("make", "code"),
     [
@@ -205,6 +205,7 @@ def _record(monkeypatch: pytest.MonkeyPatch, template: str, workload: str = "", 
     monkeypatch.setattr(records, "nearest", lambda op: found)
 
 
+@pytest.mark.nightly
 def test_what_is_given_replaces_parts_of_the_record(monkeypatch: pytest.MonkeyPatch):
     _record(monkeypatch, "rolling_update", block_q=16, block_kv=32, num_warps=8, interleave=1, loop_stages=2)
 

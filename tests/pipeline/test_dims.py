@@ -73,7 +73,7 @@ def kernel_of(name: str) -> Kernel:
     return nl.compile(EVERY[name][0]())
 
 
-@pytest.mark.one_in(16)
+@pytest.mark.one_in(32)
 @pytest.mark.parametrize("name", EVERY)
 def test_one_kernel_is_right_at_every_size(name: str):
     make, samples = EVERY[name]
@@ -102,6 +102,7 @@ def test_the_hint_chooses_the_template():
     assert len(few.triton.kernels) == 1
 
 
+@pytest.mark.nightly
 def test_what_a_kernel_offers_works_with_names(tmp_path):
     kernel = nl.compile(rows.softmax(8, nl.dim("n", 2048)))
     assert kernel.relative_error() < 1e-5
@@ -151,6 +152,7 @@ def test_samples_of_a_size_that_two_loops_cut(tile: int, part: int, splits: int,
         assert len({length % tile for length in lengths}) == len(lengths)
 
 
+@pytest.mark.nightly
 def test_a_name_may_stand_for_rows_and_columns_of_unlike_tiles():
     """A program of four rows has tiles of 64 columns: 16 tiles of rows are as long as one of columns."""
     op = rows.log_sum_exp(few_n, few_n)
@@ -161,6 +163,7 @@ def test_a_name_may_stand_for_rows_and_columns_of_unlike_tiles():
         assert error(kernel(*inputs), own.reference(*inputs)) < 1e-5, length
 
 
+@pytest.mark.nightly
 def test_a_constant_over_a_size_is_one_whatever_its_last_bit():
     """Algebra keeps 15 digits of 1 / n, so that a mean of squares that it simplified has another last bit."""
     op = norms.rms_norm_max(3, few_n)

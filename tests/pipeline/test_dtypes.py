@@ -31,6 +31,7 @@ def chain(inputs: str, v_dtype: str, stages: str, rows: int = 6, cols: int = 11,
     return custom("chain", [q, k, v], [acc])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("block", [2, 64])
 @pytest.mark.parametrize(
     ("inputs", "v_dtype", "stages"),

@@ -42,6 +42,7 @@ OPERATORS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_remarks_name_what_the_program_meets(name: str):
     build, options, expected = OPERATORS[name]

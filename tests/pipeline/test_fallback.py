@@ -66,7 +66,7 @@ def cuts(kernel: Kernel) -> list[str]:
     return [str(dict(s.arguments)["block"]) for s in kernel.schedule.steps if s.primitive == "cut"]
 
 
-@pytest.mark.one_in(24)
+@pytest.mark.one_in(48)
 @pytest.mark.parametrize("name", ODD)
 def test_numbers(name: str):
     kernel = compiled(name)
@@ -195,6 +195,7 @@ def test_a_template_that_plans_again_needs_no_cut():
     assert len(kernel.triton.kernels) == 2
 
 
+@pytest.mark.nightly
 def test_a_loop_that_starts_anew_has_the_phases_of_the_refusal():
     """As after a cut: the step that was refused is in the record up to where the algebra refused."""
     kernel = nl.compile(operator("features_with_eps"), "rolling_update", validate="none")
@@ -203,6 +204,7 @@ def test_a_loop_that_starts_anew_has_the_phases_of_the_refusal():
     links(kernel.trace)
 
 
+@pytest.mark.nightly
 def test_layers_that_repeat_are_parts_of_one_length_after_all_attempts():
     def layers(x: torch.Tensor) -> torch.Tensor:
         for _ in range(5):
@@ -233,6 +235,7 @@ def test_a_stage_that_is_no_kernel_is_named_with_its_line():
     assert caught.value.help == "choose a smaller one"
 
 
+@pytest.mark.nightly
 def test_what_is_fused_stays_fused():
     for op in (attention.causal(1, 1, 32, 16), norms.layer_norm(4, 64), rows.softmax(4, 40)):
         assert not cuts(nl.compile(op))

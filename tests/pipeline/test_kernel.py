@@ -94,6 +94,7 @@ print(float((out.double() - want).norm() / want.norm()))
     assert check.sub("", written) == causal.source
 
 
+@pytest.mark.nightly
 def test_an_exported_file_without_a_gpu_says_what_it_needs(tmp_path, causal):
     """Triton itself says "0 active drivers"; the module can be imported all the same."""
     causal.export(tmp_path / "attn.py")

@@ -35,6 +35,7 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tuned, "_device", lambda target: "NVIDIA H200")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", CASES)
 def test_the_entry_points_agree(on_a_gpu, name: str):
     op = CASES[name]
@@ -59,12 +60,14 @@ def test_the_text_is_emitted_once(on_a_gpu, monkeypatch: pytest.MonkeyPatch, nea
     assert texts == [kernel.triton]
 
 
+@pytest.mark.nightly
 def test_traced_functions_ask_too(on_a_gpu):
     q = torch.zeros(1, 64, 1024, 64, dtype=torch.float16)
     op = nl.from_torch(lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v, q, q, q)
     assert nl.compile(op, validate="none").code.code == "gluon"
 
 
+@pytest.mark.nightly
 def test_what_is_given_replaces_that_part_of_the_choice(on_a_gpu):
     """Gluon's choice keeps what is left out; what Gluon does not have is chosen for Triton."""
     op = CASES["prefill"]
@@ -92,6 +95,7 @@ def test_what_is_given_replaces_that_part_of_the_choice(on_a_gpu):
         assert kernel.code.code == "triton"
 
 
+@pytest.mark.nightly
 def test_tiles_of_few_columns_are_in_triton(on_a_gpu):
     """Unless Gluon is asked for."""
     op, asked = CASES["prefill"], nl.CodeOptions(code="gluon")
@@ -100,6 +104,7 @@ def test_tiles_of_few_columns_are_in_triton(on_a_gpu):
     assert [kernel.code.code for kernel in found] == ["gluon", "triton", "gluon"]
 
 
+@pytest.mark.nightly
 def test_one_option_changes_that_option_alone(on_a_gpu):
     """For every entry point: a tile of 64 columns, and all else as it is chosen for such tiles."""
     op, options = CASES["prefill"], {"block_kv": 64}
@@ -118,6 +123,7 @@ def test_tiles_of_64_rows_have_as_many_columns(width: int, columns: int | None):
     assert (None if found is None else found[0].sizes.block_kv) == columns
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("width", [64, 128])
 def test_decoding_keeps_what_is_not_given(on_a_gpu, width: int):
     op = attention.full(batch=2, heads=8, q_len=1, kv_len=3000, head_dim=width)
@@ -181,7 +187,7 @@ def capped(score, b, h, q, kv):
     return 30.0 * tanh(score / 30.0)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(("sizes", "score", "mask", "rows"), [
     ((1, 16, 793, 793, 128), None, causal, 64),
     ((2, 4, 4944, 4944, 96), capped, window, 64),  # which shows few of the columns that the model counts
@@ -201,6 +207,7 @@ def shown_in(a, b):
     return lambda _b, _h, q, kv: (kv <= q) & ((q // 64 + kv // 64) % b < a)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("mask", "listed"), [
     (shown_in(1, 3), True),  # which tiles of 128 all show
     (lambda b, h, q, kv: (kv <= q) & (q // 128 % 4 == kv // 128 % 4), True),
@@ -215,6 +222,7 @@ def test_tiles_inside_a_range_are_left_out_if_few_are_shown(mask, listed):
     assert ("_kept(" in found[1].source) == listed
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("length", "positions", "width", "language", "columns"), [
     (200, 1024, 128, "gluon", 64), (512, 1024, 128, "gluon", 128), (200, 4096, 64, "triton", 64),
 ])  # fmt: skip
@@ -231,6 +239,7 @@ def test_documents_of_one_length(length: int, positions: int, width: int, langua
     assert (found[1].code.code, found[0].sizes.block_kv) == (language, columns)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("width", "persistent"), [(96, True), (256, False)])
 def test_tiles_that_would_be_refused_are_not_compiled(width: int, persistent: bool, on_a_gpu, monkeypatch):
     """The ranking foresees that programs of two groups of warps are chosen, and the kernel is the same."""
@@ -248,6 +257,7 @@ def test_tiles_that_would_be_refused_are_not_compiled(width: int, persistent: bo
     assert nl.compile(op, validate="none").source == foreseen.source
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("head_dim", "v_head_dim", "large"), [(256, 256, True), (192, 128, True), (128, 128, False)])
 def test_tiles_that_shared_memory_has_no_room_for_are_not_compiled(head_dim: int, v_head_dim: int, large: bool):
     """Of those that are foreseen to be too large, no kernel in Gluon can be made."""

@@ -17,6 +17,7 @@ def in_parts() -> Any:
     return backward(attention.causal(1, 2, 64, 16, dtype="float32"))
 
 
+@pytest.mark.nightly
 def test_each_part_gets_the_sizes_of_its_nests():
     kernel = nl.compile(in_parts(), block_q=(16, 32, None), block_kv=(None, 16, 32), validate="none")
     grids = {k.name.removeprefix("attention_causal_backward_"): k.grid[0].extent for k in kernel.htile.kernels}

@@ -138,7 +138,7 @@ VISITS = [
 ]
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize(("mask", "q_len", "kv_len"), VISITS)
 def test_visited_tiles_against_all_positions(mask, q_len, kv_len):
     """Enumerated: a tile left out is false at every position, a tile that carries no mask is true at every one."""
@@ -181,7 +181,7 @@ def test_a_head_with_a_window_skips_what_one_without_visits():
     assert [(i, j) for h, i, j in seen if h == 1] == [(i, j) for i in range(8) for j in range(max(0, i - 2), i + 1)]
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("mask", MASKS, ids=lambda m: m.__name__)
 def test_numbers(mask):
     assert compiled(mask).relative_error() < TOLERANCE

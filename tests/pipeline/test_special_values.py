@@ -101,7 +101,7 @@ PRESETS: dict[str, tuple[Callable[[], Operator], tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_on_special_values(name: str):
     make, but = PRESETS[name]
@@ -153,6 +153,7 @@ OWN = ("weighted", "masked", "divergence", "mean of scaled", "infinite on zeros"
 APART = ("infinite on zeros", "away from the maximum", "about the mean", "of another maximum")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", APART)
 def test_what_cannot_be_repaired_in_floats_is_kept_apart(name: str):
     op = own(name)
@@ -170,7 +171,7 @@ def test_own_operators_on_special_values(name: str):
     hold(op, matrix_of(op), nl.compile(op), but=but)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("options", [{}, {"template": "split_k_update"}], ids=["default", "split_k"])
 @pytest.mark.parametrize("bias", [-INF, LEAST, -1e30, -65504.0])
 def test_a_bias_may_mask(bias: float, options: dict[str, Any]):

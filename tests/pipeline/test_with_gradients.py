@@ -61,6 +61,7 @@ def test_a_chain_of_products():
     check(nl.compile(op).with_gradients(), lambda a, b, c: (a @ b) @ c, inputs)
 
 
+@pytest.mark.nightly
 def test_plain_pytorch_and_a_whole_graph():
     def gated(x, w, u):
         return (F.silu(x @ w) * (x @ u)).sum(-1)
@@ -91,6 +92,7 @@ def test_what_has_no_gradient():
         function(x[:4])
 
 
+@pytest.mark.nightly
 def test_linear_cross_entropy():
     target = torch.arange(6, device=DEVICE) * 5 % 11
     x, w = drawn((6, 8), (8, 11))
@@ -141,6 +143,7 @@ def test_captured_tensors_may_be_omitted_and_a_wrong_number_of_arguments_is_name
         function(x)
 
 
+@pytest.mark.nightly
 def test_a_concatenation_is_split_in_a_part_of_the_backward_pass():
     """A sink as a further score of attention: each part of the backward pass is normalised, before it is cut off."""
 
@@ -157,6 +160,7 @@ def test_a_concatenation_is_split_in_a_part_of_the_backward_pass():
     assert "split_concatenation" in [step.primitive for step in steps]
 
 
+@pytest.mark.nightly
 def test_a_softmax_of_quotients_is_trained():
     """Its forward pass compares the log-sum-exp with a number, so the maximum's quotients are exact, and so are all."""
     (x,) = drawn((3, 9))
@@ -179,6 +183,7 @@ TEMPERATURES = {
 }
 
 
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("case", TEMPERATURES)
 def test_temperatures_are_trained_at_every_size(case: str):
     """The kept sum of a row's exponentials is right also where one element is the sum: validation has such rows."""
@@ -245,6 +250,7 @@ KINKS = {
 AT_KINKS = torch.tensor([[0.0, 1.0, -1.0, 3.0, -3.0, 6.0, 2.0, -0.5], [0.0] * 8, [1.0] * 8])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_derivatives_at_kinks_are_those_of_pytorch(part: int):
     kinks = dict(list(KINKS.items())[part::2])
@@ -275,6 +281,7 @@ def test_a_functions_own_table_may_stop_its_gradients():
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.nightly
 def test_functions_with_one_kernel_have_derivatives_of_their_own():
     x = AT_KINKS.to(DEVICE).requires_grad_()
     expected = {"relu": 0.0, "maximum": 0.5, "max of rows": 0.125, "max with its place": 1.0}
@@ -395,6 +402,7 @@ def listed(found):
     return found if isinstance(found, tuple) else (found,)
 
 
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("name", STOPS)
 def test_a_gradient_stops_where_pytorchs_does(name: str):
     """The definition of the backward pass, in float64."""
@@ -408,6 +416,7 @@ def test_a_gradient_stops_where_pytorchs_does(name: str):
     torch.testing.assert_close(torch.from_numpy(found), expected, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.nightly
 def test_a_kernel_whose_gradient_stops():
     x = torch.randn(3, 8, generator=torch.Generator().manual_seed(0)).to(DEVICE).requires_grad_()
     function = lambda x: (STOPS["a result"](x)[1], STOPS["a softmax that keeps in range"](x).square())  # noqa: E731
@@ -433,6 +442,7 @@ def test_marks_change_no_kernel():
     assert ops[0].program == ops[1].program == ops[0].marked != ops[1].marked
 
 
+@pytest.mark.nightly
 def test_a_derivative_of_its_own_counts_where_it_is_asked_for():
     x, y = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0)).to(DEVICE)
     function = lambda x, y: (x * Straight.apply(y)).softmax(-1)  # noqa: E731
@@ -449,6 +459,7 @@ def test_what_stops_no_gradient_is_differentiated(name):
     assert training(nl.from_torch(GOES_ON[name], torch.randn(3, 8))).wrt == ("x",)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("axis", [-1, 0])
 def test_an_extremum_of_exponentials_that_are_computed_again(axis: int):
     """Their roundings grow with the scores, so the forward pass's extremum may be none of the backward pass's terms."""
@@ -460,6 +471,7 @@ def test_an_extremum_of_exponentials_that_are_computed_again(axis: int):
     check(nl.compile(nl.from_torch(largest, *given)).with_gradients(), largest, given, limit=1e-4)
 
 
+@pytest.mark.nightly
 def test_an_output_requires_a_gradient_if_an_input_behind_it_does():
     x, y = torch.randn(2, 3, 8)
     function = nl.compile(

@@ -39,6 +39,7 @@ def test_a_float_mask_of_the_region():
     assert (ours - theirs).norm() < 1e-2 * theirs.norm()
 
 
+@pytest.mark.nightly
 def test_a_region_inside_of_a_graph_and_around_it():
     q, k, v = tensors(torch.float32, torch.float32, torch.float32)
 
@@ -55,6 +56,7 @@ def test_a_region_inside_of_a_graph_and_around_it():
         assert torch.equal(torch.compile(attend, fullgraph=True, backend="aot_eager")(q, k, v), expected)
 
 
+@pytest.mark.nightly
 def test_the_gradient_has_the_dtype_of_the_tensor_and_the_cache_of_pages_that_of_the_region():
     q, k, v = tensors(torch.float32, torch.bfloat16, torch.bfloat16)
     q.requires_grad_()

@@ -59,6 +59,7 @@ def test_both_beside_float64(case, dtype):
     assert (out - plain).abs().max() < (1e-5 if dtype == torch.float32 else 2e-3)
 
 
+@pytest.mark.nightly
 def test_the_forms_of_the_result(all_compilations):
     q, k, v = tensors((1, 1, 16, 16))
     expected = scores(q, k).logsumexp(-1)

@@ -91,6 +91,7 @@ def test_lists_that_agree_cost_no_kernel_of_their_own(qkv, monkeypatch):
     assert (len(flex_attention._kernels), len(evaluated)) == (1, 3)
 
 
+@pytest.mark.nightly
 def test_new_values_of_captured_tensors_are_compared_again(qkv):
     """As in FlexAttention's kernels, lists made before stay as they were."""
     offset = torch.tensor(0, device=DEVICE)
@@ -115,6 +116,7 @@ def tables(mask: BlockMask) -> tuple[torch.Tensor, torch.Tensor]:
     return mask.to_dense().bool() & ~partial, partial
 
 
+@pytest.mark.nightly
 def test_new_lists_are_read_again(qkv):
     table = torch.ones(1, 1, 3, 4, dtype=torch.bool, device=DEVICE)
     mask = handmade(table, mask_mod=causal)
@@ -147,6 +149,7 @@ def test_any_lists(batch, heads, kind, qkv):
     assert torch.equal(aux.lse.isneginf(), ~visible.expand(2, 4, -1, -1).any(-1))
 
 
+@pytest.mark.nightly
 def test_lists_for_one_head_hide_what_others_would_see(qkv):
     """create_block_mask without H evaluates head 0 alone; what it does not list is hidden for all heads."""
 
@@ -183,6 +186,7 @@ def test_rows_are_compared_in_parts(qkv, monkeypatch):
     check(found, *qkv, lambda b, h, q, kv: (q >= kv) & ((q < 2 * BLOCK) | (kv >= BLOCK)))
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("compilations")
 def test_one_kernel_serves_all_lists_of_a_shape(qkv):
     generator = torch.Generator().manual_seed(0)

@@ -286,7 +286,7 @@ def test_a_model_with_attention_of_its_own_says_so(monkeypatch: pytest.MonkeyPat
     assert "bloom has attention of its own, which attn_implementation='neptune_lab' does not" in warned[0]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["bloom", "deepseek_v32"])
 @torch.no_grad()
 def test_a_whole_graph(kind: str):

@@ -38,6 +38,7 @@ class Module(torch.nn.Module):
         return self.call(*given)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", CALLS)
 def test_an_exported_call_has_its_numbers(name):
     call, more = CALLS[name]
@@ -61,6 +62,7 @@ def test_an_argument_that_vmap_maps_is_refused(name):
         torch.vmap(lambda one: MAPPED[name](q, one))(ones)
 
 
+@pytest.mark.nightly
 def test_a_scale_that_a_graph_takes():
     torch._dynamo.reset()
     attend = torch.compile(nl.scaled_dot_product_attention, backend="eager", dynamic=True, fullgraph=True)

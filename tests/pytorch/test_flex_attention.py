@@ -23,6 +23,7 @@ def test_grouped_heads_a_mask_and_a_scale(dtype):
     assert (out.double() - reference(q, k, v, None, causal, 0.5)).abs().max() < tolerance
 
 
+@pytest.mark.nightly
 def test_a_captured_tensor_is_read_at_each_call_and_compiled_for_once(compilations):
     q, k, v = tensors()
     slopes = torch.tensor([0.5, 0.25], device=DEVICE)
@@ -63,6 +64,7 @@ def test_a_new_number_in_a_mod_compiles_anew_and_an_old_one_does_not(compilation
     assert len(compilations) == 2
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float32])
 def test_a_position_without_axes_is_compiled_for_once_and_never_read_on_the_host(compilations, monkeypatch, dtype):
     q, k, v = tensors((1, 1, 1, 16), (1, 1, 16, 16))
@@ -124,7 +126,7 @@ def test_a_position_on_the_cpu_goes_to_the_gpu():
         assert (out - reference(q, k, v, None, lambda b, h, q, kv, n=value: kv <= q + n)).abs().max() < 1e-3
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "mask",
     [
@@ -197,6 +199,7 @@ def test_arguments_are_checked(change, options, match):
         attend(*change(*tensors()), **options)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "shapes",
     [

@@ -52,6 +52,7 @@ attempt(alibi, x, x, x)
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about the CPU")
 def test_a_later_process_needs_no_compiler(compilations, monkeypatch, tmp_path):
     monkeypatch.setenv("NEPTUNE_LAB_CACHE", str(tmp_path))
@@ -89,6 +90,7 @@ def test_entries_that_cannot_be_read_are_compiled_again(compilations, cache):
     assert len(compilations) == 2
 
 
+@pytest.mark.nightly
 def test_new_records_of_tuning_are_taken(compilations, monkeypatch, tmp_path):
     monkeypatch.setenv("NEPTUNE_LAB_CACHE", str(tmp_path))
     q, k, v = tensors()

@@ -61,12 +61,14 @@ def some(count: int, together: bool, most: int = 150) -> list[tuple[int, int]]:
     return pairs
 
 
+@pytest.mark.nightly
 def test_two_kernels_serve_every_length_of_causal_attention(made_for_all: list[str]):
     sweep([(40, 40), *((n, n) for n in (41, 64, 65, 2, 130))], lambda: (None, causal))
     assert (kernels(), len(made_for_all)) == (2, 2)
     assert lengths.refusals() == []
 
 
+@pytest.mark.nightly
 def test_the_first_lengths_have_kernels_of_their_own(made_for_all: list[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(length_training, "OWN_LENGTHS", 2)
     sweep([(20, 20), (21, 21), (20, 20)], lambda: (None, causal))
@@ -132,6 +134,7 @@ def test_dynamic_true_has_one_kernel(made_for_all: list[str]):
     assert (kernels(), len(made_for_all)) == (1, 2)
 
 
+@pytest.mark.nightly
 def test_a_graph_of_torch_compile_whose_sizes_are_symbols_has_kernels_of_its_length(
     made_for_all: list[str], monkeypatch: pytest.MonkeyPatch
 ):

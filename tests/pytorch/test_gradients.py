@@ -147,6 +147,7 @@ def test_sinks_get_gradients_through_the_log_sum_exp():
         assert (a - b).norm() < 1e-5 * b.norm()
 
 
+@pytest.mark.nightly
 def test_cotangents_of_any_strides():
     """Expanded, as `sum` gives them, transposed, a part of a larger tensor, and of another dtype's result."""
     q, k, v = (t.requires_grad_() for t in tensors((1, 2, 20, 8)))
@@ -217,6 +218,7 @@ def test_only_what_needs_a_gradient_is_computed():
     check([*(t.detach() for t in (q, k)), v.detach()], lambda: (None, causal))
 
 
+@pytest.mark.nightly
 def test_a_number_that_changes_before_the_backward_pass_has_no_effect_on_it():
     layers = [tensors((1, 2, 6, 8)) for _ in range(2)]
     leaves = [t.requires_grad_() for layer in layers for t in layer]

@@ -76,6 +76,7 @@ def test_a_tiny_model_trains_with_the_losses_of_eager():
     assert max(abs(a - b) for a, b in zip(*losses, strict=True)) < 1e-3
 
 
+@pytest.mark.nightly
 def test_mods_over_tensors_of_the_compiled_function_leave_the_graph_whole():
     """Taken, made of an input, and made of nothing; each gets the gradient that it has without torch.compile."""
     q, k, v = (t.requires_grad_() for t in tensors((1, 2, 20, 8)))
@@ -131,6 +132,7 @@ def test_a_compiled_module_trains_the_parameters_that_its_mods_read(packed: bool
         assert (ours - theirs).norm() < 1e-5 * theirs.norm()
 
 
+@pytest.mark.nightly
 def test_a_mask_of_a_compiled_function_gets_its_gradient():
     q, k, v = (t.requires_grad_() for t in tensors((1, 2, 20, 8)))
     mask = leaf(20, 20)
@@ -145,6 +147,7 @@ def test_a_mask_of_a_compiled_function_gets_its_gradient():
         assert (ours - theirs).norm() < 1e-5 * theirs.norm()
 
 
+@pytest.mark.nightly
 def test_checkpointing_and_autocast():
     from torch.utils.checkpoint import checkpoint
 
@@ -161,6 +164,7 @@ def test_checkpointing_and_autocast():
     assert all((a - b).norm() < 3e-2 * b.norm() for a, b in zip(half, direct, strict=True))
 
 
+@pytest.mark.nightly
 def test_a_parameter_that_starts_to_need_a_gradient_gets_one_from_a_known_call():
     q, k, v = tensors((1, 2, 20, 8))
     bias = torch.randn(2, 20, 20, generator=torch.Generator().manual_seed(0)).to(DEVICE)

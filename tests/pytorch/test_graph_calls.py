@@ -87,6 +87,7 @@ def test_attributes_of_a_module_and_its_numbers(compile_whole):
         assert error(whole(*inputs), wanted) < 1e-5
 
 
+@pytest.mark.nightly
 def test_an_object_whose_attributes_are_assigned(compile_whole):
     inputs, held = drawn(SHAPE), SimpleNamespace(table=random(16), width=3)
     score = lambda s, b, h, q, kv: s + held.table[q]  # noqa: E731
@@ -111,6 +112,7 @@ def test_numbers_of_the_compiled_function(compile_whole):
         assert error(whole(*inputs, width, factor), wanted) < 1e-5
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", ["partial", "object", "nested"])
 def test_callables(compile_whole, kind):
     def biased(table, s, b, h, q, kv):
@@ -152,6 +154,7 @@ def test_reads_that_mods_have_outside_of_graphs(compile_whole):
     assert error(compile_whole(function)(*inputs, table), wanted) < 1e-5
 
 
+@pytest.mark.nightly
 def test_a_captured_tensor_that_the_graph_changes(compile_whole):
     inputs, bias = drawn(SHAPE), random(16, 16)
     before = bias.clone()
@@ -216,6 +219,7 @@ def test_the_kernel_is_compiled_as_the_graph_is_traced(compile_whole, monkeypatc
     assert outs[0].stride() == (512, 16, 32, 1)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("backend", ["aot_eager", "eager"])
 def test_a_mod_that_is_refused_leaves_the_graph(backend):
     inputs, bias = drawn(SHAPE), random(16, 16)
@@ -230,6 +234,7 @@ def test_a_mod_that_is_refused_leaves_the_graph(backend):
             compiled(*inputs, bias)
 
 
+@pytest.mark.nightly
 def test_a_mod_that_dynamo_cannot_trace_runs_outside_of_the_graph():
     inputs, bias = drawn(SHAPE), random(16)
 
@@ -331,6 +336,7 @@ def test_tensors_of_eight_bits(compile_whole):
     assert error(compile_whole(function)(*inputs), function(*inputs)) < 1e-5
 
 
+@pytest.mark.nightly
 def test_caches_of_pages(compile_whole):
     last, (k_cache, v_cache) = random(2, 4, 1, 16), random(2, 16, 8, 2, 16)
     pages = torch.randperm(16, device=DEVICE).to(torch.int32).view(2, 8)
@@ -395,6 +401,7 @@ def test_the_operator_is_as_torch_expects():
         graph_calls.operator()(given, "unknown")
 
 
+@pytest.mark.nightly
 def test_a_scale_that_the_compiled_function_takes(compile_whole):
     q, k, v = torch.randn(3, 1, 1, 8, 4, device=DEVICE)
     compiled = compile_whole(lambda q, scale: nl.attention(q, k, v, scale=scale))

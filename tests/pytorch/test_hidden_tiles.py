@@ -67,7 +67,7 @@ MASKS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(16)
 @pytest.mark.parametrize("name", MASKS)
 def test_a_mask(name: str):
     half = len(name) % 2 == 0
@@ -83,6 +83,7 @@ def test_keys_that_samples_share():
     check(q, k, v, lambda b, h, q, kv: table[b, q // 16, kv // 16])
 
 
+@pytest.mark.nightly
 def test_one_query_and_splits():
     q, k, v = tensors((2, 4, 1, 16), (2, 4, 300, 16))
     table = given(2, 19)
@@ -97,6 +98,7 @@ def test_one_query_and_splits():
     check(q, k, v, mod, found=found)
 
 
+@pytest.mark.nightly
 def test_values_that_change_in_place():
     """The list is made at each call, so none is stale: after a change in place, of a view, and of the whole tensor."""
     q, k, v = tensors((1, 2, Q, 16), (1, 2, KV, 16))
@@ -157,6 +159,7 @@ def test_every_length():
     assert entries[0].spec.ranges == (("n", 1, 16 * MOST_LISTED),), "longer ones have more tiles than a list"
 
 
+@pytest.mark.nightly
 def test_gradients():
     """Both passes visit what their lists have."""
     table = given(5, 6).cpu().numpy()

@@ -96,6 +96,7 @@ def test_the_second_call_is_known(name: str, only_known):
     assert close(nl.attention(q, k, v, mask_mod=MODS[name]()), wanted(q, k, v, mask))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "options",
     [{"return_lse": True}, {"scale": 0.5}, {"scale": 1}, {"enable_gqa": True}, {"dynamic": False}],
@@ -120,6 +121,7 @@ def test_views_are_known(only_known):
     assert nl.attention(*views).stride() == out.stride()
 
 
+@pytest.mark.nightly
 def test_what_a_mod_reads_is_compared_at_each_call(monkeypatch):
     q, k, v = drawn()
     places = torch.arange(N)
@@ -167,6 +169,7 @@ def test_what_cannot_be_a_launch_is_refused_after_it_was_known():
     assert type(fake).__name__ == "FakeTensor"
 
 
+@pytest.mark.nightly
 def test_a_captured_tensor_that_records_gradients_is_none_of_a_known_call():
     q, k, v = drawn()
     bias = torch.zeros(N)
@@ -182,6 +185,7 @@ def gradients_wanted(tensors, mask, given):
     return torch.autograd.grad(wanted(*wide, mask), wide, given.double())
 
 
+@pytest.mark.nightly
 def test_the_second_call_that_records_gradients_is_known(only_known):
     """Also with captured tensors, of which only one needs a gradient, and after a call without gradients."""
     places = torch.arange(N)
@@ -236,6 +240,7 @@ def test_tensors_that_vary_with_the_lengths_are_compared(monkeypatch):
     assert len(long_way) == 2
 
 
+@pytest.mark.nightly
 def test_full_tables_are_emptied(monkeypatch):
     monkeypatch.setattr(known_calls, "_MOST", 2)
     for n in (8, 9, 10, 11):

@@ -99,6 +99,7 @@ def test_lengths_and_layouts_of_one_kernel(straight):
         nl.attention(drawn(7)[0], drawn(7)[1], drawn(8)[2], mask_mod=causal, dynamic=True)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("strided", [False, True])
 def test_gradients(straight, strided: bool):
     def tensors(seed: int) -> list[torch.Tensor]:
@@ -131,6 +132,7 @@ def cotangents(shape: tuple[int, ...]) -> dict[str, torch.Tensor]:
     return {"dense": drawn_one, "turned": turned, "negated": negated, "expanded": torch.ones(()).expand(shape)}
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("kind", ["dense", "turned", "negated", "expanded"])
 @pytest.mark.parametrize("needs", [(True, True, True), (True, False, True)])
 def test_backward_passes_like_an_earlier_one_are_launched_directly(straight, kind: str, needs: tuple[bool, ...]):
@@ -170,6 +172,7 @@ def test_what_sees_a_backward_pass_still_does(straight):
         assert torch.allclose(ours, theirs, atol=1e-4)
 
 
+@pytest.mark.nightly
 def test_both_results_have_gradients(straight):
     for _ in range(2):
         given = drawn(requires_grad=True)
@@ -182,6 +185,7 @@ def test_both_results_have_gradients(straight):
         assert torch.allclose(ours, other, atol=1e-3)
 
 
+@pytest.mark.nightly
 def test_what_the_kernel_takes_otherwise_goes_the_long_way(straight, monkeypatch):
     """Captured tensors, whose strides are not compared, and tensors that a kernel gets as copies."""
     bias = torch.arange(2.0 * N).view(2, N)

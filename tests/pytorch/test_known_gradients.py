@@ -109,6 +109,7 @@ def test_166722_a_tensor_that_is_read_in_vain():
     assert q.grad.any()
 
 
+@pytest.mark.nightly
 def test_145050_scores_without_gradients():
     """Neither q nor k counts, and only v gets a gradient other than 0; a table in their place gets its own."""
     q, k, v = (t.requires_grad_() for t in tensors((1, 2, 20, 8)))

@@ -119,6 +119,7 @@ def test_the_second_call_is_known_and_looks_at_little(name: str, only_known):
     assert len(calls) < 45  # (57 to 138 on the long way)
 
 
+@pytest.mark.nightly
 def test_a_known_block_mask_is_the_mask():
     for block_mask in (made(causal), made(documents(PLACES // 9)), handmade()):
         for seed in range(3):
@@ -153,6 +154,7 @@ def wider_blocks(block_mask: BlockMask) -> None:
 CHANGES = [fewer, other_indices, no_full, fewer_full, other_mask, wider_blocks]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_block_mask_is_another(change: Callable[[BlockMask], None]):
     block_mask = made(causal)
@@ -198,6 +200,7 @@ def test_what_does_not_fit_a_known_block_mask_is_refused():
         nl.attention(q, k, v, block_mask=block_mask)
 
 
+@pytest.mark.nightly
 def test_requests_are_told_apart():
     q, k, v = drawn()
     every = wanted(q, k, v, torch.ones(N, N, dtype=torch.bool))
@@ -217,6 +220,7 @@ def test_requests_are_told_apart():
             nl.attention(q, k, v, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.nightly
 def test_options_may_change_in_their_dict():
     q, k, v = drawn()
     options: dict[str, Any] = {"block_q": 16}
@@ -233,6 +237,7 @@ def test_options_may_change_in_their_dict():
         nl.attention(q, k, v, kernel_options=[("block_q", 16)])  # type: ignore[arg-type]
 
 
+@pytest.mark.nightly
 def test_gradients_of_a_known_block_mask():
     """Recorded calls are known too, and the others stay without gradients."""
     block_mask = handmade()

@@ -34,10 +34,12 @@ def test_rows_of_large_scores(name: str):
     check(drawn(), lambda: (MODS[name], None))
 
 
+@pytest.mark.nightly
 def test_rows_of_large_scores_under_a_mask():
     check(drawn(), lambda: (MODS["set to the least float"], causal))
 
 
+@pytest.mark.nightly
 def test_rows_that_a_tensor_hides_whole():
     mask = torch.where(torch.arange(20) < 10, LEAST, 0.0)[:, None].expand(20, 20).clone().to(DEVICE)
     check(drawn(), lambda: (lambda x, b, h, q, kv: x + mask[q, kv], None))
@@ -59,6 +61,7 @@ def test_rows_of_a_traced_function_that_a_tensor_hides_whole():
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.nightly
 def test_the_log_sum_exp_of_such_rows_has_a_gradient():
     q, k, v = (t.requires_grad_() for t in drawn())
     out, lse = nl.attention(q, k, v, score_mod=MODS["set to a large number"], return_lse=True)

@@ -77,7 +77,7 @@ def launched(monkeypatch):
         yield places
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize(("call", "layout"), in_turn(CALLS, LAYOUTS, every=2))
 def test_layouts(call: str, layout: str, launched):
     options = CALLS[call][3]
@@ -88,6 +88,7 @@ def test_layouts(call: str, layout: str, launched):
     assert like_sdpa(out, *given)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("which", range(3))
 def test_one_tensor_of_another_layout(which: int, launched):
     given = drawn("causal")
@@ -106,6 +107,7 @@ def test_a_width_of_v_of_its_own(launched):
     assert (out - wanted(q, k, v, {"mask_mod": causal})).abs().max() < 1e-5
 
 
+@pytest.mark.nightly
 def test_a_cache_that_fills(launched):
     """Each step of decoding reads the beginning of one cache, where it is."""
     cache = torch.randn(2, 2, 2, 48, WIDTH, device=DEVICE)
@@ -134,6 +136,7 @@ def test_half_precision_through_descriptors(launched):
     assert launched == [[(t.data_ptr(), t.stride()) for t in given]]
 
 
+@pytest.mark.nightly
 def test_a_kernel_for_each_layout(all_compilations):
     given = drawn("causal")
     for layout in (lambda t: t, transposed, packed, transposed, lambda t: t):
@@ -201,7 +204,7 @@ def compile_whole():
     torch._dynamo.reset()
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.nightly
 @pytest.mark.parametrize(("layout", "backend"), in_turn(LAYOUTS, ["aot_eager", "inductor"], every=2, first=1))
 def test_torch_compile(layout: str, backend: str, compile_whole, monkeypatch):
     """Tensors that the graph takes and makes; the output's strides are those of a call outside."""
@@ -221,6 +224,7 @@ def test_torch_compile(layout: str, backend: str, compile_whole, monkeypatch):
         assert layout_of(out.shape, out.stride()) == layout_of(expected.shape, expected.stride())
 
 
+@pytest.mark.nightly
 def test_another_layout_compiles_again(compile_whole):
     layer = compile_whole(lambda q, k, v: attend(q, k, v, mask_mod=causal).transpose(1, 2), backend="aot_eager")
     given = drawn("causal")
@@ -237,7 +241,7 @@ def test_a_shared_batch_of_keys_is_not_repeated_inside_a_graph(compile_whole, la
     assert (out - wanted(q, k, v, {"mask_mod": causal})).abs().max() < 1e-5
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_kernel_as_an_operator(layout: str, compile_whole):
     q, k, v = (LAYOUTS[layout](t) for t in drawn("causal"))

@@ -101,6 +101,7 @@ def test_the_token_after_a_prompt_gets_the_kernel_for_all(masked: bool):
     assert (kernels(), made_for_all()) == (2, 1)
 
 
+@pytest.mark.nightly
 def test_a_full_window_keeps_its_own_kernel():
     nl.attention(*drawn(20, 20), mask_mod=causal, enable_gqa=True)
     for seed in range(3):
@@ -187,6 +188,7 @@ def test_a_mask_tensor_varies_with_the_lengths():
     assert made_for_all() == 1
 
 
+@pytest.mark.nightly
 def test_a_tensor_that_varies_without_a_length_has_kernels_of_its_own():
     """Its size is no length of the call, so that nothing says what it is at other lengths."""
     for n, rows in ((40, 5), (41, 6)):
@@ -254,6 +256,7 @@ def test_a_window_wider_than_the_samples_has_kernels_of_its_own():
     assert "700" in lengths.refusals()[0]
 
 
+@pytest.mark.nightly
 def test_a_table_longer_than_the_samples_has_kernels_of_its_own():
     """A length above its extent reads past its end, which is refused."""
     table = torch.arange(900) % 3 == 0
@@ -339,6 +342,7 @@ def test_queries_of_8_bits_have_a_kernel_for_all():
     assert (kernels(), made_for_all()) == (2, 1)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("mod", [pytest.param(None, marks=pytest.mark.nightly), causal], ids=["full", "causal"])
 def test_packed_sequences_have_a_kernel_for_all_totals(mod):
     for lengths_of in ((20, 20), (30, 11, 7), (3, 0, 90, 64)):
@@ -412,6 +416,7 @@ def test_hundreds_of_lengths_have_two_kernels_for_all(mod, calls: int):
     assert kernels() <= 2
 
 
+@pytest.mark.nightly
 def test_positions_whose_cubes_need_64_bits_at_long_lengths_only():
     def cubes(b, h, q, kv):
         return kv * kv * kv % 7 < 3
@@ -422,6 +427,7 @@ def test_positions_whose_cubes_need_64_bits_at_long_lengths_only():
         assert error(out, q, k, v, mask_of(cubes, 1, n)) < 2e-3, n
 
 
+@pytest.mark.nightly
 def test_a_layout_whose_axes_are_one_at_some_lengths_has_a_kernel_of_its_length():
     q, k, _ = (t[:1] for t in drawn(5, 70))
     v = (

@@ -33,6 +33,7 @@ def same(score_mod=None, mask_mod=None) -> None:
     assert (found - expected).abs().max() < 2e-5
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("step", [2, pytest.param(10, marks=pytest.mark.nightly)])
 def test_elements_from_the_end_of_what_a_mod_makes(step: int):
     made = [0.1 * n for n in range(step * N + 10)]
@@ -45,6 +46,7 @@ def test_elements_from_the_end_of_what_a_mod_makes(step: int):
     same(score_mod)
 
 
+@pytest.mark.nightly
 def test_the_first_place_of_an_extremum():
     def score_mod(s, b, h, q, kv):
         s = s + TABLE.argmin(1)[kv % 3] * 0.3 + TABLE.max(0).indices[kv % 4] + POOL.argmax() * kv * 0.1
@@ -53,6 +55,7 @@ def test_the_first_place_of_an_extremum():
     same(score_mod)
 
 
+@pytest.mark.nightly
 def test_indices_along_an_axis_count_modulo_its_extent():
     def score_mod(s, b, h, q, kv):
         s = s + torch.take_along_dim(POOL, (kv * 3).reshape(1), 0)[0]
@@ -70,6 +73,7 @@ def test_shifts_past_32_bits():
     same(score_mod)
 
 
+@pytest.mark.nightly
 def test_whole_numbers_of_conditions_and_constants_have_64_bits():
     def score_mod(s, b, h, q, kv):
         of_64 = (BOOLS[kv] + 1).dtype, torch.where(kv > 3, 1, 2).dtype, POOL.argmax().dtype
@@ -113,6 +117,7 @@ def test_powers_of_what_torch_makes():
     same(lambda s, b, h, q, kv: s + torch.tensor(2.0) ** kv * 1e-3 + (TABLE**2)[kv % 3, kv % 4] + kv ** torch.tensor(2))
 
 
+@pytest.mark.nightly
 def test_the_default_dtype_that_a_mod_reads_is_part_of_it():
     def score_mod(s, b, h, q, kv):
         return s + kv * (1 if torch.tensor(1.5).dtype == torch.float32 else 2)

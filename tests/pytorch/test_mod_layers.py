@@ -38,6 +38,7 @@ def ends_and_axes(s, b, h, q, kv):
     return s + F.layer_norm(MIXED, [4, 4])[h, q % 4] + GATES.sum([0])[kv] + torch.amax(GATES, [0, 1]) * q
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:Implicit dimension")
 def test_layers_at_ends_without_axes_and_past_a_dtype():
     assert Row(score=ends_and_axes, sizes=SIZES).error() < 1e-5

@@ -80,7 +80,7 @@ def _for(n: int, mod: Any, scores: bool) -> Any:
     return lambda b, h, q, kv: mod(b + n, h, q, kv) & (kv >= 0)
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(36)
 @pytest.mark.parametrize("name", MODS)
 @pytest.mark.parametrize("alike", [True, False], ids=["alike", "apart"])
 def test_every_sequence_is_by_itself(name, alike):
@@ -92,6 +92,7 @@ def test_every_sequence_is_by_itself(name, alike):
     assert (found - by_sequence(q, k, v, of_q, of_k, score_mod, mask_mod)).abs().max() < 1e-5
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("seed", some_seeds(4, of=12))
 def test_random_offsets_are_read_at_each_call(seed):
     """One kernel for each pair of lengths, whatever the offsets are, and however many."""
@@ -109,6 +110,7 @@ def _drawn(drawn: random.Random, total: int, count: int) -> list[int]:
     return [0, *sorted(drawn.choices(range(total + 1), k=count - 1)), total]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("alike", [True, False], ids=["alike", "apart"])
 def test_a_known_call_computes_its_places_in_one_launch_each(alike, monkeypatch):
     looked, here = [], []
@@ -147,6 +149,7 @@ def test_no_places_are_computed_in_vain(monkeypatch):
     torch.func.vmap(lambda x: known_options.launched_packed(*given) or x)(torch.zeros(2, device=DEVICE))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("tokens", [1, TOKENS.value - 1, 2 * TOKENS.value + 3])
 def test_places_are_those_of_a_search(tokens, dtype):
@@ -178,6 +181,7 @@ def test_other_offsets_need_no_compilation(all_compilations):
     assert len(all_compilations) == 1
 
 
+@pytest.mark.nightly
 def test_tiles_of_other_sequences_are_skipped():
     q, k, v = tensors(256, 256)
     options = {"template": "rolling_update", "block_q": 16, "block_kv": 16}
@@ -198,6 +202,7 @@ def test_groups_of_heads_further_outputs_and_halves():
     assert (lse[:, :, :7] - score.logsumexp(-1)).abs().max() < 1e-2
 
 
+@pytest.mark.nightly
 def test_in_a_graph():
     torch._dynamo.reset()
 

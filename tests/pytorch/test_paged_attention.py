@@ -86,6 +86,7 @@ def test_templates_dtypes_and_widths(template, dtype):
     assert (found - expected).abs().max() < (2e-3 if dtype == torch.float16 else 2e-2)
 
 
+@pytest.mark.nightly
 def test_tables_and_lengths_are_read_at_each_call(all_compilations):
     for seed in range(6):
         q, k, v, table, lengths = problem(2, seed=seed)
@@ -114,6 +115,7 @@ def test_a_table_that_grows_with_its_sequences_compiles_few_kernels(all_compilat
     assert len(all_compilations) == 4  # for tables of 3, 4, 8 and 16 pages
 
 
+@pytest.mark.nightly
 def test_columns_that_fill_a_table_up_do_not_reach_behind_what_a_mod_reads():
     """The bias has an element for each key of five pages, and a second table would be filled up to eight columns."""
     torch.manual_seed(0)
@@ -136,6 +138,7 @@ def test_nothing_to_attend_gives_zeros(batch, q_len, columns):
     assert torch.equal(lse, torch.full((batch, 2, q_len), -torch.inf, device=DEVICE))
 
 
+@pytest.mark.nightly
 def test_it_breaks_a_graph_and_the_numbers_stay():
     torch._dynamo.reset()
     given = problem(1)

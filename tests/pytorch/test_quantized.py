@@ -96,13 +96,13 @@ def checked(tensors: Any, scales: Any, mask: Any, tolerance: float = TOLERANCE, 
     return found
 
 
-@pytest.mark.one_in(18)
+@pytest.mark.one_in(36)
 @pytest.mark.parametrize(("dtypes", "scales"), in_turn(DTYPES, SCALES, every=3, first=1))
 def test_dtypes_and_scales(dtypes: str, scales: str):
     checked(*case(0, DTYPES[dtypes], SHAPES["grouped"], [scales] * 3), causal)
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize(("dtypes", "mask", "shape"), in_turn(["e4m3", "bf16, int8 cache"], MASKS, SHAPES, every=3))
 def test_masks_and_shapes(dtypes: str, mask: str, shape: str):
     if shape == "decode" and mask == "first row empty":
@@ -142,6 +142,7 @@ def test_weights_of_8_bits_keep_small_ones():
 LARGE = [0.0, 1e3, 4e6, 1.7e7, 6.8e7, -6.8e7, 1.1e9, -3e9, 3e20, -1e35]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("weights", [None, E4])
 def test_rows_of_large_scores(weights: Any):
     """The keys with the largest score share the weight, however large it is: no weight saturates, and none is 0."""
@@ -157,7 +158,7 @@ def test_rows_of_large_scores(weights: Any):
     assert error_of(found[0, 0], expected) < TOLERANCE
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("seed", some_seeds(4, of=12))
 def test_random_calls(seed: int):
     generator = torch.Generator().manual_seed(100 + seed)
@@ -171,6 +172,7 @@ def test_random_calls(seed: int):
     checked(tensors, scales, mask)
 
 
+@pytest.mark.nightly
 def test_new_values_of_scales_need_no_compilation(all_compilations):
     tensors, scales = case(3, (E4, E4, E4), SHAPES["plain"], ["heads", "number", "scalar"])
     for factor in (1.0, 0.25, 3.0):
@@ -178,6 +180,7 @@ def test_new_values_of_scales_need_no_compilation(all_compilations):
     assert len(all_compilations) == 1
 
 
+@pytest.mark.nightly
 def test_lse_is_that_of_the_scaled_scores():
     for weights in (None, E4):
         tensors, scales = case(4, (E4, E4, E4), SHAPES["grouped"], ["heads"] * 3)
@@ -199,6 +202,7 @@ def test_a_mod_gets_the_scaled_score():
     assert error_of(found, reference(*map(meant, tensors, scales), score_mod=capped)) < TOLERANCE
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("weights", [None, E4])
 def test_nan_stays_nan(weights: Any):
     q, k, v = case(6, (E4, E4, E4), SHAPES["plain"], ["none"] * 3)[0]
@@ -262,6 +266,7 @@ def test_refusals(name: str):
         nl.attention(*tensors, **options)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("weights", [None, E4])
 def test_a_cache_seen_through_views(weights: Any):
     tensors, scales = case(9, (E4, E4, E4), ((2, 24, 4, 32), (2, 64, 2, 32)), ["number"] * 3)

@@ -38,12 +38,14 @@ def test_random_whole_numbers(seed: int):
     assert list(found.values()).count("refused") <= 4
 
 
+@pytest.mark.nightly
 def test_conditions_have_64_bits_beside_several_positions():
     products = "(flags[kv] * 1000) * (q * 300) * (kv * 300)", "(flags[kv] * 5 // 2) * (q * 2**13) * (kv * 2**14)"
     assert verdict(" + ".join(f"({product} % 7) * 0.3" for product in products)) == "right"
     assert verdict("((flags[kv] * 1000) * (i32[kv] * 900000) % 7) * 0.3") == "right"
 
 
+@pytest.mark.nightly
 def test_functions_of_narrow_integers_have_their_dtypes_and_their_least_numbers():
     terms = "torch.sign(i8[kv]) * 100 * 2", "torch.fmod(i8[kv], 30) * 200", "torch.ones_like(i32[kv]) * 2**30 * 4"
     terms = *terms, "torch.div(i8[kv], 3, rounding_mode='trunc') * 200", "i32[kv].to(torch.uint8) * (i32[q] * 2**28)"

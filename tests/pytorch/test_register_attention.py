@@ -151,6 +151,7 @@ def layer(**attributes: Any) -> Any:
     return SimpleNamespace(**attributes)
 
 
+@pytest.mark.nightly
 def test_a_mask_of_floats_a_cap_a_bias_and_sinks_together():
     q, k, v = tensors((2, 4, 5, 8), (2, 2, 9, 8))
     mask = torch.zeros(2, 1, 5, 9, device=DEVICE).masked_fill(torch.rand(2, 1, 5, 9, device=DEVICE) < 0.3, -torch.inf)
@@ -165,6 +166,7 @@ def test_a_mask_of_floats_a_cap_a_bias_and_sinks_together():
     assert (out - (scores @ v.double().repeat_interleave(2, 1)).transpose(1, 2)).abs().max() < 1e-5
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("given", ["none", "bool", "floats"])
 def test_chosen_keys_and_a_sink_for_each_query(given):
     """As layers with an indexer pass them, those below 0 being none; a sink is a logit without a value."""
@@ -219,6 +221,7 @@ def test_a_tensor_that_a_layer_passes_and_nobody_knows_is_refused():
     assert (out - want).abs().max() < 1e-5
 
 
+@pytest.mark.nightly
 def test_without_a_mask_the_layer_says_whether_it_is_causal():
     q, k, v = tensors((1, 2, 5, 8), (1, 2, 9, 8))
     for module, given, causal in (

@@ -105,14 +105,14 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(45)
 @pytest.mark.parametrize("case", CASES)
 def test_numbers_and_shapes_are_torchs(case):
     shapes, mask, options = CASES[case]
     check(*draw(*shapes), mask, **options)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("mask", ["bool", "float32", "own"])
 def test_masks_beside_16_bits(dtype, mask):
@@ -146,6 +146,7 @@ def test_a_mask_of_the_lowest_float16_is_no_mask():
     check(*draw(*FOUR, dtype=torch.float16), bias, tolerance=5e-3)
 
 
+@pytest.mark.nightly
 def test_fully_masked_rows_are_zero_as_torchs():
     q, k, v = draw(*FOUR)
     for mask in (seen(20, 24), added(20, 24)):
@@ -302,6 +303,7 @@ def test_heads_without_columns_are_refused():
         nl.scaled_dot_product_attention(q, q, torch.ones(1, 2, 3, 4, device=DEVICE))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("made", [causal_lower_right, causal_upper_left])
 def test_a_causal_bias_of_torch_is_a_mask_though_its_memory_holds_nothing(made):
     q, k, v = draw((1, 2, 5, 8), (1, 2, 9, 8), (1, 2, 9, 8))
@@ -314,6 +316,7 @@ def test_a_causal_bias_of_torch_is_a_mask_though_its_memory_holds_nothing(made):
         nl.scaled_dot_product_attention(q, k, v, bias, is_causal=True)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("of_key", "of_value"), [(2, 4), (4, 1)])
 def test_other_heads_of_key_than_of_value(of_key: int, of_value: int):
     q, k, v = (t.requires_grad_() for t in draw((1, 4, 8, 8), (1, of_key, 8, 8), (1, of_value, 8, 8)))

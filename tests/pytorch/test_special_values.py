@@ -20,7 +20,7 @@ def same(found: torch.Tensor, expected: torch.Tensor, tolerance: float = 2e-5) -
     assert (found - expected).nan_to_num().abs().max() < tolerance
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     "score_mod",
     [
@@ -54,7 +54,7 @@ def test_masks_made_of_quotients(mask_mod):
 BY_NIGHT = (3, 4, 6, 2.0, -5)  # beside others of their kind
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize(
     "exponent",
     [
@@ -81,6 +81,7 @@ def test_powers_of_positions():
     same(nl.attention(q, k, v, score_mod=signs).double(), reference(q, k, v, signs))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("value", "name", "mask_mod"),
     in_turn(
@@ -107,6 +108,7 @@ def test_special_values_stay_in_the_rows_that_see_them(value, name, mask_mod):
     same(nl.attention(q, k, v, score_mod=mod, mask_mod=mask_mod), flex(q, k, v, mod, mask_mod))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_special_values_in_v(value):
     """Each query that sees the key gets the value's class; one that does not gets NaN, 0 times the value, as in the
@@ -122,7 +124,7 @@ def test_special_values_in_v(value):
     assert (hidden.isnan() | ((hidden - without[0, 0, :17, 3]).abs() < 2e-5)).all()
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "mod",
     [
@@ -138,7 +140,7 @@ def test_nan_goes_through_functions_as_in_torch(mod):
     same(nl.attention(q, k, v, score_mod=mod), flex(q, k, v, mod))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(
     "score_mod",
     [
@@ -168,7 +170,7 @@ CONDITIONS = (
 
 
 # By day each condition at half of the pairs of lengths, in turn, and at 5 by 7.
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(15)
 @pytest.mark.parametrize(
     ("mask_mod", "q_len", "kv_len"),
     [
@@ -182,7 +184,7 @@ def test_conditions_of_floats_with_and_without_axes_combine(mask_mod, q_len, kv_
     same(nl.attention(q, k, v, mask_mod=mask_mod), flex(q, k, v, None, mask_mod))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize(
     "score_mod",
     [
@@ -220,6 +222,7 @@ def test_products_that_overflow_stay_lost(bias):
     same(nl.attention(q, k, v, score_mod=mod), expected)
 
 
+@pytest.mark.nightly
 def test_a_scale_of_nothing_under_a_mask():
     """Whether a score is finite is a comparison with infinity, which no index analysis takes for its own."""
     q, k, v = tensors((1, 1, 9, 16))

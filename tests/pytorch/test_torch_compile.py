@@ -125,6 +125,7 @@ def test_wrong_arguments_are_refused_as_the_graph_is_made(kernel, compile_whole)
 # -- nl.attention inside torch.compile --------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_attention_in_a_graph_follows_its_captured_tensors(compile_whole, preparations):
     q, k, v = tensors()
     slopes = torch.tensor([0.5, 0.25], device=DEVICE)
@@ -168,6 +169,7 @@ def test_attention_in_a_graph_takes_strided_inputs_and_mods_of_its_own(compile_w
     assert (compile_whole(function)(*inputs) - wanted).abs().max() < 1e-5
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("value", [np.float32(3), np.arange(32), object()])
 def test_what_a_mod_only_compares_is_no_obstacle(compile_whole, value):
     q, k, v = tensors()
@@ -205,6 +207,7 @@ def test_attention_is_captured_in_a_cuda_graph():
     assert (out - reference(q, k, v, bias, causal)).abs().max() < 1e-3
 
 
+@pytest.mark.nightly
 def test_switches_that_are_computed_of_numbers_of_modules():
     """Dynamo has symbols for numbers that differ between calls, and for comparisons of them."""
 

@@ -52,6 +52,7 @@ def test_the_nearest_and_of_those_the_fastest():
     assert closest([far, failed], "attention_causal", SIZES) is None
 
 
+@pytest.mark.nightly
 def test_compile_takes_the_neighbours_choice_and_leaves_one_that_does_not_fit(tmp_path, monkeypatch):
     op = attention.causal(batch=2, heads=2, seq=128, head_dim=32)
     fits = record(5.0, causal=True)
@@ -68,6 +69,7 @@ def test_compile_takes_the_neighbours_choice_and_leaves_one_that_does_not_fit(tm
     assert nl.compile(op, tuned=True).source == nl.compile(op).source
 
 
+@pytest.mark.nightly
 def test_rolling_loops_without_records_are_gluon_on_hopper_alone(monkeypatch):
     made = partial(nl.compile, validate="none")
     prefill = attention.causal(heads=64, seq=1024, head_dim=64)

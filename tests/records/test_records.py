@@ -149,6 +149,7 @@ def test_the_store_is_in_the_cache_directory(tmp_path, monkeypatch):
     assert Store().path == tmp_path / "records.sqlite"
 
 
+@pytest.mark.nightly
 def test_several_processes_write_at_once(store, record, tmp_path):
     script = """
 import json, sys

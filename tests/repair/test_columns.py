@@ -151,6 +151,7 @@ prove_supplied("sum", "exp(c - r)", ["r"], "t*exp(r_before - r_now)")
 """
 
 
+@pytest.mark.nightly
 def test_the_solver_needs_no_numpy_and_no_compiler():
     """Nor Jupyter: in the browser there are Python, SymPy and mpmath alone."""
     done = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True)

@@ -17,6 +17,7 @@ def truth(condition) -> sp.Expr:
     return sp.Piecewise((1, condition), (0, True))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("reducer", ["any", "all"])
 @pytest.mark.parametrize(
     ("condition", "assumptions", "g_c"),

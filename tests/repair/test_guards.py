@@ -36,6 +36,7 @@ def test_guards_and_starts(f, g, assumptions, producer_reducer, guards, start):
     assert term.initial_value("r", producer_reducer) == start
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("f", "g", "producer_reducer", "values"),
     [

@@ -121,7 +121,7 @@ def weakly(work) -> None:
 CALLBACKS = {"finalizer": Finalized, "garbage collector": collected, "weak reference": weakly}
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.nightly
 @pytest.mark.parametrize("callback", CALLBACKS.values(), ids=CALLBACKS)
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_nothing_is_raised_in_a_callback_of_python_s(callback):
@@ -213,6 +213,7 @@ def test_nothing_is_left_behind_whenever_it_strikes():
     assert set(ends) <= {"answer", "time"}
 
 
+@pytest.mark.nightly
 def test_a_large_power_ends_and_is_not_remembered():
     for solver in (solve, solve_vector):
         with time_limit(0.3), pytest.raises(RepairError) as error:
@@ -265,6 +266,7 @@ assert "call" in events
 """
 
 
+@pytest.mark.nightly
 def test_a_profiler_works_after_a_question():
     """Python 3.11 never got past the first function call where an exception had been taken back."""
     subprocess.run([sys.executable, "-c", PROFILED], check=True, timeout=LONG)
@@ -302,6 +304,7 @@ print(sys.monitoring.get_tool(4))
 """
 
 
+@pytest.mark.nightly
 def test_without_threads_the_solving_thread_watches_itself():
     """As in a browser, where Python 3.13 has no threads."""
     pythons = (sys.executable, "python3.13", "python3.12")

@@ -96,7 +96,7 @@ TERMS: dict[str, tuple[dict[str, list[str]], Callable[..., np.ndarray]]] = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("g", TERMS)
 def test_rolling_with_plain_numbers(g: str):
     """T := A(r_prev, r) T + G(r, c) over 40 tags, in NumPy alone, ends as the sum of g at the last r."""
@@ -120,6 +120,7 @@ def test_the_way_does_not_matter():
     np.testing.assert_allclose(term.transport(one, two) @ term.transport(two, one), np.eye(3), atol=1e-15)
 
 
+@pytest.mark.nightly
 def test_constants_may_stand_in_the_matrix():
     term = solve_vector("sum", "(c - r/n)**2*exp(k*r)", "r", constants=["n", "k"], assumptions={"n": "positive"})
     assert sorted(term.constants) == ["k", "n"]
@@ -143,6 +144,7 @@ def test_the_exponential_is_sympys(rows: list[list[Any]]):
     assert exponential(matrix, step).applyfunc(sp.expand) == sp.Matrix(step * matrix).exp().applyfunc(sp.expand)
 
 
+@pytest.mark.nightly
 def test_a_reference_that_turns_is_not_triangular():
     term = solve_vector("sum", "sin(c - r)", "r")
     assert not term.triangular
@@ -150,6 +152,7 @@ def test_a_reference_that_turns_is_not_triangular():
     np.testing.assert_allclose(term.transport(0.0, np.pi / 2), [[0, 1], [-1, 0]], atol=1e-15)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("g", "reference"),
     [
@@ -193,6 +196,7 @@ def test_terms_in_no_finite_family(g: str):
     assert caught.value.help
 
 
+@pytest.mark.nightly
 def test_the_references_that_were_tried_are_told():
     with pytest.raises(RepairError, match=r"nor is it as a function of sqrt\(r\) or log\(r\)"):
         solve_vector("sum", "tanh(c - sqrt(r))", "r", assumptions=NONNEGATIVE)

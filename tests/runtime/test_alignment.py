@@ -18,6 +18,7 @@ def shifted(tensor: torch.Tensor, elements: int) -> torch.Tensor:
     return view.copy_(tensor)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("loads", ["pointers", "descriptors", "host_descriptors"])
 def test_any_address_will_do(loads):
     kernel = nl.compile(OP, "rolling_update", block_q=32, block_kv=32, code=nl.CodeOptions(loads=loads), target="h200")

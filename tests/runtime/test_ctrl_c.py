@@ -41,6 +41,7 @@ WAITS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("what", WAITS)
 def test_a_signal_that_another_thread_gets_ends_it(what, tmp_path):
     script = tmp_path / "script.py"

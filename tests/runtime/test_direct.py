@@ -377,6 +377,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.nightly
 def test_a_kernel_is_launched_directly_from_the_second_call_on(tmp_path):
     scripts = Path(__file__).parents[2] / "scripts"
     env = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path / "triton"), "NEPTUNE_LAB_CACHE": str(tmp_path)}

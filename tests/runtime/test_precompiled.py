@@ -110,6 +110,7 @@ def seen(tmp_path_factory):
     return json.loads(done.stdout)
 
 
+@pytest.mark.nightly
 def test_every_launch_gets_its_grid_its_arguments_and_its_options(seen):
     for step, warps in zip(seen["steps"], (4, 4, 4, 4, 8, 4, 4), strict=True):
         assert step["result"]

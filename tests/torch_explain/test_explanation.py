@@ -81,6 +81,7 @@ def test_each_part_names_its_own_lines():
     ]
 
 
+@pytest.mark.nightly
 def test_a_branch_makes_two_graphs_and_is_named():
     found = nl.explain(models.branches, torch.randn(8, 8))
     assert len(found.graphs) == 2
@@ -93,6 +94,7 @@ def test_a_branch_makes_two_graphs_and_is_named():
     assert reason in str(found)
 
 
+@pytest.mark.nightly
 def test_with_gradients_there_is_a_forward_and_a_backward_graph():
     found = nl.explain(models.Block(), torch.randn(2, 16, 32))
     assert [p.region.title for parts in found.graphs[:1] for p in parts if p.region] == ["norm"]

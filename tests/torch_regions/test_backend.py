@@ -101,7 +101,7 @@ CASES = {
 }
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("case", CASES)
 def test_numbers_strides_and_inputs_are_those_of_eager(case: str):
     function, holds = CASES[case]
@@ -201,7 +201,7 @@ GRADIENTS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], list[li
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_forward_and_backward_graphs_have_regions(name: str):
     function, inputs, wanted = GRADIENTS[name]
@@ -313,6 +313,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return launches
 
 
+@pytest.mark.nightly
 def test_a_region_without_a_kernel_for_all_sizes_compiles_few_and_then_runs_in_torch(launches: list[Any]):
     compiled = torch.compile(lambda x: torch.log_softmax(x, -1) * 3, backend=backend)
     with torch.inference_mode():
@@ -323,6 +324,7 @@ def test_a_region_without_a_kernel_for_all_sizes_compiles_few_and_then_runs_in_t
     assert kinds == [True, True, True, True, False, True]  # of rows 6 to 10, and 6 again
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "function",
     [
@@ -340,6 +342,7 @@ def test_an_integer_argument_that_changes_is_read_at_each_call(function: Callabl
             torch.testing.assert_close(compiled(x, n), function(x, n))
 
 
+@pytest.mark.nightly
 def test_tensors_that_torch_s_definition_of_attention_makes_are_fake(launches: list[Any]):
     """A causal mask met fake tensors at the second length, and the region ran in torch."""
     attention = partial(F.scaled_dot_product_attention, is_causal=True)
@@ -394,6 +397,7 @@ def test_several_threads():
         torch.testing.assert_close(found[n], rms_norm(x, ROW))
 
 
+@pytest.mark.nightly
 def test_attention_of_a_packed_projection_and_a_loss():
     def function(x, w, target):
         q, k, v = (x @ w).view(2, 8, 3, 2, 16).permute(2, 0, 3, 1, 4).unbind(0)
@@ -405,6 +409,7 @@ def test_attention_of_a_packed_projection_and_a_loss():
     assert sorted(titles(found)) == ["attention", "loss"]
 
 
+@pytest.mark.nightly
 def test_a_region_reads_what_another_one_gives():
     """The attention could compute its mask from a row of the region before, which that region does not give."""
 

@@ -16,6 +16,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_gradients_of_extrema(name: str):
     x = torch.randn(100, 7, generator=torch.Generator().manual_seed(0))

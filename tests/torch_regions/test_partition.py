@@ -31,6 +31,7 @@ def found() -> Partition:
     return partition(graph, [n for n in graph.nodes if n.name == "w_1"])
 
 
+@pytest.mark.nightly
 def test_every_chain_is_compiled(found: Partition):
     assert [r.title for r in found.regions] == ["norm", "attention", "norm", "attention"]
     assert found.holding("norm") == found.holding("attention") == (2, 0)
@@ -109,6 +110,7 @@ def test_a_graph_of_which_nothing_is_compiled():
     assert {part.reason for part in found.apart} == {"no kernels here"}
 
 
+@pytest.mark.nightly
 def test_a_triangular_mask_is_computed_where_it_is_read():
     """So that loops skip the tiles that it hides, and it is not read from memory."""
 
@@ -120,6 +122,7 @@ def test_a_triangular_mask_is_computed_where_it_is_read():
     assert len(region.inputs) == 3
 
 
+@pytest.mark.nightly
 def test_a_literal_tensor_is_a_number_of_the_region():
     def function(q, k, v):
         scores = q @ k.mT / torch.sqrt(torch.tensor(16.0))

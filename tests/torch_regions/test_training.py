@@ -36,6 +36,7 @@ CASES = [
 ]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "attention", "steps", "rest"), CASES)
 def test_the_losses_are_those_of_eager(name: str, attention: str, steps: int, rest: str):
     nl.register_attention()

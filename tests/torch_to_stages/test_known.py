@@ -31,6 +31,7 @@ def t5(q, k, v, table):
     return F.softmax(q @ k.mT + bias, dim=-1) @ v
 
 
+@pytest.mark.nightly
 def test_buckets_of_distances_are_a_tensor_that_one_kernel_reads():
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 1, 2, 33, 16)

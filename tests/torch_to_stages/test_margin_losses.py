@@ -49,6 +49,7 @@ def test_the_losses_are_those_of_pytorch(reduction: str):
         same(lambda x, t: F.multi_margin_loss(x, t, size_average=reduction == "mean"), X, LABELS)
 
 
+@pytest.mark.nightly
 def test_traced_losses():
     for loss, labels in ((F.multi_margin_loss, LABELS), (F.multilabel_margin_loss, LISTS)):
         function = lambda x, t, loss=loss: loss(x, t, reduction="none")  # noqa: E731

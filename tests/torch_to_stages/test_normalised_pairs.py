@@ -82,6 +82,7 @@ def norm_written_twice(x, w):
     return (y - y.mean(-1, keepdim=True)) * torch.rsqrt(spread + 1e-5) * w
 
 
+@pytest.mark.nightly
 def test_statistics_that_are_written_twice_are_computed_once():
     torch.manual_seed(0)
     x, w = torch.randn(16, 96), torch.randn(96)
@@ -101,6 +102,7 @@ def test_a_softmax_of_scaled_rows_is_one_kernel(dtype: torch.dtype):
     torch.testing.assert_close(kernel(x), torch.softmax(x * 0.5 + 1.0, -1), rtol=2**-9, atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_the_definition_stays_if_normalisation_is_off():
     function, make = BEYOND["sink_attention_by_hand"]
     config = nl.TileConfig(block_kv=16, normalise=False)
@@ -109,6 +111,7 @@ def test_the_definition_stays_if_normalisation_is_off():
     assert kernel.schedule.base is kernel.schedule.definition
 
 
+@pytest.mark.nightly
 def test_the_record_links_new_stages_to_the_definition():
     function, make = BEYOND["sink_attention_by_hand"]
     schedule = nl.Schedule(nl.from_torch(function, *make()))

@@ -28,6 +28,7 @@ def sparsemax(x):
     return (x - threshold).clamp(min=0)
 
 
+@pytest.mark.nightly
 def test_rows_with_equal_elements_infinities_and_nan():
     """NaN is the largest; `median` gives the first NaN, `nanmedian` leaves them out."""
 
@@ -38,6 +39,7 @@ def test_rows_with_equal_elements_infinities_and_nan():
         assert torch.equal(ours.nan_to_num(7), theirs.nan_to_num(7))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("function", "count"), [(router, 2), (sparsemax, 1)])
 def test_what_is_chosen_and_its_gradient(function, count: int):
     inputs = [torch.randn(n, 6, requires_grad=True) for n in (3, 6)[:count]]

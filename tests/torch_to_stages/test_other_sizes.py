@@ -39,6 +39,7 @@ def counts(kernel: Any) -> tuple[int, int]:
     return len(kernel.other_sizes._for_all), len(kernel.other_sizes.refusals)
 
 
+@pytest.mark.nightly
 def test_the_second_number_of_rows_makes_one_kernel_for_all():
     kernel = nl.compile(nl.from_torch(norm, torch.zeros(8, 64), torch.zeros(64)))
     compared(kernel, norm, (8, 64), (64,))
@@ -51,6 +52,7 @@ def test_the_second_number_of_rows_makes_one_kernel_for_all():
     assert [str(tensor) for tensor in made.spec.inputs] == ["x: float32[n, 64]", "w: float32[64]"]
 
 
+@pytest.mark.nightly
 def test_no_kernel_for_all_sizes_if_that_is_not_wanted():
     kernel = nl.compile(nl.from_torch(norm, torch.zeros(8, 32), torch.zeros(32), dynamic=False))
     for rows in (8, 5, 9):
@@ -70,6 +72,7 @@ def test_all_sizes_from_the_first_call():
     assert counts(kernel) == (0, 0)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "function", [lambda x: x * x[:1] + x[:, :1], lambda x: (x.t() + 1, x * 2)], ids=["one order", "two orders"]
 )
@@ -85,6 +88,7 @@ def test_a_function_without_reductions_has_one_kernel_for_all_sizes(function: Ca
     assert counts(kernel) == (0, 0)
 
 
+@pytest.mark.nightly
 def test_sizes_without_such_a_kernel_have_kernels_of_their_own():
     kernel = nl.compile(nl.from_torch(joined, torch.zeros(4, 16)))
     for columns in (16, 20, 24, 20):
@@ -108,6 +112,7 @@ def test_lengths_samples_and_heads(dynamic):
         compared(kernel, attention, (batch, heads, q_len, 16), *[(batch, heads, kv_len, 16)] * 2)
 
 
+@pytest.mark.nightly
 def test_what_the_function_reads_is_that_of_the_first_time():
     scale = torch.ones(64)
     kernel = nl.compile(nl.from_torch(lambda x: torch.softmax(x * scale, -1), torch.zeros(8, 64)))
@@ -118,6 +123,7 @@ def test_what_the_function_reads_is_that_of_the_first_time():
         kernel(torch.zeros(9, 64, device=DEVICE))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("shapes", "match"),
     [
@@ -132,6 +138,7 @@ def test_tensors_that_the_function_does_not_take(shapes, match):
         kernel(*(torch.zeros(shape, device=DEVICE) for shape in shapes))
 
 
+@pytest.mark.nightly
 def test_strides_are_those_of_the_operator_alone():
     op = nl.from_torch(norm, torch.zeros(8, 64), torch.zeros(64)).with_strides(x=(128, 1))
     assert op.resized is None
@@ -143,6 +150,7 @@ def test_refused_arguments(dynamic, shapes):
         nl.from_torch(norm, torch.zeros(8, 64), torch.zeros(64), dynamic=dynamic, dynamic_shapes=shapes)
 
 
+@pytest.mark.nightly
 def test_a_dict_of_tensors_has_a_kernel_per_size():
     def scaled(given: dict[str, Any]) -> Any:
         return torch.softmax(given["x"] * given["y"], -1)

@@ -38,6 +38,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 }
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_results_are_exactly_those_of_pytorch(name: str):
     function, inputs = FUNCTIONS[name]
@@ -72,6 +73,7 @@ def test_a_gradient_in_float64_is_rounded_to_the_dtype_of_its_input():
     assert torch.equal(ours.grad, theirs.grad)
 
 
+@pytest.mark.nightly
 def test_gradients_of_a_softmax_are_computed_in_the_dtype_of_what_reads_it():
     def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return (torch.softmax(x, -1).to(y.dtype) * y).sum(-1) + torch.logsumexp(x * 2, -1).to(y.dtype)

@@ -51,7 +51,7 @@ def test_a_line_without_a_stage_of_its_own_is_linked_to_those_that_compute_it():
     assert stages(operator, "torch.matmul") == ({"matmul"}, {"scores"})
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("name", sorted(ATTENTION))
 def test_every_stage_of_every_pattern_is_of_a_line_that_is_shown(name: str):
     operator = attention(name)
@@ -137,6 +137,7 @@ def test_a_function_of_a_notebook_cell_is_shown_as_it_was_when_it_was_traced():
     assert stages(operator, "p.amax(-1)") == ({"amax", "out"}, set())
 
 
+@pytest.mark.nightly
 def test_the_record_keeps_the_lines_and_their_links(tmp_path: Path):
     operator = cell_operator()
     record = nl.compile(operator, validate="none").trace

@@ -23,7 +23,7 @@ def refusal(function) -> DefinitionError:
     return caught.value
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("function", refused.FUNCTIONS, ids=lambda f: f.__name__)
 def test_an_error_names_the_line_and_a_fix(function):
     error = refusal(function)
@@ -105,6 +105,7 @@ def generator(x):
     return x + torch.rand(8, generator=torch.Generator().manual_seed(1))
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("function", "what", "help"),
     [
@@ -139,6 +140,7 @@ def derivative_in_a_map(x):
     return torch.vmap(lambda row: torch.func.jvp(lambda r: r.sort()[0], (row,), (row,))[1])(x)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "function", [forward_derivative, backward_derivative, derivative_in_a_map, gradient_of_a_function, sorted_in_a_map]
 )

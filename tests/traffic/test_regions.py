@@ -50,6 +50,7 @@ INDICES = ["a", "b", "a * 4", "b * 3 - 2", "a * 2 + b", "a // 2", "b % 2", "c * 
 CONDITIONS = ["a + b < 4", "b > 0", "a * 4 + c < 9"]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("seed", range(60))
 def test_counts_agree_with_a_count_one_by_one(seed):
     """Boxes of one to three accesses: loops that depend on each other, clipped at both ends, with conditions."""

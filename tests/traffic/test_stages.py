@@ -17,6 +17,7 @@ OPERATORS = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("make", OPERATORS, ids=["figure1", "attention", "rms_norm"])
 def test_the_stages_of_every_form_add_up_to_it(make):
     found = nl.compile(make(), validate="none").traffic("h200", blocks=1)
@@ -37,6 +38,7 @@ def test_a_stage_of_the_definition_is_a_nest_with_its_own_bytes():
     assert stages["s_exp"].operations == 2 * rows * cols  # a difference and an exponential
 
 
+@pytest.mark.nightly
 def test_each_emitted_kernel_is_a_stage():
     op = attention.full(1, 2, q_len=1, kv_len=256, head_dim=16)
     kernel = nl.compile(op, "split_k_update", validate="none")

@@ -128,6 +128,7 @@ def test_wrong_arguments_are_refused():
         seq(64, blocks=0)
 
 
+@pytest.mark.nightly
 def test_blocks_per_multiprocessor_are_those_of_the_machine_code():
     op = attention.full(heads=2, seq=64, head_dim=16)
     kernel = nl.compile(op, block_q=16, block_kv=16, validate="none")

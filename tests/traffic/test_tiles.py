@@ -65,7 +65,7 @@ def kernel(request):
     return next(kernel for name, kernel in kernels() if name == request.param)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_loads_and_stores_are_those_of_the_interpreter(kernel):
     program = kernel.htile
     machine = Counting(program, kernel.operator.random_inputs(0))

@@ -32,6 +32,7 @@ def compiled(
     return nl.compile(op, "split_k_update", config=config, target=target, validate=validate)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("tiles", TILES)
 def test_numbers(operator, tiles):
@@ -42,7 +43,7 @@ def test_numbers(operator, tiles):
     assert kernel.validated
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("kv_len", [64, 128])
 def test_triton_asks_before_it_waits(kv_len):
     """The first wait of the machine code comes behind the copies of rows, keys and values."""
@@ -54,6 +55,7 @@ def test_triton_asks_before_it_waits(kv_len):
     assert not re.search(r"ld\.global|st\.shared", before)
 
 
+@pytest.mark.nightly
 def test_where_nothing_is_changed():
     op = OPERATORS["groups"]()
     many = attention.full(heads=2, q_len=40, kv_len=256, head_dim=32)

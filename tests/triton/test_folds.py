@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tvm import te
 
 import neptune_lab as nl
@@ -26,6 +27,7 @@ def scaled_sum(rows: int = 64, cols: int = 256):
     return custom("scaled_sum", [x], [out])
 
 
+@pytest.mark.nightly
 def test_a_fold_that_is_read_twice_gets_one_reader_and_compiles(tmp_path):
     kernel = nl.compile(scaled_sum(), "rolling_update", block_q=16, block_kv=64)
     assert [line.strip().partition("  #")[0] for line in kernel.source.splitlines() if "one reader" in line] == [

@@ -42,6 +42,7 @@ def program(**chosen: object) -> Program:
     return made
 
 
+@pytest.mark.nightly
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.integers(1, 9),

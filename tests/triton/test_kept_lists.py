@@ -28,6 +28,7 @@ def kernel() -> nl.Kernel:
     return nl.compile(operator, "rolling_update", config=config, validate="none")
 
 
+@pytest.mark.nightly
 def test_the_kernel_and_its_lists_give_the_definition():
     assert [k.name.split("_")[-1] for k in kernel().triton.kernels] == ["visible", "ranks", "list", "kernel"]
     assert kernel().relative_error() < 2e-6

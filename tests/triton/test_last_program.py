@@ -62,7 +62,7 @@ def in_order(kernel: nl.Kernel, monkeypatch: pytest.MonkeyPatch, seed: int | Non
         return triton_numpy.run(kernel.triton, arrays, {t.name: t.dtype for t in op.inputs}, tuple(arrays))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_the_same_bits_in_one_launch_whoever_is_last(name: str, monkeypatch: pytest.MonkeyPatch):
     one, two = both(name)
@@ -73,12 +73,14 @@ def test_the_same_bits_in_one_launch_whoever_is_last(name: str, monkeypatch: pyt
             np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["groups", "a second pass"])
 def test_tritons_interpreter_agrees_with_float64(name: str):
     one, two = both(name)
     assert one.relative_error() == two.relative_error() < 1e-3
 
 
+@pytest.mark.nightly
 def test_every_launch_leaves_the_counters_at_zero():
     """So the next launch, and each replay of a graph, starts at zero without a launch that would set them."""
     import torch
@@ -122,6 +124,7 @@ class _Gpu:
         self.waited += 1
 
 
+@pytest.mark.nightly
 def test_counters_of_streams_and_graphs(monkeypatch: pytest.MonkeyPatch):
     """One tensor per stream, kept; each launch in a graph gets one of its own, which was set to zero before."""
     import torch
@@ -170,6 +173,7 @@ def test_every_thread_has_stored_before_the_program_arrives():
     assert text.index("acc_local_of_splits = tl.load(") > arrival
 
 
+@pytest.mark.nightly
 def test_the_record_links_both_halves_of_the_kernel():
     one, two = both("heads")
     assert [launch["kernel"] for launch in one.trace.kernel.launches] == ["attention_causal_local"]
@@ -179,6 +183,7 @@ def test_the_record_links_both_halves_of_the_kernel():
     assert everywhere == linked
 
 
+@pytest.mark.nightly
 def test_it_compiles_ahead():
     code = both("heads")[0].machine_code("sm_90")
     (kernel,) = code.kernels
@@ -275,6 +280,7 @@ def test_what_one_launch_would_not_compute(case: str):
         emit(program, EmitOptions(combine="last_program"))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(2, 30))])
 def test_random_decoding(seed: int, monkeypatch: pytest.MonkeyPatch):
     rng = random.Random(seed)
@@ -290,6 +296,7 @@ def test_random_decoding(seed: int, monkeypatch: pytest.MonkeyPatch):
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.nightly
 def test_the_tuner_tries_it():
     decode = attention.causal(heads=4, q_len=1, kv_len=8192, head_dim=64)
     values = {k.option: k.values for s in space(decode, Target("h200")).subspaces for k in s.knobs}

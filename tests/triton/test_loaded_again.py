@@ -112,6 +112,7 @@ def test_programs_have_room_on_a_multiprocessor():
     assert {32 * warps * programs * REGISTERS for warps, programs in PROGRAMS.items()} == {NVIDIA_REGISTERS}
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("op", "warps"),
     [

@@ -88,6 +88,7 @@ UNARY = [
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-6, "float64": 1e-14}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("name", UNARY)
 def test_unary(name, dtype, run_triton):
@@ -113,6 +114,7 @@ def test_tanh_of_small_numbers_keeps_its_digits(x, run_triton):
     np.testing.assert_allclose(run_triton(program, {"x": np.full(11, x)})["y"], math.tanh(x), rtol=2e-7)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "max", "min"])
 @pytest.mark.parametrize("with_literal", [False, True])

@@ -73,6 +73,7 @@ def test_descriptors_in_the_kernel():
     assert not re.search(r"tl\.(load|store)\(", text)
 
 
+@pytest.mark.nightly
 def test_descriptors_from_the_host_hold_the_whole_tensor():
     text = compiled(loads="host_descriptors").source
     assert "TensorDescriptor(q, [256, 32], [32, 1], [32, 32])" in text
@@ -96,6 +97,7 @@ def test_padded_tiles_take_pointers():
     assert "descriptor" not in compiled(odd, loads="descriptors").source.lower()
 
 
+@pytest.mark.nightly
 def test_tanh_of_the_hardware():
     softcap = attention.softcap(heads=2, kv_heads=2, seq=64, head_dim=32)
     text = compiled(softcap, tanh="hardware").source
@@ -105,6 +107,7 @@ def test_tanh_of_the_hardware():
     assert compiled(softcap, tanh="hardware").relative_error() < 1e-3
 
 
+@pytest.mark.nightly
 def test_dependent_launch_waits_before_it_reads():
     kernel = compiled(DECODE, "split_k_update", dependent_launch=True)
     local, combine = (k.text for k in kernel.triton.kernels)
@@ -131,6 +134,7 @@ def test_what_a_gpu_cannot_do_is_refused(target, options):
     assert "Target('cuda', (9, 0))" in str(caught.value)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
 def test_e4m3_by_capability(dtype):
     """Triton has no conversion of e4m3 before Ada, and says so with an internal error."""
@@ -149,6 +153,7 @@ def test_tanh_of_the_hardware_by_capability():
         EmitOptions(tanh="hardware", target=AMD)
 
 
+@pytest.mark.nightly
 def test_default_code_runs_anywhere():
     """Of the same sizes: those that are chosen by shape suit the target's matrix units, if these are known."""
     hints = {"num_warps": 4, "num_stages": 2}

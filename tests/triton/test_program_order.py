@@ -43,6 +43,7 @@ def _compiled(op, monkeypatch, cache: int = 2**25):
     return nl.compile(op, "rolling_update", **TILES)
 
 
+@pytest.mark.nightly
 def test_heads_go_together_where_rows_differ_in_work(monkeypatch):
     kernel = _compiled(attention.causal(batch=2, heads=4, seq=80, head_dim=16), monkeypatch)
     assert "# 4 indices of h side by side" in kernel.source
@@ -55,6 +56,7 @@ def test_as_many_as_the_cache_holds(monkeypatch):
     assert "# 2 indices of h side by side" in _compiled(op, monkeypatch, of_two).source
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("heads", [1, 4])
 def test_equal_work_keeps_the_order_of_the_grid(monkeypatch, heads):
     for op in (attention.full(heads=heads, seq=80, head_dim=16), attention.causal(heads=1, seq=80, head_dim=16)):

@@ -26,6 +26,7 @@ def unlike(modules: list[Path], cache: Path) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.nightly
 def test_no_tile_of_v_follows_one_of_q_with_wider_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """q and k have 64 columns and v 16: on an H200 the result was wrong in every row but the first 16."""
     op = attention.general(1, 1, 64, 64, 64, lambda s, b, h, q, kv: s, v_head_dim=16)
@@ -37,7 +38,7 @@ def test_no_tile_of_v_follows_one_of_q_with_wider_rows(tmp_path: Path, monkeypat
     assert found == ["attention_general_kernel", "0", "attention_general_kernel", "1"]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize(
     ("widths", "padded"),
     [((64, 16), 64), ((20, 8), 32), ((16, 64), 64), ((128, 32), 64), ((128, 64), 64), ((16, 16), 16)],

@@ -167,6 +167,7 @@ spec = KernelSpec("k", "k", text, (), ())
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(ON_GPU, reason="is about machines without a GPU")
 def test_the_runtime_asks_for_the_interpreter_by_itself():
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
@@ -175,6 +176,7 @@ def test_the_runtime_asks_for_the_interpreter_by_itself():
     assert done.stdout.strip() == "True", done.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(ON_GPU, reason="is about machines without a GPU")
 def test_a_triton_imported_too_early_is_explained():
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}

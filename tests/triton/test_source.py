@@ -119,6 +119,7 @@ def test_index_vectors_stand_outside_of_loops_where_they_can():
 COLLIDING = ["tl", "max", "lambda", "torch", "i", "i0", "x_ptr", "triton", "range", "p", "_dot"]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("space", ["chip", "output"])
 @pytest.mark.parametrize("taken", COLLIDING)
 def test_names_do_not_collide(taken, space, run_triton):

@@ -58,7 +58,7 @@ OPERATORS = {
 }
 
 
-@pytest.mark.one_in(12)
+@pytest.mark.one_in(36)
 @pytest.mark.parametrize(
     ("name", "layout", "loads"),
     in_turn(OPERATORS, LAYOUTS, ["pointers", "descriptors", "host_descriptors"], every=2, first=1),
@@ -84,6 +84,7 @@ def test_full_validation_runs_every_form(layout: str):
     assert "Triton" in validated.stages
 
 
+@pytest.mark.nightly
 def test_a_layout_does_not_pass_with_the_validation_of_another():
     large = attention.causal(batch=1, heads=2, seq=2048, head_dim=64)
     strided = large.with_strides(k=(262144, 64, 128, 1))
@@ -97,7 +98,7 @@ def test_tiles_and_rows_of_a_packed_tensor_in_a_descriptor():
     assert "[b * 32 + i0 * 16, h * 16]" in source
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(("stride", "described"), [(16, True), (24, True), (20, False), (8, False), (0, False)])
 def test_rows_that_the_copy_engine_cannot_address_are_read_through_pointers(stride: int, described: bool):
     operator = attention.full(seq=32, **SMALL).with_strides(k=(196608, 24576, stride, 1))
@@ -178,6 +179,7 @@ def test_a_weighted_sum_is_the_sum(terms: list[tuple[int, int]]):
 DRAWN = given(st.integers(0, 2**32), st.permutations(range(3)), st.lists(st.integers(0, 9), min_size=4, max_size=4))
 
 
+@pytest.mark.nightly
 @settings(max_examples=8)
 @DRAWN
 def test_random_layouts(seed: int, order: list[int], gaps: list[int]):
@@ -248,6 +250,7 @@ def test_strides_of_dimensions_of_size_1_do_not_matter():
         assert torch.equal(kernel(q, memory.as_strided(q.shape, (first, 16, 64, 1)), q), q)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("change", [lambda t: t, torch._neg_view], ids=["misaligned", "negated"])
 def test_a_copy_for_the_copy_engine_keeps_the_strides(change):
     operator, (q, k, v) = laid_out(attention.full(seq=32, **SMALL), "packed")

@@ -50,6 +50,7 @@ def numbers(kernel: nl.Kernel) -> tuple[np.ndarray, ...]:
     return triton_numpy.run(kernel.triton, arrays, {t.name: t.dtype for t in op.inputs}, tuple(arrays))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_one_launch_gives_the_same_bits(name: str):
     one, several = both(name)
@@ -59,6 +60,7 @@ def test_one_launch_gives_the_same_bits(name: str):
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["layer_norm", "a softmax of odd rows"])
 def test_tritons_interpreter_agrees_with_float64(name: str):
     one, _ = both(name)
@@ -160,6 +162,7 @@ def test_the_launch_is_cooperative_and_has_room():
     assert threads <= 2048
 
 
+@pytest.mark.nightly
 def test_a_mark_is_of_one_row_and_launch():
     """Each launch begins with the mark behind the last one of the launch before it."""
     import torch
@@ -176,6 +179,7 @@ def test_a_mark_is_of_one_row_and_launch():
     assert made[:4].tolist() == [2 * 2 * 2, 0, 0, 0], "two rows of each group, two launches a call, nobody is left"
 
 
+@pytest.mark.nightly
 def test_it_compiles_ahead():
     code = both("softmax")[0].machine_code("sm_90")
     (kernel,) = code.kernels
@@ -204,6 +208,7 @@ def test_the_record_names_every_kernel():
     assert everywhere == linked
 
 
+@pytest.mark.nightly
 def test_rows_of_a_length_that_programs_share():
     """Chosen without tuning where one program cannot hold a row that it writes, and rows are many."""
     long = nl.compile(rows.softmax(rows=1000, cols=120000, dtype="float16"), target="h200")
@@ -297,6 +302,7 @@ def test_what_one_launch_would_not_compute(case: str):
         emit(program, EmitOptions(combine="waiting"))
 
 
+@pytest.mark.nightly
 def test_refusals():
     with pytest.raises(EmitError, match="combine='waiting' finds no kernels that share rows"):
         nl.compile(

@@ -126,6 +126,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path, small, with_warps):
     assert [m.us for m in found.values()] == [10.0]
 
 
+@pytest.mark.nightly
 def test_what_is_in_it(written, small, biased):
     assert sorted(p.name for p in written.iterdir()) == ["kernels", "lib", "manifest.json", "run.py", "values"]
     first, second = (read_entry(written, data) for data in read_manifest(written))

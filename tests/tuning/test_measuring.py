@@ -257,6 +257,7 @@ print(measurement.compile_ahead(broken))
 """
 
 
+@pytest.mark.nightly
 def test_compiling_ahead_needs_no_memory_and_no_launch(small, spec, tmp_path):
     """With a driver that says "Hopper" and can do nothing else: a launch would fail."""
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}

@@ -102,6 +102,7 @@ def run(small, store, search, workers, **more):
 
 @pytest.mark.usefixtures("in_this_process")
 class TestLoop:
+    @pytest.mark.nightly
     def test_the_fastest_wins_and_is_found_again(self, small, store, by_tile, times):
         search = Listed(*by_tile)
         result = run(small, store, search, Sheet(lambda s: times[source_hash(s.text)]), command="a test")

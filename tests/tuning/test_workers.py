@@ -29,6 +29,7 @@ def child():
     made.close()
 
 
+@pytest.mark.nightly
 def test_a_call_in_another_process(child):
     there = child.call("os:getpid")
     assert there != os.getpid()
@@ -38,7 +39,7 @@ def test_a_call_in_another_process(child):
     assert child.call("builtins:sorted", [3, 1, 2]) == [1, 2, 3]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     ("call", "said"),
     [
@@ -97,6 +98,7 @@ def measured(workers, small, with_warps, warps):
     return workers.measure(task_of(small), compile_choice(small, with_warps(warps)).spec)
 
 
+@pytest.mark.nightly
 def test_a_gpu_worker_survives_its_candidates(gpu_worker, small, with_warps):
     assert "status -11" in measured(gpu_worker, small, with_warps, fake_runner.COMPILER_CRASHES).failure
     assert "status -11" in measured(gpu_worker, small, with_warps, fake_runner.CRASHES).failure

@@ -141,6 +141,7 @@ def test_a_reference_of_ones_own(causal: nl.Kernel):
     assert nl.bisect(causal, causally, causal.operator.random_inputs(0)) is None
 
 
+@pytest.mark.nightly
 def test_the_text_says_where_and_what():
     said = in_a_copy(partial(lambda: str(nl.bisect(battery(validate="none")["causal"]()))), ALL["partition_one_short"])
     assert said.splitlines()[0].endswith(
@@ -150,6 +151,7 @@ def test_the_text_says_where_and_what():
     assert said.splitlines()[-1].startswith("  result: out[0, 0, 0, 0] is nan, expected ")
 
 
+@pytest.mark.nightly
 def test_what_is_refused(causal: nl.Kernel):
     with pytest.raises(ScheduleError, match="input 'v' has shape None; expected"):
         nl.bisect(causal, inputs={name: a for name, a in causal.operator.random_inputs(0).items() if name != "v"})

@@ -53,7 +53,7 @@ LARGE = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("name", LARGE)
 def test_a_scheduled_program_is_resized_to_what_its_steps_make_of_the_small_definition(name: str):
     sch = LARGE[name]()
@@ -67,6 +67,7 @@ def test_a_large_kernel_is_validated_without_its_steps(monkeypatch: pytest.Monke
     assert nl.compile(attention.causal(1, 4, 512), "rolling_update").validated.stages == ("Triton",)
 
 
+@pytest.mark.nightly
 def test_a_large_kernel_that_is_wrong_is_found_with_a_script(monkeypatch: pytest.MonkeyPatch):
     planted(monkeypatch, "repair * s_sum", "s_sum")
     with pytest.raises(ValidationError, match="Triton differs from the definition at q") as caught:
@@ -85,6 +86,7 @@ def test_a_step_that_goes_wrong_at_large_sizes_alone_is_seen(monkeypatch: pytest
     assert not isinstance(found, package.Validated)
 
 
+@pytest.mark.nightly
 def test_a_program_that_was_resized_wrongly_is_no_error(monkeypatch: pytest.MonkeyPatch):
     """The steps, applied at small sizes, decide."""
     made = check.resized_schedule
@@ -114,6 +116,7 @@ def test_a_number_that_no_place_explains_is_not_resized():
         resize.resized(odd, sch.definition, planned)
 
 
+@pytest.mark.nightly
 def test_numbers_of_folded_elements_are_not_resized():
     sch = schedule(norms.layer_norm(4096, 1024), block_kv=256)
     with pytest.raises(ScheduleError, match="how many elements were folded"):
@@ -126,6 +129,7 @@ def shapes_of(sch: Schedule) -> dict[str, tuple[int, ...]]:
     return {name: small.buffer(name).shape for name in small.inputs}
 
 
+@pytest.mark.nightly
 def test_an_axis_whose_end_is_read_is_made_small():
     """Decoding reads the document of its query at the last key, whose place is a constant of the mask."""
     assert shapes_of(schedule(documents(1), "split_k_update"))["DOCUMENTS"] == (14,)

@@ -55,7 +55,7 @@ def compiled(name: str, **more) -> nl.Kernel:
     return by_name.compile(make(), options.pop("template", None), **options)
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_the_numpy_form_of_triton_is_what_tritons_interpreter_gives(name: str):
     kernel = compiled(name, validate="none")
@@ -70,7 +70,7 @@ def test_the_numpy_form_of_triton_is_what_tritons_interpreter_gives(name: str):
             np.testing.assert_allclose(np.asarray(a, "float64"), b, rtol=unit, atol=unit)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_sets_that_are_run_at_once_give_what_each_gives_by_itself(name: str):
     kernel = compiled(name, validate="none")
@@ -173,6 +173,7 @@ def test_none_runs_nothing_and_other_modes_are_refused():
         nl.compile(softmax_sum(), validate="thorough")
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -241,6 +242,7 @@ def test_wrong_loops_are_named(monkeypatch: pytest.MonkeyPatch):
         nl.compile(softmax_sum(), "rolling_update", block_kv=4)
 
 
+@pytest.mark.nightly
 def test_a_structure_is_run_once(monkeypatch: pytest.MonkeyPatch):
     ran = []
     difference = compare.difference
@@ -255,7 +257,7 @@ def test_a_structure_is_run_once(monkeypatch: pytest.MonkeyPatch):
     assert len(ran) > first
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     ("seq", "block_q", "block_kv"), [(256, 64, 64), (250, 64, 64), (1000, 128, 64), (512, 128, 32), (96, 32, 32)]
 )

@@ -35,6 +35,7 @@ def test_nothing_to_compare_with_before_the_first_edit(session):
     assert changes.answer(session, {"version": "before"})["side"] is None
 
 
+@pytest.mark.nightly
 def test_after_an_edit_the_schedule_before_it_which_is_the_first_one_too(session, softmax_kernel):
     first = steps_of(softmax_kernel.schedule)
     session.edit(without(first, "set_scope"))
@@ -76,6 +77,7 @@ def test_a_refused_edit_changes_no_version(session, softmax_kernel):
     assert session.before is before
 
 
+@pytest.mark.nightly
 def test_a_version_is_read_once_and_anew_after_the_next_edit(session, softmax_kernel, monkeypatch):
     counted = []
     real = traffic.counted
@@ -98,6 +100,7 @@ def test_a_version_is_read_once_and_anew_after_the_next_edit(session, softmax_ke
     assert len(counted) == 3
 
 
+@pytest.mark.nightly
 def test_a_page_with_python_has_names_and_a_saved_one_the_versions(session, softmax_kernel):
     session.edit(without(steps_of(softmax_kernel.schedule), "set_scope"))
     assert json.loads(payload.live(session).text)["panes"]["changes"] == {"before": None}
@@ -118,6 +121,7 @@ def test_a_version_without_a_kernel_ends_with_its_loops():
     assert [f["name"] for f in counted["forms"]] == ["definition"]
 
 
+@pytest.mark.nightly
 def test_resources_are_those_of_the_machine_code_of_both(session, softmax_kernel):
     session.edit(without(steps_of(softmax_kernel.schedule), "set_scope"))
     answer = changes.resources(session, {"gpu": "a100", "version": "before"})()

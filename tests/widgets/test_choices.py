@@ -39,7 +39,7 @@ OFFERS = [
 ]
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(36)
 @pytest.mark.parametrize(("primitive", "before"), OFFERS)
 def test_all_offered_choices_are_legal(rolled, primitive, before):
     schedule = prefix(rolled, before)

@@ -58,7 +58,7 @@ ALL = [pytest.param(small, name, id=name) for name in OPERATORS] + [
 ]
 
 
-@pytest.mark.one_in(20)
+@pytest.mark.one_in(40)
 @pytest.mark.parametrize(("make", "name"), ALL)
 def test_it_opens_and_has_a_sampled_table(make, name):
     explorer = nl.explore(make(name))

@@ -17,6 +17,7 @@ from neptune_lab.pipeline import schedule
 from tests.pipeline.odd import operator
 
 
+@pytest.mark.nightly
 def test_an_edit_gives_another_kernel_and_comes_back_by_undo(attention_page):
     page = attention_page
     first, steps = page.triton, page.steps
@@ -86,6 +87,7 @@ def test_a_refusal_of_the_algebra_stands_at_its_step(page_of):
     assert "not additive" in failed["text"]
 
 
+@pytest.mark.nightly
 def test_an_edit_clears_what_could_be_redone(softmax_page):
     page = softmax_page
     page.ask("edit", steps=page.steps[:3])
@@ -137,6 +139,7 @@ def test_a_refused_primitive_names_its_node(softmax_page):
     assert error["help"]
 
 
+@pytest.mark.nightly
 def test_text_is_the_same_schedule(softmax_page):
     page = softmax_page
     text = page.explorer.to_python()
@@ -148,7 +151,7 @@ def test_text_is_the_same_schedule(softmax_page):
     assert "i=4" in page.explorer.to_python()
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     ("text", "line", "column", "step", "message"),
     [
@@ -167,6 +170,7 @@ def test_errors_in_text_stand_at_their_line(softmax_page, text, line, column, st
     assert message in error["message"]
 
 
+@pytest.mark.nightly
 def test_text_is_never_executed(softmax_page, tmp_path):
     target = tmp_path / "made"
     for text in (
@@ -233,6 +237,7 @@ def test_a_remark_is_written_and_edited_like_a_step(attention_page):
     assert (empty["kind"], empty["error"]["step"]) == ("refused", 0)
 
 
+@pytest.mark.nightly
 def test_choices_of_a_step_and_of_a_new_one(softmax_page):
     page = softmax_page
     answer = page.ask("choices", steps=page.steps, index=0, primitive="tile")
@@ -289,6 +294,7 @@ def test_inputs_may_be_infinite_and_nan_where_their_dtype_has_such(softmax_page)
         tags.read_inputs(labels, {**whole, name: ["inf", 0]})
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
@@ -304,6 +310,7 @@ def test_bad_inputs_are_refused(softmax_page, inputs, message):
     assert message in answer["message"]
 
 
+@pytest.mark.nightly
 def test_tables_of_small_programs_come_with_the_payload_and_large_ones_are_sampled(page_of):
     small = page_of(nl.compile(softmax.figure1(), block_q=1, block_kv=2)).payload
     assert set(small["tags"]["tables"]) == {
@@ -325,6 +332,7 @@ def test_tables_of_small_programs_come_with_the_payload_and_large_ones_are_sampl
     assert unknown.ask("tags", step=0, phase="definition", rolling="j")["kind"] == "tags_error"
 
 
+@pytest.mark.nightly
 def test_the_check_runs_natively_or_at_smaller_sizes_or_says_that_it_did_not(page_of):
     small = page_of(softmax.figure1(4, 8)).ask("check")
     assert (small["kind"], small["ok"]) == ("checked", True)
@@ -357,6 +365,7 @@ def test_the_check_keeps_what_the_schedule_stands_on(name, sizes, says):
     assert says in text
 
 
+@pytest.mark.nightly
 def test_unknown_and_broken_messages_are_answered(softmax_page):
     page = softmax_page
     assert page.ask("dance")["kind"] == "failed"

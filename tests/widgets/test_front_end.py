@@ -9,10 +9,12 @@ STATIC = WIDGETS / "neptune_widgets" / "static"
 BUNDLES = ("explorer.js", "solver.js", "training.js", "live.js", "live_worker.js")
 
 
+@pytest.mark.nightly
 def test_reducers_and_links(front_end_packages):
     npm("test")
 
 
+@pytest.mark.nightly
 def test_types(front_end_packages):
     npm("run", "check")
 

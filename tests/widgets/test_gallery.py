@@ -19,6 +19,7 @@ def test_every_operator_and_preset_has_an_entry_with_sizes_that_it_takes():
         assert made.inputs, name
 
 
+@pytest.mark.nightly
 def test_pages_and_their_index(tmp_path: Path):
     entries = gallery.write(tmp_path, ["softmax.figure1", "norms.l2_norm"])
     assert [e.file for e in entries] == ["softmax.figure1.html", "norms.l2_norm.html"]

@@ -41,6 +41,7 @@ def test_the_page_has_every_file_beside_it_and_the_first_answer_in_it(without_np
     assert not re.search(r'(src|href)="(https?:)?//', page)
 
 
+@pytest.mark.nightly
 def test_the_packages_are_those_that_solve_and_nothing_else(tmp_path: Path):
     data = live.packages()
     assert data == live.packages()
@@ -89,6 +90,7 @@ def test_another_package_of_the_same_name_is_refused(monkeypatch):
         live.pyodide()
 
 
+@pytest.mark.nightly
 def test_without_the_registry_the_gallery_says_that_the_live_page_is_left_out(monkeypatch, tmp_path: Path, capsys):
     answering(monkeypatch, None, "npm error network request to https://registry.npmjs.org/pyodide failed")
     monkeypatch.setattr(gallery, "names", lambda: ("softmax.figure1",))

@@ -135,6 +135,7 @@ def test_an_edit_meanwhile_does_not_change_what_is_compiled(attention_page, monk
     assert sources == [before]
 
 
+@pytest.mark.nightly
 def test_an_exported_page_has_what_was_compiled_and_one_target_by_option(attention_page, only_pane):
     only_pane(machine, machine_kept)
     explorer = attention_page.explorer
@@ -156,6 +157,7 @@ def test_the_option_of_an_export_is_checked(attention_page, attention_kernel):
         nl.explore(attention_kernel.trace).export_html(machine_code="sm_90")
 
 
+@pytest.mark.nightly
 def test_a_schedule_without_a_kernel_has_no_target(attention_page):
     page = attention_page
     assert page.ask("edit_text", text='sch.tile("qk", i=64)')["kind"] == "edited"

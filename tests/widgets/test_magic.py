@@ -53,6 +53,7 @@ def shell(capsys: pytest.CaptureFixture[str]) -> Iterator[Shell]:
     InteractiveShell.clear_instance()
 
 
+@pytest.mark.nightly
 def test_a_cell_runs_and_its_function_is_explored(shell: Shell):
     out = shell.run(ATTENTION)
     number = shell.shell.displayhook.prompt_count
@@ -92,6 +93,7 @@ scaled = Scaled()
 """
 
 
+@pytest.mark.nightly
 def test_a_name_is_chosen_and_modules_are_taken(shell: Shell):
     shell.run(MODULE.strip())
     assert shell.result.trace.operator.title == "Scaled"

@@ -20,6 +20,7 @@ def kernel(request):
     return nl.compile(softmax.figure1(nl.dim("rows", hint=12), nl.dim("columns")))
 
 
+@pytest.mark.nightly
 def test_the_record_names_the_sizes(kernel):
     for found, spec in zip(kernel.trace.operator.inputs, kernel.spec.inputs, strict=True):
         assert found.sizes == spec.sizes
@@ -55,6 +56,7 @@ def test_every_pane_answers(kernel, page_of):
             json.dumps(page.ask(kind, **fields), allow_nan=False)
 
 
+@pytest.mark.nightly
 def test_a_page_has_the_names_and_can_be_saved(kernel, page_of, tmp_path):
     page = page_of(kernel)
     assert any(page.payload["trace"]["operator"]["inputs"][0]["sizes"])

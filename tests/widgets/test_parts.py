@@ -109,6 +109,7 @@ def large() -> Trace:
     return chained(1440)
 
 
+@pytest.mark.nightly
 def test_the_first_part_of_a_large_record_is_small_and_has_the_first_view(large):
     trace = large
     sent = parts.sent(trace, first=(2, "naive"))
@@ -131,6 +132,7 @@ def test_a_small_record_is_sent_whole(kernel):
     assert (sent.head, sent.rest) == (to_json(kernel), ())
 
 
+@pytest.mark.nightly
 def test_the_page_asks_for_the_other_parts(large):
     explorer = nl.explore(large)
     name = json.loads(explorer.payload)["trace"]["parts"]["name"]

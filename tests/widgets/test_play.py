@@ -51,7 +51,7 @@ def values(side: dict[str, Any], name: str) -> np.ndarray:
     return found.reshape(tensor["shape"])
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", CASES)
 def test_the_repaired_program_ends_at_the_reference_and_the_naive_one_does_not(name: str):
     make, steps = CASES[name]
@@ -83,7 +83,7 @@ def test_the_repaired_program_ends_at_the_reference_and_the_naive_one_does_not(n
         assert any(w[5] is False for t in naive["tensors"] for f in t["frames"] for w in f if len(w) > 5)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("name", CASES)
 def test_marks_are_those_of_the_tag_tables(name: str):
     session = Session(CASES[name][0]())
@@ -159,6 +159,7 @@ def test_what_is_too_large_says_what_would_help():
     assert "sample=" in static["panes"]["play"]["error"]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["attention", "split-k", "layer norm"])
 def test_tiles_end_at_the_reference(name: str):
     session = Session(CASES[name][0]())
@@ -180,6 +181,7 @@ def test_tiles_end_at_the_reference(name: str):
             assert frame.name.startswith(written[0])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", ["attention", "split-k", "layer norm"])
 def test_results_of_tiles_are_compared_with_the_definition(name: str, monkeypatch):
     session = Session(CASES[name][0]())
@@ -213,6 +215,7 @@ def test_results_of_tiles_are_compared_with_the_definition(name: str, monkeypatc
     assert all(write[5] is False and abs(write[6] - float(write[1]) - 1) < 0.05 for write in wrong)
 
 
+@pytest.mark.nightly
 def test_tiles_of_a_kernel_are_listed_asked_for_and_kept(page_of, softmax_kernel):
     page = page_of(softmax_kernel)
     assert page.payload["panes"]["play"]["plays"][-1] == {"step": -1, "what": "tiles", "block": ""}

@@ -22,7 +22,7 @@ def run(code: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "make",
     [

@@ -31,6 +31,7 @@ def asked(explorer: Explorer, kind: str, **message: Any) -> dict[str, Any]:
     return sent[-1]
 
 
+@pytest.mark.nightly
 def test_a_record_has_everything_again(kernel, tmp_path):
     path = tmp_path / "record.json"
     traces.save(kernel.trace, path)
@@ -54,12 +55,14 @@ def test_a_record_has_everything_again(kernel, tmp_path):
         explorer.recompile()
 
 
+@pytest.mark.nightly
 def test_a_kernel_of_other_options_is_said_to_differ():
     swapped = nl.CodeOptions(disable_passes=("exponentials_to_base_two",))
     made = nl.compile(attention.causal(heads=2, seq=64, head_dim=16), code=swapped, validate="none")
     assert "text differs from the saved one" in Explorer(made.trace).recompile()
 
 
+@pytest.mark.nightly
 def test_what_is_not_the_record_s_is_refused(kernel):
     program = kernel.trace.program
     last = kernel.trace.steps[-1]
@@ -93,6 +96,7 @@ def test_an_operator_of_one_s_own_is_not_taken_for_one_of_the_library():
     assert answer["kind"] == "failed"
 
 
+@pytest.mark.nightly
 def test_a_refused_step_and_an_unfinished_schedule_are_made_again():
     schedule = nl.Schedule(softmax.figure1(2, 4))
     schedule.rolling_update("s_sum", "s_max.j", maps="keep")

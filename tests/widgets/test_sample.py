@@ -29,6 +29,7 @@ def test_a_sample_goes_through_the_same_phases(q_len, template):
     assert small.check()
 
 
+@pytest.mark.nightly
 def test_the_page_gets_a_sample_that_says_so():
     explorer = nl.explore(nl.compile(nl.operators.attention.causal(heads=4, seq=256, head_dim=64)))
     shown = json.loads(explorer.payload)
@@ -46,6 +47,7 @@ def test_small_programs_are_shown_themselves():
     assert tags.shown(schedule) == (schedule, "")
 
 
+@pytest.mark.nightly
 def test_a_page_alone_has_tables_of_a_sample_rather_than_none(monkeypatch: pytest.MonkeyPatch):
     schedule = nl.Schedule(nl.operators.softmax.figure1(rows=16, cols=64))
     schedule.rolling_update("s_sum", "s_max.j", maps="keep")
@@ -84,6 +86,7 @@ def test_a_large_operator_of_ones_own_says_how_to_get_a_sample():
     assert "nl.explore(op, sample=small_op)" in payload["tags_note"]
 
 
+@pytest.mark.nightly
 def test_a_large_traced_function_is_traced_anew_on_small_tensors():
     class Scored(torch.nn.Module):
         def __init__(self) -> None:
@@ -136,6 +139,7 @@ def test_a_sample_that_is_too_large_says_so():
     assert "the sample makes" in payload["tags_note"]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["attention.gqa", "norms.rms_norm_max"])
 def test_a_backward_pass_is_derived_anew_of_its_operator_at_small_sizes(name: str):
     sizes = {"rows": 512, "cols": 1000}

@@ -38,6 +38,7 @@ def steps(draw):
     return Step.of(primitive, **arguments)
 
 
+@pytest.mark.nightly
 @settings(max_examples=12)
 @given(st.lists(steps(), max_size=5))
 def test_steps_come_back_from_their_text(made):

@@ -26,6 +26,7 @@ def templates(session: Session) -> list[str]:
     return [step.template for step in session.trace.steps[1:]]
 
 
+@pytest.mark.nightly
 def test_a_step_of_a_template_stays_one_after_an_edit(kernel):
     session = Session(kernel.schedule, kernel)
     before, steps = templates(session), steps_of(session)
@@ -73,6 +74,7 @@ def test_an_edit_keeps_the_options_that_the_kernel_was_compiled_with(kernel):
     assert session.kernel.source == kernel.source
 
 
+@pytest.mark.nightly
 def test_a_choice_of_the_tuner_is_taken_and_undone(kernel):
     session = Session(kernel.schedule, kernel)
     choice = Choice("rolling_update", TileConfig(block_q=16, block_kv=32), nl.CodeOptions(loop_stages=2))

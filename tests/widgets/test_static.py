@@ -111,6 +111,7 @@ def test_in_a_notebook_the_static_view_is_an_output_of_its_own(kernel, monkeypat
     assert static["text/html"].startswith('<div class="neptune-static">')
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("which", ["kernel", "evil"])
 def test_the_page_is_one_file_that_loads_nothing(kernel, evil, which, tmp_path):
     explorer = nl.explore(kernel if which == "kernel" else evil)
@@ -144,6 +145,7 @@ def test_a_widget_without_a_bundle_says_so(monkeypatch, tmp_path):
     assert "not built" in page.bundle_text()
 
 
+@pytest.mark.nightly
 def test_a_saved_record_is_explored_without_the_compiler(kernel, tmp_path):
     from neptune_lab.trace import save
 

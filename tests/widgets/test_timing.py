@@ -59,6 +59,7 @@ def test_without_a_gpu_nothing_is_measured(kernel):
     assert "<script" not in found._repr_html_()
 
 
+@pytest.mark.nightly
 @without_gpu
 def test_a_large_kernel_is_interpreted_at_smaller_sizes():
     (row,) = nl.time(nl.compile(attention.causal(batch=1, heads=32, seq=2048, head_dim=128))).rows
@@ -84,6 +85,7 @@ def test_the_pane_hears_that_there_is_no_gpu(softmax_page):
     assert broken["note"]
 
 
+@pytest.mark.nightly
 def test_an_earlier_version_is_timed_as_it_was_compiled(page_of, monkeypatch):
     """Its options of code generation too: two kernels of the same steps are not one."""
     timed = []

@@ -26,6 +26,7 @@ def test_it_is_counted_when_asked_and_not_in_every_compile(softmax_page):
     json.dumps(answer, allow_nan=False)
 
 
+@pytest.mark.nightly
 def test_every_form_at_every_gpu_is_what_the_kernel_counts(attention_kernel):
     found = traffic.data(Session(attention_kernel.schedule, attention_kernel))
     assert [g["name"] for g in found["gpus"]] == list(GPUS)
@@ -41,12 +42,14 @@ def test_every_form_at_every_gpu_is_what_the_kernel_counts(attention_kernel):
             assert (us, bound) == (form.roofline.us, form.roofline.bound)
 
 
+@pytest.mark.nightly
 def test_every_form_is_a_stop_of_the_record(attention_kernel):
     session = Session(attention_kernel.schedule, attention_kernel)
     stops = {(step.index, phase.key) for step in session.trace.steps for phase in step.phases}
     assert {(f["step"], f["phase"]) for f in traffic.data(session)["forms"]} == stops | {(None, "")}
 
 
+@pytest.mark.nightly
 def test_the_same_kernel_is_counted_once_and_an_edited_one_anew(softmax_page, monkeypatch):
     counted = []
     real = traffic.counted
@@ -62,6 +65,7 @@ def test_the_same_kernel_is_counted_once_and_an_edited_one_anew(softmax_page, mo
     assert len(second["forms"]) == len(first["forms"]) - 1
 
 
+@pytest.mark.nightly
 def test_a_saved_page_has_it(softmax_kernel):
     session = Session(softmax_kernel.schedule, softmax_kernel)
     assert json.loads(payload.static(session).text)["panes"]["traffic"] == json.loads(json.dumps(traffic.data(session)))
@@ -74,7 +78,7 @@ def test_a_schedule_without_a_kernel_ends_with_its_last_step():
     assert [f["name"] for f in traffic.data(session)["forms"]] == ["definition"]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("gpu", GPUS)
 def test_each_gpu_has_its_memories(softmax_kernel, gpu):
     found = traffic.data(Session(softmax_kernel.schedule, softmax_kernel))

@@ -22,6 +22,7 @@ def page(page_of):
     return page_of(nl.compile(attention.causal(heads=2, kv_heads=1, seq=32, head_dim=16), validate="none"))
 
 
+@pytest.mark.nightly
 @without_gpu
 def test_without_a_gpu_it_says_so(page):
     seq = page.post("tune", seconds=5)

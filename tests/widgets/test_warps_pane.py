@@ -19,6 +19,7 @@ def gluon_kernel() -> nl.Kernel:
     return nl.compile(operator, "rolling_update", block_q=128, block_kv=64, code=code, validate="none")
 
 
+@pytest.mark.nightly
 def test_the_timeline_is_made_when_asked(page_of, gluon_kernel, only_pane):
     page = page_of(gluon_kernel)
     assert "warps" not in page.payload["panes"]
