@@ -25,8 +25,8 @@ OF_GLUON = tuple(field.name for field in fields(GluonChoices) if field.name != "
 @closed_fields
 @dataclass(frozen=True, kw_only=True)
 class CodeOptions(GluonChoices, TritonChoices):
-    """Choices of code generation: the fields of `TritonChoices`; those of `GluonChoices`, which have an effect with
-    code="gluon" only; and these.
+    """Choices of code generation: the fields of `neptune_lab.htile_to_triton.options.TritonChoices`; those of
+    `neptune_lab.htile_to_gluon.options.GluonChoices`, which have an effect with code="gluon" only; and these.
 
     Args:
         interleave: independent parts that the rows of a program are cut into, 1 or 2. With 2, the softmax of one half

@@ -103,6 +103,8 @@ def closed_fields(cls: type[T]) -> type[T]:
     Traceback (most recent call last):
     neptune_lab.errors.ScheduleError: Size has no field 'row'
       help: did you mean 'rows'? The fields: rows
+    >>> inspect.signature(Size)
+    <Signature (rows: 'int' = 1)>
     """
     made = cls.__init__
     names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
@@ -115,6 +117,9 @@ def closed_fields(cls: type[T]) -> type[T]:
         made(self, *args, **given)
 
     cls.__init__ = __init__
+    # `help` would show the signature of `__new__`, if there is one.
+    _, *own = inspect.signature(made).parameters.values()
+    cls.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
     return cls
 
 

@@ -54,8 +54,8 @@ def compile(
 
     Args:
         op: an Operator, or a Schedule.  If an operator's sizes have names (`nl.dim`), one kernel takes all their
-            values.  It is Triton that loads by pointers; with `tuned` it is Gluon if the kernel of one size would be.
-            It is always checked at small sizes of every kind.
+            values: in Triton, with loads through pointers, or with `tuned` in Gluon if the kernel of one size would be.
+            That kernel is always checked at small sizes of every kind.
         template: "rolling_update" or "split_k_update"; default: the operator's own, else chosen by shape.
         config: tile sizes and launch hints, such as TileConfig(num_warps=8); for "split_k_update", a SplitKConfig
             also has the number of splits.

@@ -183,7 +183,9 @@ def test_arguments_that_are_no_example():
     with pytest.raises(DefinitionError, match="is given no tensor, but 3"):
         nl.from_torch(refused.sorts, 3)
     array = torch.ones(4, 8).numpy()
-    with pytest.raises(DefinitionError, match=r"an ndarray of shape \(4, 8\) and dtype float32: expected a torch.Tensor"):
+    with pytest.raises(
+        DefinitionError, match=r"an ndarray of shape \(4, 8\) and dtype float32: expected a torch.Tensor"
+    ):
         nl.from_torch(torch.add, torch.ones(4, 8), array)
     with pytest.raises(DefinitionError, match="expected a function"):
         nl.from_torch(3, torch.randn(2))  # type: ignore[arg-type]

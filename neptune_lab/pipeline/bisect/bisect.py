@@ -62,7 +62,7 @@ def bisect(
     reference: ir.Program | Program | Reference | None = None,
     inputs: Arrays | None = None,
 ) -> Departure | None:
-    """Looks for the first stage of compilation, statement, tile and element whose numbers depart.
+    """Looks for the first stage of compilation, statement, tile and element whose numbers are wrong.
 
     A kernel is compared with its definition, evaluated in float64. Each form of the program runs in NumPy: the loop
     program after each step of the schedule, the tiles as translated, the tiles after each pass, the emitted Triton.
