@@ -2,7 +2,7 @@
 
     python scripts/row_backward_speed.py [--sizes 4096x4096,8192x8192,16384x1024] [--vocabulary 4096x32000,2048x128256]
         [--drawn 0] [--seed 0] [--only ours,eager,compile,liger,quack,roof] [--dtype bfloat16] [--seconds 300]
-        [--check] [--out FILE]
+        [--check] [--turns FILE] [--out FILE]
         [--what softmax,rms_norm,layer_norm,cross_entropy,log_softmax,log_sum_exp,l2_norm,mean_cross_entropy]
 
 A size is rows x columns; rows may be numbered by several dimensions, such as 4x1024x50257. --drawn N adds N sizes per
@@ -15,18 +15,22 @@ the host is in them. Liger's cross entropy computes its gradient in the forward 
 cotangent, or x alone where there is one cotangent per row, and writes as much as x has. Nothing that reads x and the
 cotangent once can be much faster.
 Gradients are checked against float64 on the first rows; a contestant that is wrong is not timed. With --check nothing
-is timed: what is compiled is in the caches of a later run. What does not start within --seconds is left out, and
+is timed: what is compiled is in the caches of a later run. Everything is compiled and checked before anything is timed;
+with --turns FILE, several such commands that start at the same time compile beside each other, wait for each other, and
+time one after another, by locks on that file. What does not start within --seconds is left out, and
 listed. With TRITON_INTERPRET=1 it runs on the CPU, slowly and without times.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any, TypeAlias
@@ -226,19 +230,16 @@ def error_of(what: str, found: Sequence[torch.Tensor], tensors: Sequence[torch.T
     return worst(float((a.double() - b).norm() / b.norm()) for a, b in zip(found, wanted, strict=True))
 
 
-def measured(
+def prepared(
     what: str, size: str, name: str, make: Callable[[], Function], tensors: Any, only_checked: bool
-) -> Measured:
-    """The contestant, checked, then timed unless `only_checked`."""
+) -> Measured | Callable[[], Measured]:
+    """The contestant, compiled and checked: what times it, or its result if it is not timed."""
     shape = {"mean_cross_entropy": (), "cross_entropy": tensors[0].shape[:-1], "log_sum_exp": tensors[0].shape[:-1]}
     given = torch.randn(shape.get(what, tensors[0].shape)).to(DEVICE)
     stream = torch.cuda.Stream() if DEVICE == "cuda" else None
     if name == "roof":
-        torch.cuda.synchronize()
-        samples = GpuTimer(seconds=0.3, most=30, stream=stream).times(
-            {name: roof(what, tensors, given.to(tensors[0].dtype))}, cold=False
-        )[name]
-        return Measured(what, size, name, 0.0, backward=median(samples.us) if samples.us else None, note=samples.note)
+        call = {"backward": roof(what, tensors, given.to(tensors[0].dtype))}
+        return partial(timed, Measured(what, size, name, 0.0), lambda: call, stream)
     try:
         with torch.cuda.stream(stream):
             function = make()
@@ -251,25 +252,39 @@ def measured(
             return Measured(what, size, name, error, note="WRONG")
         if DEVICE == "cpu" or only_checked:
             return Measured(what, size, name, error, note="right, not timed")
-        del first
+        del first, out, result
+    except Exception as refused:  # noqa: BLE001  # peers fail in ways of their own
+        return Measured(what, size, name, float("nan"), note=reason(refused))
+
+    def calls() -> dict[str, Callable[[], Any]]:
+        for _ in range(2):
+            gradients(function(*tensors), tensors, given)
+        out = function(*tensors)
+        torch.cuda.synchronize()
+        return {
+            "backward": lambda: gradients(out, tensors, given),
+            "step": lambda: gradients(function(*tensors), tensors, given),
+        }
+
+    return partial(timed, Measured(what, size, name, error), calls, stream)
+
+
+def timed(row: Measured, calls: Callable[[], Mapping[str, Callable[[], Any]]], stream: Any) -> Measured:
+    """The result with the times of its calls, which are made on the stream that they are timed on."""
+    try:
         torch.cuda.synchronize()
         with torch.cuda.stream(stream):
-            for _ in range(2):
-                gradients(function(*tensors), tensors, given)
-            out = function(*tensors)
-            torch.cuda.synchronize()
-            calls = {
-                "backward": lambda: gradients(out, tensors, given),
-                "step": lambda: gradients(function(*tensors), tensors, given),
-            }
-            found = GpuTimer(seconds=0.3, most=30, stream=stream).times(calls, cold=False)
+            found = GpuTimer(seconds=0.3, most=30, stream=stream).times(calls(), cold=False)
     except Exception as refused:  # noqa: BLE001  # peers fail in ways of their own
-        return Measured(
-            what, size, name, float("nan"), note=f"{type(refused).__name__}: {refused}".splitlines()[0][:150]
-        )
+        return replace(row, error=float("nan"), note=reason(refused))
     us = {call: median(samples.us) for call, samples in found.items() if samples.us}
     note = next((samples.note for samples in found.values() if samples.note), "")
-    return Measured(what, size, name, error, us.get("step"), us.get("backward"), note)
+    return replace(row, step=us.get("step"), backward=us.get("backward"), note=note)
+
+
+def reason(error: Exception) -> str:
+    """Its kind and its first line."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:150]
 
 
 def main() -> None:
@@ -284,12 +299,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of --drawn")
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--check", action="store_true", help="compile and check, without times")
+    parser.add_argument("--turns", type=Path, help="a file for the locks of commands that run at the same time")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     torch.manual_seed(0)
     dynamo: Any = torch._dynamo.config
     dynamo.recompile_limit = 64  # (of sizes in one process)
-    end, rows = time.monotonic() + given.seconds, []
+    end, rows, ready = time.monotonic() + given.seconds, list[Measured](), list[Measured | Callable[[], Measured]]()
+    turns = None if given.turns is None else given.turns.open("a")
+    if turns is not None:
+        fcntl.flock(turns, fcntl.LOCK_SH)
     for what in given.what.split(","):
         sizes = (given.vocabulary if what in LOSSES else given.sizes).split(",")
         for size in (*filter(None, sizes), *drawn(what, given.drawn, given.seed)):
@@ -300,12 +319,14 @@ def main() -> None:
                 if time.monotonic() > end:
                     print(f"{what:14} {size:12} {name:8} left out: no time")
                     continue
-                row = measured(what, size, name, make, tensors, given.check)
-                rows.append(row)
-                times = "".join(
-                    f" {label} {us:8.1f}" for label, us in (("step", row.step), ("backward", row.backward)) if us
-                )
-                print(f"{what:14} {size:12} {name:8} error {row.error:.1e}{times} {row.note}", flush=True)
+                ready.append(prepared(what, size, name, make, tensors, given.check))
+    if turns is not None:
+        fcntl.flock(turns, fcntl.LOCK_EX)  # (which no other command has before all are ready)
+    for one in ready:
+        row = one if isinstance(one, Measured) else one()
+        rows.append(row)
+        times = "".join(f" {label} {us:8.1f}" for label, us in (("step", row.step), ("backward", row.backward)) if us)
+        print(f"{row.what:14} {row.size:12} {row.name:8} error {row.error:.1e}{times} {row.note}", flush=True)
     print(*means(rows), sep="\n")
     if given.out:
         write_text(given.out, json.dumps([asdict(row) for row in rows], indent=1))

@@ -52,7 +52,7 @@ def read(paths: Sequence[Path]) -> Results:
 
 def least(ratios: Mapping[str, float | None], target: float) -> str:
     """The line of a speed: what is least, at which size, and the mean of all."""
-    every = {size: ratio for size, ratio in ratios.items() if ratio is not None}
+    every = {size: ratio for size, ratio in ratios.items() if ratio}
     if not every:
         return f"at least {target:g}: not measured"
     size = min(every, key=lambda s: every[s])
