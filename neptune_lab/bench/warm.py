@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +84,9 @@ def warm(task: WarmupTask) -> Warm:
     if chosen.variant is not None:
         made = task.source.kernels()(task.setup, chosen.variant)
         kernel = made
-        if made.spec is not None and chosen.kind == "ablation":
-            usual = task.source.kernels()(task.setup, Variant(DEFAULT))
-            if repeats({DEFAULT: usual, task.name: made}):
-                return Warm(compiled=made)
+        is_change = made.spec is not None and chosen.kind == "ablation"
+        if is_change and repeats({DEFAULT: _usual(task.setup, task.source), task.name: made}):
+            return Warm(compiled=made)
         chosen = replace(chosen, make=lambda setup, tensors, quick: launchable(kernel, tensors))
     tried = attempt(chosen, task.setup, tensors, None, _once, memory)
     del tensors
@@ -95,6 +95,12 @@ def warm(task: WarmupTask) -> Warm:
     # Several processes share the memory here; the measuring process has all of it.
     failed = tried.entry.status == "failed" and not tried.entry.note.startswith("OutOfMemoryError")
     return Warm(tried.entry.note if failed else "", made, tried.fatal)
+
+
+@lru_cache(maxsize=1)  # (a process gets several ablations of a setup, one after another)
+def _usual(setup: Setup, source: Source) -> Compiled:
+    """The setup's kernel with default options."""
+    return source.kernels()(setup, Variant(DEFAULT))
 
 
 def _once(call: Callable[[], Any]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import pickle
 import re
 import time
 from dataclasses import replace
@@ -297,12 +298,14 @@ def test_a_contestant_that_failed_ahead_is_not_tried_again(tmp_path, monkeypatch
 # -- several GPUs ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_processes_take_turns_in_getting_a_gpu():
     seen = "(__import__('time').sleep(0.3), __import__('os').environ['CUDA_VISIBLE_DEVICES'])[1]"
     found = run_apart(eval, [f"{seen} + '{n}'" for n in "abcd"], workers=4, timeout_s=300.0, gpus=["3", "GPU-a"])
     assert sorted(answer[:-1] for _, answer in found) == ["3", "3", "GPU-a", "GPU-a"]
 
 
+@pytest.mark.nightly
 def test_no_task_is_started_after_the_time():
     tasks = ["__import__('time').sleep(1.5)", "1 + 1"]
     limits = {"workers": 1, "timeout_s": 300.0}
@@ -373,3 +376,18 @@ def test_gpus_are_numbers_that_the_machine_has(gpus, match):
 
     with pytest.raises(MeasureError, match=match):
         _gpus(gpus, tiny=True)
+
+
+def test_a_process_compiles_the_default_options_of_a_setup_once(monkeypatch):
+    from neptune_lab.bench import warm as module
+
+    setup, source, compiled = TINY["g1"], Source(), list[str]()
+
+    def made(self):
+        return lambda setup, variant: compiled.append(variant.name) or kernels.Compiled(None, {}, variant.name)
+
+    monkeypatch.setattr(Source, "kernels", made)
+    module._usual.cache_clear()
+    notes = [module._usual(one, source).note for one in (setup, pickle.loads(pickle.dumps(setup)))]
+    module._usual.cache_clear()
+    assert (notes, compiled) == ([DEFAULT, DEFAULT], [DEFAULT])
