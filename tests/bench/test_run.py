@@ -274,7 +274,7 @@ def test_a_hang_costs_one_task():
 
 @pytest.mark.nightly
 def test_processes_end_when_nobody_waits_for_answers():
-    answers = run_apart(
+    answers: Any = run_apart(
         eval, ["__import__('os').getpid()", "__import__('time').sleep(3600)"], workers=1, timeout_s=3600
     )
     _, process = next(answers)
