@@ -144,6 +144,15 @@ def test_fewer_multiprocessors_get_fewer_splits():
     assert (few[0], many[0]) == (8, 32)
 
 
+@pytest.mark.parametrize(("keys", "warps"), [(2048, 1), (4096, None)])
+def test_few_elements_are_combined_by_one_warp(keys: int, warps: int | None):
+    """Of 16 splits of 128 columns a lane of one warp has 64 elements; of 32 it would have 128."""
+    op = attention.causal(1, 4, q_len=1, kv_len=keys, head_dim=128)
+    config = nl.SplitKConfig(block_kv=128, splits=keys // 128)
+    kernel = nl.compile(op, "split_k_update", config=config, validate="none")
+    assert [k.num_warps for k in kernel.triton.kernels][1:] == [warps]
+
+
 @pytest.mark.nightly
 def test_performer_by_default():
     """Keys in splits that fill the GPU, one kernel to combine, queries against all features at once."""

@@ -279,14 +279,14 @@ def _split(sch: Schedule, state: TemplateState, n: int, multiprocessors: int) ->
     names = [loop_ref(ref)[1] for ref in sch.loops(local)]
     grid = bind_grid(sch, local, outside=names[names.index(split) + 1], axes=2 if config.block_out else 3)
     fuse_prologue(sch, nest, grid, _rolling(state))
-    combining, tile_columns = combine(sch, nest, config, count, blocks_of_later_nests(sch, state, n))
+    combining, tile_columns, warps = combine(sch, nest, config, count, blocks_of_later_nests(sch, state, n))
     state.deferred += [partial(tile_output_columns, sch, nest, config), tile_columns]
     state.rolling_loops += [f"{local}.{tile}"] if tiles_per_split > 1 else []
     if contraction and loop_ref(contraction)[0] == first:  # (the loops of a private result are those of `local`)
         contraction = f"{local}.{loop_ref(contraction)[1]}"
     state.contractions += [contraction] if contraction else []
     state.hints[local] = (config.num_warps, config.num_stages)
-    state.hints[combining] = (None, None)
+    state.hints[combining] = (warps, None)
 
 
 def _tile_splits(sch: Schedule, nest: NestPlan, config: NestConfig, splits: int, tiles: int) -> tuple[str, str]:
