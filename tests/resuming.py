@@ -70,6 +70,7 @@ class Resuming:
     def pytest_configure_node(self, node: Any) -> None:
         node.workerinput["passed"] = self.before
 
+    @pytest.hookimpl(trylast=True)  # the turns of a night are drawn from all tests, also where a run goes on
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         before = set(self.before)
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in before])

@@ -8,7 +8,7 @@ from fuzz.one_case import run_one
 from fuzz.report import FAILURES
 from fuzz.run_case import make
 
-# That of `make nightly`, whose fuzzer so has these cases too.
+# That of `make fuzz`, which so has these cases too.
 SEED = "0"
 
 
