@@ -154,7 +154,6 @@ def test_missing_package_is_named(monkeypatch):
         neptune_lab.explorer_of_a_test
 
 
-@pytest.mark.nightly
 def test_no_file_names_a_place_on_one_machine():
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:

@@ -137,7 +137,6 @@ neptune_lab.files.write_text({path!r}, {new!r})
 """
 
 
-@pytest.mark.nightly
 def test_a_process_killed_at_any_operation_leaves_one_whole_file(tmp_path):
     path, seen = tmp_path / "a", set()
     for at in range(50):

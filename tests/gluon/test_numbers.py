@@ -95,7 +95,6 @@ def test_lengths_that_tiles_do_not_divide(name: str, persistent: bool):
     assert simulate(operator, persistent=persistent) < 2e-3
 
 
-@pytest.mark.nightly
 def test_values_past_the_end_are_not_of_the_next_head():
     """A product with a weight of 0 is NaN if the value is: those of another head must not be read."""
     operator = attention.causal(1, 2, 150, 64)

@@ -88,7 +88,6 @@ def test_corners_have_tiles_and_their_ends(program):
     assert {1, 16, 17, 48, 49} <= values
 
 
-@pytest.mark.nightly
 def test_programs_of_different_trees_are_refused():
     other = compile(attention.full(batch=1, heads=2, seq=87, head_dim=16), "rolling_update", validate="none").htile
     with pytest.raises(TileError, match="at n = 87"):
@@ -117,7 +116,6 @@ def test_an_int64_that_leaves_int32_at_large_sizes_is_refused():
         generalized([with_literal(n, "int64", n * n) for n in LENGTHS], SAMPLES, {16})
 
 
-@pytest.mark.nightly
 def test_a_number_that_no_expression_gives_is_refused():
     """The samples are not the lengths that the programs were made for."""
     wrong = [{"n": n} for n in (87, 99, 134, 181, 263)]
@@ -125,7 +123,6 @@ def test_a_number_that_no_expression_gives_is_refused():
         generalized([causal(n) for n in LENGTHS], wrong, {16})
 
 
-@pytest.mark.nightly
 def test_a_size_with_the_name_of_a_loop_is_refused():
     with pytest.raises(TileError, match="'i0' is the name of a size and of a loop of attention_causal"):
         generalized([causal(n) for n in LENGTHS], [{"i0": n} for n in LENGTHS], {16})

@@ -135,7 +135,6 @@ def test_splits_that_see_nothing_store_the_identity():
         np.testing.assert_allclose(out, run(before, [-40, 20], [0] * ROWS)[0], atol=1e-6)
 
 
-@pytest.mark.nightly
 def test_a_sum_that_wraps_limits_nothing():
     """`off - kv` is positive for the columns after the tenth, where it leaves int32."""
     off, pos = [-(2**31) + 9, 20], [0] * ROWS
@@ -154,7 +153,6 @@ def test_scores_of_their_own(score: str):
     np.testing.assert_allclose(run(after, off, pos)[0], run(before, off, pos)[0], atol=1e-6)
 
 
-@pytest.mark.nightly
 def test_what_a_tile_stores_and_reads_again_is_stored_before():
     """Without `keep_stored_tiles`, a program of one tile reads its own maximum."""
     off = np.zeros(BATCH, "int32")

@@ -49,7 +49,6 @@ def test_sizes_decide_nothing(monkeypatch: pytest.MonkeyPatch):
     assert not ran  # `check_range` has met them all
 
 
-@pytest.mark.nightly
 def test_what_decides_is_told_apart(monkeypatch: pytest.MonkeyPatch):
     sizes: dict[str, Any] = {"heads": 2, "seq": 64, "head_dim": 16}
     ops = [

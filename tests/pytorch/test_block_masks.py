@@ -116,7 +116,6 @@ def tables(mask: BlockMask) -> tuple[torch.Tensor, torch.Tensor]:
     return mask.to_dense().bool() & ~partial, partial
 
 
-@pytest.mark.nightly
 def test_new_lists_are_read_again(qkv):
     table = torch.ones(1, 1, 3, 4, dtype=torch.bool, device=DEVICE)
     mask = handmade(table, mask_mod=causal)

@@ -23,7 +23,6 @@ def test_grouped_heads_a_mask_and_a_scale(dtype):
     assert (out.double() - reference(q, k, v, None, causal, 0.5)).abs().max() < tolerance
 
 
-@pytest.mark.nightly
 def test_a_captured_tensor_is_read_at_each_call_and_compiled_for_once(compilations):
     q, k, v = tensors()
     slopes = torch.tensor([0.5, 0.25], device=DEVICE)

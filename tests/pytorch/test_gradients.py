@@ -218,7 +218,6 @@ def test_only_what_needs_a_gradient_is_computed():
     check([*(t.detach() for t in (q, k)), v.detach()], lambda: (None, causal))
 
 
-@pytest.mark.nightly
 def test_a_number_that_changes_before_the_backward_pass_has_no_effect_on_it():
     layers = [tensors((1, 2, 6, 8)) for _ in range(2)]
     leaves = [t.requires_grad_() for layer in layers for t in layer]

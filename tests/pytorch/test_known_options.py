@@ -200,7 +200,6 @@ def test_what_does_not_fit_a_known_block_mask_is_refused():
         nl.attention(q, k, v, block_mask=block_mask)
 
 
-@pytest.mark.nightly
 def test_requests_are_told_apart():
     q, k, v = drawn()
     every = wanted(q, k, v, torch.ones(N, N, dtype=torch.bool))

@@ -146,7 +146,6 @@ def test_a_mask_of_the_lowest_float16_is_no_mask():
     check(*draw(*FOUR, dtype=torch.float16), bias, tolerance=5e-3)
 
 
-@pytest.mark.nightly
 def test_fully_masked_rows_are_zero_as_torchs():
     q, k, v = draw(*FOUR)
     for mask in (seen(20, 24), added(20, 24)):

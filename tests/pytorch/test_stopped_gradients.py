@@ -124,7 +124,6 @@ def test_a_score_mod_that_stops_a_gradient_of_a_captured_tensor(name: str):
     _same_gradients(lambda table: lambda *args: OF_TABLES[name](table)(*args) + table[args[2]], "q", "v", "table")
 
 
-@pytest.mark.nightly
 def test_a_derivative_of_its_own_is_refused_where_a_tensor_records():
     of_score = OF_SCORES["a Function that changes nothing"]
     _same_gradients(OF_TABLES["a Function"], "q", "v")
@@ -159,7 +158,6 @@ def test_a_mod_that_asks_whether_gradients_are_recorded_is_told():
         assert torch.allclose(within, nl.attention(q, k, v, lambda s, b, h, q, kv: s + 0.5 * kv), atol=1e-6)
 
 
-@pytest.mark.nightly
 def test_mods_that_differ_in_what_they_stop_share_no_backward_pass():
     given = _inputs("v", "table")
     compiled: Any = lambda mod: torch.compile(_ours(mod), backend="aot_eager", fullgraph=True)  # noqa: E731

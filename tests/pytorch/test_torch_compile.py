@@ -125,7 +125,6 @@ def test_wrong_arguments_are_refused_as_the_graph_is_made(kernel, compile_whole)
 # -- nl.attention inside torch.compile --------------------------------------------------------------------------
 
 
-@pytest.mark.nightly
 def test_attention_in_a_graph_follows_its_captured_tensors(compile_whole, preparations):
     q, k, v = tensors()
     slopes = torch.tensor([0.5, 0.25], device=DEVICE)

@@ -302,7 +302,6 @@ def test_what_one_launch_would_not_compute(case: str):
         emit(program, EmitOptions(combine="waiting"))
 
 
-@pytest.mark.nightly
 def test_refusals():
     with pytest.raises(EmitError, match="combine='waiting' finds no kernels that share rows"):
         nl.compile(

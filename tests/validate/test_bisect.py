@@ -151,7 +151,6 @@ def test_the_text_says_where_and_what():
     assert said.splitlines()[-1].startswith("  result: out[0, 0, 0, 0] is nan, expected ")
 
 
-@pytest.mark.nightly
 def test_what_is_refused(causal: nl.Kernel):
     with pytest.raises(ScheduleError, match="input 'v' has shape None; expected"):
         nl.bisect(causal, inputs={name: a for name, a in causal.operator.random_inputs(0).items() if name != "v"})

@@ -67,7 +67,6 @@ def test_a_large_kernel_is_validated_without_its_steps(monkeypatch: pytest.Monke
     assert nl.compile(attention.causal(1, 4, 512), "rolling_update").validated.stages == ("Triton",)
 
 
-@pytest.mark.nightly
 def test_a_large_kernel_that_is_wrong_is_found_with_a_script(monkeypatch: pytest.MonkeyPatch):
     planted(monkeypatch, "repair * s_sum", "s_sum")
     with pytest.raises(ValidationError, match="Triton differs from the definition at q") as caught:

@@ -170,7 +170,6 @@ def test_errors_in_text_stand_at_their_line(softmax_page, text, line, column, st
     assert message in error["message"]
 
 
-@pytest.mark.nightly
 def test_text_is_never_executed(softmax_page, tmp_path):
     target = tmp_path / "made"
     for text in (
@@ -365,7 +364,6 @@ def test_the_check_keeps_what_the_schedule_stands_on(name, sizes, says):
     assert says in text
 
 
-@pytest.mark.nightly
 def test_unknown_and_broken_messages_are_answered(softmax_page):
     page = softmax_page
     assert page.ask("dance")["kind"] == "failed"

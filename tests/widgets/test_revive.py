@@ -62,7 +62,6 @@ def test_a_kernel_of_other_options_is_said_to_differ():
     assert "text differs from the saved one" in Explorer(made.trace).recompile()
 
 
-@pytest.mark.nightly
 def test_what_is_not_the_record_s_is_refused(kernel):
     program = kernel.trace.program
     last = kernel.trace.steps[-1]
