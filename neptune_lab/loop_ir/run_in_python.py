@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 
 from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir.dtypes import dtype_of
 from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Loop, Op, Previous, Program, Stmt, Store, Var
 from neptune_lab.loop_ir.positions import may_be_outside
 from neptune_lab.loop_ir.simplify import bounds
 from neptune_lab.loop_ir.start_values import explicit_start_values
+from neptune_lab.loop_ir.walks import walk
 from neptune_lab.scalar_ops import NUMPY, OPERATIONS, Functions, ScalarOp, python_operator
 
 
@@ -166,15 +168,33 @@ class _Writer:
                 return f"({read} if {self.expr(indices[0], env)} > 0 else {self.expr(initial, env)})"
             case Cast(dtype, arg):
                 inner = self.expr(arg, env)
-                return inner if "float" in dtype else f"truncated({inner})" if "int" in dtype else f"bool({inner})"
+                if "int" in dtype:
+                    return f"wrapped(truncated({inner}), {_bits(dtype)})"
+                return inner if "float" in dtype else f"bool({inner})"
             case Op("select", (condition, yes, no)):
                 return f"({self.expr(yes, env)} if {self.expr(condition, env)} else {self.expr(no, env)})"
             case Op(name, args):
                 parts = [self.expr(a, env) for a in args]
                 symbol = OPERATIONS[name].symbol
                 if not symbol or name in _OWN:
-                    return f"operations[{name!r}]({', '.join(parts)})"
-                return f"({parts[0]} {symbol} {parts[1]})" if len(parts) == 2 else f"({symbol}{parts[0]})"
+                    text = f"operations[{name!r}]({', '.join(parts)})"
+                else:
+                    text = f"({parts[0]} {symbol} {parts[1]})" if len(parts) == 2 else f"({symbol}{parts[0]})"
+                dtype = dtype_of(e, self.program)
+                # Positions are small; Python's integers, which have no end, are cut where tensors are computed with.
+                wraps = "int" in dtype and any(isinstance(part, (Load, Previous)) for part in walk(e))
+                return f"wrapped({text}, {_bits(dtype)})" if wraps else text
+
+
+def _bits(dtype: str) -> int:
+    """Of a signed integer: 8 of int8."""
+    return int(dtype.removeprefix("int"))
+
+
+def _wrapped(value: Any, bits: int) -> Any:
+    """What a signed integer of so many bits holds of an integer; other numbers as they are."""
+    half = 1 << (bits - 1)
+    return (value + half) % (2 * half) - half if isinstance(value, int) else value
 
 
 def _inside(index: int, size: int, buffer: str) -> int:
@@ -228,6 +248,7 @@ _NAMES: dict[str, Any] = {
     "INF": math.inf,
     "NAN": math.nan,
     "inside": _inside,
+    "wrapped": _wrapped,
     "truncated": lambda x: math.trunc(x) if math.isfinite(x) else -(1 << 31),  # as x86 does; the result is unspecified
 }
 # These keep integers, and raise no errors.

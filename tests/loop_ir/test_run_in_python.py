@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tvm import te
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, Program, Var
+from neptune_lab.loop_ir.run import run
 from neptune_lab.loop_ir.run_in_python import python_source, run_in_python
 from neptune_lab.loop_ir.tree import find_block, replace_block
-from neptune_lab.operators import softmax
+from neptune_lab.operators import custom, softmax
 
 FIGURE = softmax.figure1(2, 3, "float64").program
 # Without the sums: what is read where shows in the exponentials.
@@ -57,3 +59,17 @@ def test_a_predicate_keeps_an_index_inside():
     found = run_in_python(program, INPUTS)["xexp"]
     np.testing.assert_allclose(found[:, :2], np.exp(INPUTS["inp"][:, 1:]))
     assert np.isnan(found[:, 2]).all()
+
+
+def test_integers_wrap_around_as_in_native_runs():
+    x = te.placeholder((2, 9), "int8", name="x")
+    j, k = te.reduce_axis((0, 9), name="j"), te.reduce_axis((0, 9), name="k")
+    total = te.compute((2,), lambda i: te.sum(x[i, j], axis=j), name="total")
+    far = te.compute((2,), lambda i: te.sum((x[i, k] - total[i]).astype("float32") * 0.5, axis=k), name="far")
+    program = custom("bytes", [x], [far]).program
+    values = np.random.default_rng(0).integers(-128, 128, (2, 9)).astype(np.int8)
+    differences = values - values.sum(1, keepdims=True, dtype=np.int8)
+    expected = differences.sum(1, dtype=np.float64) * 0.5
+    assert not np.array_equal(expected, (values - values.sum(1, keepdims=True)).sum(1) * 0.5)
+    np.testing.assert_array_equal(run_in_python(program, {"x": values})["far"], expected)
+    np.testing.assert_array_equal(run(program, {"x": values})["far"], expected)
