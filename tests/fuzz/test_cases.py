@@ -21,8 +21,10 @@ def test_no_random_gradient_is_wrong():
     assert compared > len(records) > 10
 
 
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize(("kind", "met"), [("gluon", "kernel in Gluon"), ("few rows", "asked for together")])
+@pytest.mark.parametrize(
+    ("kind", "met"),
+    [pytest.param("gluon", "kernel in Gluon", marks=pytest.mark.nightly), ("few rows", "asked for together")],
+)
 def test_no_random_attention_of_other_kernels_is_wrong(kind: str, met: str):
     """Kernels in Gluon, simulated, and those of few rows, whose first tiles are asked for together."""
     records = [run_one((n, SEED)) for n in range(600) if make(f"{SEED}:{n}")["kind"] == kind]
