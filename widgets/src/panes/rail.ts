@@ -23,7 +23,7 @@ function railPane(ctx: Context): Rail {
   const up = h("button", { type: "button", class: "mini", "aria-label": "previous match", title: "previous match", onclick: () => jump(-1) }, "↑");
   const down = h("button", { type: "button", class: "mini", "aria-label": "next match", title: "next match", onclick: () => jump(1) }, "↓");
   const quiet = h("input", { type: "checkbox", onchange: () => ctx.dispatch({ type: "tab", slot: "quiet", tab: quiet.checked ? "hide" : "show" }) });
-  const quietText = h("span", {}, "hide steps that change nothing");
+  const quietText = h("span", {}, "hide phases that change nothing");
   const steps = h("ol", { role: "tree", "aria-label": "steps", tabindex: 0 });
   const kernel = h("ol", { role: "tree", "aria-label": "kernel", tabindex: 0 });
   const kernelHead = h("h2", {}, "Kernel");
@@ -178,7 +178,7 @@ function railPane(ctx: Context): Rail {
     kernel.hidden = kernelHead.hidden = !rest.length;
     const count = ctx.doc.stops.filter((s) => s.quiet).length;
     quiet.parentElement!.hidden = !count;
-    quietText.textContent = `hide ${count} that ${count === 1 ? "changes" : "change"} nothing`;
+    quietText.textContent = `hide ${count} ${count === 1 ? "phase that changes" : "phases that change"} nothing`;
   }
 
   for (const tree of [steps, kernel])
