@@ -65,8 +65,10 @@ def lane_row(kernel: ir.Kernel, program: ir.Program) -> LaneRow | None:
     held = extent <= threads * min(MOST_OF_THREAD if stored else MOST_READ_ONCE, NVIDIA_REGISTERS // threads)
     if held and (stored or extent < SHORTEST):
         return None
-    head, block = head_of_rows(program, kernel, extent)
     rows = {a.tensor for s in own for a in (s.target, *reads(s)) if any(isinstance(i, ir.Slice) for i in a.index)}
+    if not rows:  # every element is gathered
+        return None
+    head, block = head_of_rows(program, kernel, extent)
     block = AT_ONCE // min(itemsize(program.tensor(name).dtype) for name in rows) if head is None else block
     if held and block != MEASURED:
         return None

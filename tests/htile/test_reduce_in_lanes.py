@@ -92,6 +92,12 @@ def test_left_as_it_is(lines: tuple[str, ...]):
     assert apply(reduce_in_lanes.reduce_in_lanes, program).program is program
 
 
+def test_a_row_whose_elements_are_all_gathered_stays():
+    declared = "\nprogram p(x) -> z\n  input   x  float32[i: 5, j: 600]\n  output  z  float32[i: 5]\n"
+    tiles = read(declared, kernel("z[i] = reduce(sum, gather(x, i, 599 - iota[0:600]), dim=0)"))
+    assert apply(reduce_in_lanes.reduce_in_lanes, tiles).program is tiles
+
+
 def test_a_row_that_a_program_holds_stays():
     program = read(DECLARED, kernel(*SOFTMAX, warps=4))
     assert apply(reduce_in_lanes.reduce_in_lanes, program).program is program
