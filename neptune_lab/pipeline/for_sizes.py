@@ -262,7 +262,8 @@ def _of_choice(asked: _Asked, chosen: SizeChoice, code: CodeOptions, target: Tar
         passes = (*passes[:-1], passes[-1]._replace(program=tiles))
         return Kernel(schedule, translated, passes, module, validated, code, target, least)
     assert refusal is not None, "there is a set of samples"
-    raise refusal
+    # (a help with steps is for a schedule of the user's own, and this one was chosen)
+    raise refusal if "one size" in (refusal.help or "") else refusal.with_fix("compile it for one size")
 
 
 def _joiner(

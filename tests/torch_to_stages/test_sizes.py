@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import neptune_lab as nl
-from neptune_lab.errors import DefinitionError
+from neptune_lab.errors import DefinitionError, TileError
 from neptune_lab.loop_ir.tree import blocks
+from neptune_lab.pipeline import for_sizes
 from neptune_lab.pipeline.position_reach import reach
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -148,3 +149,13 @@ def test_rows_of_a_table_tell_no_positions_from_each_other():
     """Whether an index of 64 bits fits 32 is asked with large numbers, and of what is read only."""
     op = nl.from_torch(lambda ids, table: table[ids].softmax(-1), torch.zeros(8, dtype=torch.int64), torch.zeros(9, 4))
     assert max(reach(block.body.value) for block in blocks(op.program)) == 1
+
+
+def test_a_refusal_of_the_chosen_schedule_names_a_way_around(monkeypatch: pytest.MonkeyPatch):
+    def refused(*_: Any, **__: Any) -> Any:
+        raise TileError("a tile is refused", help="split a loop")
+
+    monkeypatch.setattr(for_sizes, "lower", refused)
+    op = nl.from_torch(softmax, torch.zeros(8, 64), dynamic_shapes=({0: N},))
+    with pytest.raises(TileError, match="a tile is refused\n  help: compile it for one size; or split a loop"):
+        nl.compile(op)
