@@ -58,7 +58,13 @@ def keeping(keep: Callable[[CodeOptions], CodeOptions]) -> Iterator[None]:
 
 
 def lower(
-    scheduled: Schedule, code: CodeOptions, target: Target | None, *, each: bool = True, any_size: bool = False
+    scheduled: Schedule,
+    code: CodeOptions,
+    target: Target | None,
+    *,
+    each: bool = True,
+    any_size: bool = False,
+    whole: bool = False,
 ) -> Kernel:
     """Lowers a schedule to the kernel's source.
 
@@ -66,12 +72,13 @@ def lower(
         any_size: in the form of passes that is the same at all sizes.
         each: verify the program of tiles after every pass; else after the last one only, for a program that was
             verified at other sizes and is run.  If that one is not valid, they are verified one by one.
+        whole: masks divide no loop (`partition_no_loops`).
 
     Raises:
         ScheduleError, TileError, EmitError: the stage that refused, with the block or loop and what would help.
     """
     translated = translated_and_verified(scheduled) if each else laid_out(scheduled)  # loops -> HTile
-    passes = passed(translated, code, each=each, any_size=any_size)  # HTile -> HTile
+    passes = passed(translated, code, each=each, any_size=any_size, whole=whole)  # HTile -> HTile
     tiles = passes[-1].program if passes else translated
     suited = _suited.get()
     if suited is not None:
@@ -80,7 +87,7 @@ def lower(
         try:
             verify(tiles)
         except TileError:  # (which pass it was shows only after each)
-            return lower(scheduled, code, target, any_size=any_size)
+            return lower(scheduled, code, target, any_size=any_size, whole=whole)
     return Kernel(scheduled, translated, passes, emitted(tiles, code, target), code=code, target=target)
 
 
@@ -109,11 +116,13 @@ def emitted_with(kernel: Kernel, code: CodeOptions) -> Kernel:
 
 
 def passed(
-    tiles: TileProgram, code: CodeOptions, *, each: bool = True, any_size: bool = False
+    tiles: TileProgram, code: CodeOptions, *, each: bool = True, any_size: bool = False, whole: bool = False
 ) -> tuple[AppliedPass, ...]:
     """The HTile program after each pass; if `each`, all are verified, and a rewrite that is not valid is left out."""
     passes = []
     chosen = code_passes(code, any_size=any_size)
+    if whole and "partition_masked_loops" in chosen:
+        chosen["partition_masked_loops"] = htile_passes.ALL_PASSES["partition_no_loops"]
     if any_size:
         chosen |= {name: htile_passes.ALL_PASSES[_ANY_SIZE[name]] for name in _ANY_SIZE if name in chosen}
         chosen = {name: rewrite for name, rewrite in chosen.items() if name not in _OF_ONE_SIZE}
@@ -236,6 +245,8 @@ def code_passes(code: CodeOptions, *, any_size: bool = False) -> dict[str, htile
         chosen = _with_before(chosen, "split_rounded_weights", "mix_rounded_weights")
     if code.code == "gluon" and not any_size:
         chosen |= {name: htile_passes.ALL_PASSES[_OF_GLUON[name]] for name in _OF_GLUON if name in chosen}
+    if code.code == "triton" and not any_size and "partition_masked_loops" in chosen:
+        chosen["partition_masked_loops"] = htile_passes.ALL_PASSES["partition_long_loops"]
     if code.interleave > 1:
         chosen["interleave_rows"] = htile_passes.ALL_PASSES["interleave_rows"]
     return chosen

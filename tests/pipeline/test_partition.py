@@ -14,6 +14,7 @@ from neptune_lab.htile.nodes import Arith, Elementwise, For, IndexExpr, Int, Nam
 from neptune_lab.htile.printer import to_text
 from neptune_lab.htile.walk import arith
 from neptune_lab.operators import attention
+from neptune_lab.pipeline.validate import check
 from neptune_lab.trace import from_json, links, to_json
 
 TOLERANCE = 1e-3  # relative, Frobenius norm, fp16 inputs
@@ -263,3 +264,22 @@ def test_a_loop_of_few_queries_stays_one(operator, parts):
     kernel = by_name.compile(operator(), "rolling_update", **TILES, disable_passes=("unroll_single_parts",))
     loops = [stmt for stmt in kernel.htile.kernels[0].body if isinstance(stmt, For)]
     assert len(loops) == parts
+
+
+@pytest.mark.parametrize(("mask", "parts"), [(attention.causal, 2), (attention.window, 3)])
+def test_a_short_loop_of_large_tiles_stays_one(mask, parts, monkeypatch):
+    """Of up to 16 tiles: Triton would compile each copy of the body for as long as the first."""
+    options = {"block_q": 64, "block_kv": 64, "validate": "none", **AS_LOOPS}
+    extra = {"window": 200} if mask is attention.window else {}
+    long = by_name.compile(mask(heads=2, seq=64 * 17, head_dim=128, **extra), "rolling_update", **options)
+    assert len(loops(long)) == parts
+    small: list[int] = []
+    lower = check.lower
+    monkeypatch.setattr(check, "lower", lambda *a, **k: (small.append(len(loops(made := lower(*a, **k)))), made)[1])
+    check.forget()
+    short = by_name.compile(
+        mask(heads=2, seq=300, head_dim=128, **extra), "rolling_update", **{**options, "validate": "quick"}
+    )
+    assert len(loops(short)) == 1
+    assert short.relative_error() < TOLERANCE
+    assert small == [1], "what is compared with the definition at small sizes has one loop too"

@@ -16,6 +16,7 @@ from neptune_lab.choice import CodeOptions
 from neptune_lab.errors import NeptuneError, ScheduleError
 from neptune_lab.htile import printer
 from neptune_lab.htile.interpret import interpret
+from neptune_lab.htile_passes.partition_masked_loops import has_short_loop
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_ir.render import as_figure
@@ -88,12 +89,13 @@ def validate(kernel: Kernel, code: CodeOptions, target: Target | None, mode: str
         except NeptuneError as error:
             return Validated(mode, note=f"too large to run: {error.reason}")
         small = _resized(kernel.schedule, planned)
-    key = (mode, repr(code), _form(kernel, planned, small))
+    whole = large and _has_short_loop(kernel)
+    key = (mode, repr(code), (whole, _form(kernel, planned, small)))
     if key not in _seen:
         validated = (
             _validate(kernel, code, mode)
             if planned is None
-            else _validate_small(kernel, planned, small, code, target, mode)
+            else _validate_small(kernel, planned, small, code, target, mode, whole=whole)
         )
         _seen[key] = validated
         if len(_seen) > _MOST_SEEN:
@@ -140,6 +142,14 @@ def _form(kernel: Kernel, planned: Plan | None, small: ResizedSchedule | None) -
     return strides, planned.key if small is None else (planned.definition, small.program)
 
 
+def _has_short_loop(kernel: Kernel) -> bool:
+    """Whether a loop of a kernel in Triton is whole since it is short, so that those of its small form are whole too.
+    (Gluon has no small form.)"""
+    if kernel.code.code != "triton":
+        return False
+    return any(done.name == "partition_masked_loops" and has_short_loop(done.before) for done in kernel.passes)
+
+
 def _resized(scheduled: Schedule, planned: Plan) -> ResizedSchedule | None:
     """The scheduled program at small sizes; None if the meaning of a number in it is not known from its position."""
     try:
@@ -149,7 +159,14 @@ def _resized(scheduled: Schedule, planned: Plan) -> ResizedSchedule | None:
 
 
 def _validate_small(
-    kernel: Kernel, planned: Plan, small: ResizedSchedule | None, code: CodeOptions, target: Target | None, mode: str
+    kernel: Kernel,
+    planned: Plan,
+    small: ResizedSchedule | None,
+    code: CodeOptions,
+    target: Target | None,
+    mode: str,
+    *,
+    whole: bool,
 ) -> Validated:
     """As `_validate`, at small sizes.  Gluon has no small form: its program of tiles is run.
 
@@ -162,13 +179,13 @@ def _validate_small(
         code = code.in_triton
     if small is not None:
         try:
-            result = _compared(lower(small, code, target, each=False), mode, gluon)
+            result = _compared(lower(small, code, target, each=False, whole=whole), mode, gluon)
         except NeptuneError:
             result = None
         if isinstance(result, Validated):
             return result
     try:
-        replayed = lower(small_schedule(kernel.schedule, planned), code, target)
+        replayed = lower(small_schedule(kernel.schedule, planned), code, target, whole=whole)
     except NeptuneError as error:
         return Validated(mode, note=f"too large to run, and cannot be resized: {error.reason.splitlines()[0]}")
     if _exceeds(replayed, _SMALL_POINTS, _SMALL_INSTANCES):
