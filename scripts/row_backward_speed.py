@@ -306,8 +306,10 @@ def main() -> None:
     dynamo: Any = torch._dynamo.config
     dynamo.recompile_limit = 64  # (of sizes in one process)
     end, rows, ready = time.monotonic() + given.seconds, list[Measured](), list[Measured | Callable[[], Measured]]()
-    turns = None if given.turns is None else given.turns.open("a")
-    if turns is not None:
+    turns = None
+    if given.turns is not None:
+        given.turns.touch()
+        turns = given.turns.open()
         fcntl.flock(turns, fcntl.LOCK_SH)
     for what in given.what.split(","):
         sizes = (given.vocabulary if what in LOSSES else given.sizes).split(",")

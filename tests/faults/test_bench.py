@@ -10,6 +10,7 @@ import pytest
 from neptune_lab import files
 from neptune_lab.bench import run as bench
 from neptune_lab.bench.measured import BenchmarkResults, SetupResult, read
+from neptune_lab.bench.measuring import Measured
 from neptune_lab.bench.run import BenchmarkPlan
 from neptune_lab.errors import FileError
 
@@ -20,7 +21,7 @@ def plan(tmp_path, monkeypatch):
     empty = BenchmarkResults({"name": "made up", "gpu": True}, {}, {}, "2000-01-01T00:00:00+00:00", 1.0, "made up")
     made = lambda name: SetupResult(name, "row", "group", {}, False, 1.0, 1, 1, "nothing", ())  # noqa: E731
     monkeypatch.setattr(bench, "_begin", lambda plan: empty)
-    monkeypatch.setattr(bench, "_measure_or_tell", lambda setup, *_: (made(setup.name), False))
+    monkeypatch.setattr(bench, "measure", lambda task, timer: Measured(made(task.setup.name)))
     monkeypatch.setattr(bench, "line", lambda result: result.name)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -48,14 +49,14 @@ def test_all_that_was_measured_is_elsewhere(plan, tmp_path):
 
 
 def test_so_it_is_after_ctrl_c(plan, tmp_path, monkeypatch):
-    real = bench._measure_or_tell
+    real = bench.measure
 
-    def measure(setup, *rest):
-        if setup.name == "c":
+    def measure(task, timer):
+        if task.setup.name == "c":
             raise KeyboardInterrupt
-        return real(setup, *rest)
+        return real(task, timer)
 
-    monkeypatch.setattr(bench, "_measure_or_tell", measure)
+    monkeypatch.setattr(bench, "measure", measure)
     with pytest.raises(FileError, match="everything is in") as error:
         bench.run(plan, timer=cast(Any, None))
     assert isinstance(error.value.__cause__, FileError)

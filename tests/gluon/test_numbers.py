@@ -82,7 +82,7 @@ def test_documents_of_one_length(length: int, persistent: bool):
 
     operator = attention.general(1, 1, 301, 301, 32, None, mask, empty_rows="zero", live=True)
     assert simulate(operator, persistent=persistent, one_consumer=True) < 2e-3
-    tiles = by_name.compile(operator, "rolling_update", code="triton", block_q=128, block_kv=64)
+    tiles = by_name.compile(operator, "rolling_update", code="triton", block_q=64, block_kv=64)
     parts = {loop.part for loop in tiles.htile.kernels[0].body if isinstance(loop, For)}
     assert parts == {"left edge", "interior", "right edge"}, "in Triton, tiles without edges have no condition"
 
