@@ -136,6 +136,8 @@ KNOWN: dict[tuple[str, str], str] = {
     # 8 bytes beside 168 registers, which leave room for a third program; 8 scalar registers, to lanes of a vector one.
     ("backward of attention.full", "sm_89"): "spills",
     ("backward of norms.rms_norm_max", "gfx942"): "spills",
+    # 24 bytes beside 255 registers, in the loop of the window's edge.
+    **dict.fromkeys(product(["many, window of ragged length"], ["sm_80", "sm_89"]), "spills"),
     # The sums of keys with values, and the projection, which stays in registers.
     ("performer", "gfx1100"): "spills",
     **dict.fromkeys(product(["performer of 256 features"], [*MMA, "gfx1100"]), "spills"),
