@@ -79,6 +79,40 @@ def on_schedule(name: str, **options: Any) -> Callable[[Schedule], object]:
 
 OPERANDS = "block 'qk' multiplies tiles of q .131072 bytes. and k .131072 bytes., 262144 bytes in all"
 CASES: dict[str, Refused] = {
+    # Names and steps that are written otherwise than they are.
+    "a loop where a block belongs": Refused(
+        figure1, lambda s: s.fuse("s_max.i", "s_max.j"), "no block 's_max.i'", "did you mean 's_max'"
+    ),
+    "loops with their block": Refused(
+        figure1,
+        lambda s: s.reorder("s_max", *s.loops("s_max")),
+        "no loop 's_max.i' around it",
+        "without its block.*'i'",
+    ),
+    "loops in a list": Refused(figure1, lambda s: s.reorder("s_max", ["j", "i"]), "loops=.*'j', 'i'", "without"),  # type: ignore[arg-type]
+    "a buffer where a block belongs": Refused(
+        figure1, lambda s: s.inline("xexp"), "no block 'xexp'", "xexp is a buffer, written by block 's_exp'"
+    ),
+    "a step that is a name alone": Refused(figure1, lambda s: s.apply("inline"), "needs the argument 'block'", "block"),
+    "a step with arguments beside its own": Refused(
+        lambda: split(small.scaled_first(), "c.j"),
+        lambda s: s.apply(s.steps[0], block="c"),
+        "got block as well",
+        "alone",
+    ),
+    "no step": Refused(figure1, lambda s: s.apply(None), "None is not a Step", "sch.apply"),  # type: ignore[arg-type]
+    "a step of other data": Refused(figure1, lambda _: Step("split", {"loop": 1}), "a tuple of", "Step.of"),  # type: ignore[arg-type]
+    "steps as Python": Refused(
+        figure1, lambda s: Schedule.replay(s.operator, "sch.inline('s_exp')"), "not a list of steps", "to_python"
+    ),
+    "an index of no element": Refused(
+        figure1, lambda s: s.tag_table("j", where={"row": 0}), "no element has an index 'row'", "i, j"
+    ),
+    "an element that is not there": Refused(
+        figure1, lambda s: s.tag_table("j", where={"i": 9}), "i is from 0 to 3, not 9", "where="
+    ),
+    "an input by another name": Refused(figure1, lambda s: s.run(input=np.zeros((4, 8))), "no input 'input'", "inp"),
+    "a tolerance below zero": Refused(figure1, lambda s: s.check(tolerance=-1), "0 or above", "such as"),
     # What the updates refuse.
     "a producer that is not a reduction": Refused(
         figure1, lambda s: s.rolling_update("s_exp", "s_max.j"), "'s_exp' is not a reduction", "a sum or a max"

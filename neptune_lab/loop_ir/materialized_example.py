@@ -8,6 +8,7 @@ unscheduled program is run on the iterations so far, every cell is compared with
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import isclose, isfinite, isnan
@@ -56,16 +57,37 @@ def materialized_example(
         max_rows: further rows are counted, but not shown.
 
     Raises:
-        ScheduleError: the program has no such loop, or `where` is not a dictionary of integers.
+        ScheduleError: the program has no such loop, or `where` is not a dictionary of iteration variables with a value
+            that each takes.
     """
     extents = _extents(trace, rolling)
-    if where is not None and not (isinstance(where, dict) and all(is_integer(n) for n in where.values())):
-        raise ScheduleError(f"where={shown(where)}: expected an integer per variable", help="such as where={'i': 0}")
+    if where is not None:
+        _check_where(trace, where)
     rows = _Rows(trace, reference, rolling, extents, where or {})
     for write in trace.events:
         if not write.init and (buffers is None or write.buffer in buffers):
             rows.add(write)
     return rows.finish(max_rows)
+
+
+def _check_where(trace: TagTrace, where: Mapping[str, int]) -> None:
+    """ScheduleError if `where` leaves every element out, or none although it names one."""
+    example = "such as where={'i': 0}"
+    if not (isinstance(where, dict) and all(is_integer(n) for n in where.values())):
+        raise ScheduleError(f"where={shown(where)}: expected an integer per variable", help=example)
+    extents: dict[str, int] = {}
+    for it in (it for b in blocks(trace.program) for it in b.iters if it.kind == "spatial"):
+        extents[it.name] = max(it.extent, extents.get(it.name, 0))
+    for name, value in where.items():
+        if name not in extents:
+            raise ScheduleError(
+                f"where={shown(where)}: no element has an index {shown(name)}",
+                help=nearest(name, list(extents), "indices of elements"),
+            )
+        if not 0 <= value < extents[name]:
+            raise ScheduleError(
+                f"where={shown(where)}: {name} is from 0 to {extents[name] - 1}, not {value}", help=example
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import numpy as np
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.nodes import Block, Buffer, Cast, Const, Expr, Previous, Program, Store
 from neptune_lab.loop_ir.run_in_python import run_in_python
-from neptune_lab.loop_ir.tree import map_blocks, stores
+from neptune_lab.loop_ir.tree import map_blocks, nearest, stores
 from neptune_lab.loop_ir.walks import transform
 from neptune_lab.relative_error import relative_error
 from neptune_lab.strict.console import shown
@@ -78,6 +78,15 @@ def initial_arrays(program: Program, inputs: Mapping[str, np.ndarray]) -> dict[s
     """
     start = {b.name: np.full(b.shape, np.nan if "float" in b.dtype else 0, b.dtype) for b in program.buffers}
     return start | _arrays_of(program, inputs)
+
+
+def check_names(program: Program, inputs: Mapping[str, object]) -> None:
+    """Raises ScheduleError for an array whose name is not an input's."""
+    for name in inputs:
+        if name not in program.inputs:
+            raise ScheduleError(
+                f"{program.name} has no input {shown(name)}", help=nearest(str(name), list(program.inputs), "inputs")
+            )
 
 
 def _arrays_of(program: Program, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

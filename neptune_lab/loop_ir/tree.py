@@ -112,9 +112,12 @@ def find_block(program: Program, name: str) -> tuple[Path, Block, tuple[Loop, ..
     found = _known(program).by_name.get(name) if isinstance(name, str) else None
     if found is not None:
         return found
+    writers = [repr(b.name) for b in blocks(program) if b.writes == name]
     raise ScheduleError(
         f"there is no block {shown(name)} in {program.name}",
-        help=nearest(name, [b.name for b in blocks(program)], "blocks"),
+        help=f"{name} is a buffer, written by block {' and '.join(writers)}"
+        if writers
+        else nearest(name, [b.name for b in blocks(program)], "blocks"),
     )
 
 
@@ -138,10 +141,14 @@ def find_loop(program: Program, block: str, loop: str) -> tuple[Path, Loop, tupl
     for depth, around in enumerate(loops):
         if around.var == loop:
             return path[: depth + 1], around, loops[:depth]
+    names = [around.var for around in loops]
+    own = loop.removeprefix(f"{block}.")
     raise ScheduleError(
         f"block {block!r} has no loop {loop!r} around it",
         node=block,
-        help=nearest(loop, [around.var for around in loops], f"loops around {block}"),
+        help=f"name it without its block here: {own!r}"
+        if own != loop and own in names
+        else nearest(loop, names, f"loops around {block}"),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.materialized_example import materialized_example
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_ir.render import as_figure
-from neptune_lab.loop_ir.run import Agreement, compare, run
+from neptune_lab.loop_ir.run import Agreement, check_names, compare, run
 from neptune_lab.loop_ir.tag_table import TagTable
 from neptune_lab.loop_ir.tags import record
 from neptune_lab.loop_ir.verify import verify
@@ -151,11 +151,12 @@ class Schedule(PrimitiveMethods):
 
     # -- steps as data --------------------------------------------------------------------------------------
 
-    def apply(self, step: Step) -> tuple[str, ...]:
+    def apply(self, step: Step | str, /, **arguments: Any) -> tuple[str, ...]:
         """Applies one step, and discards the steps that `redo` could apply.
 
         Args:
-            step: a primitive's name and arguments (`Step.of`).
+            step: a Step, or the name of a primitive, followed by its arguments: `sch.apply("inline", block="s_exp")`.
+            arguments: the primitive's arguments by name, if `step` is a name.
 
         Returns:
             The names of the loops or blocks that the step created.
@@ -164,13 +165,22 @@ class Schedule(PrimitiveMethods):
             ScheduleError, RepairError: the step is illegal; the schedule is unchanged. If the primitive refused, the
                 error's attribute `step` is the step.
         """
+        if isinstance(step, str):
+            step = Step.of(step, **arguments)
+        elif arguments:
+            raise ScheduleError(
+                f"{shown(step)} has its arguments; got {', '.join(arguments)} as well", help="pass the step alone"
+            )
         made = self._apply(step)
         self._undone.clear()
         return made
 
     def _apply(self, step: Step) -> tuple[str, ...]:
         if not isinstance(step, Step):
-            raise ScheduleError(f"{shown(step)} is not a Step", help="give the steps of a schedule, sch.steps")
+            raise ScheduleError(
+                f"{shown(step)} is not a Step",
+                help="a step is an item of sch.steps, or written sch.apply('split', loop='s_max.j', factors=(None, 2))",
+            )
         arguments = step.plain_arguments()
         primitive = get(step.primitive, arguments, self.program)
         if primitive.normalises:
@@ -303,7 +313,7 @@ class Schedule(PrimitiveMethods):
         if items is None:
             raise ScheduleError(
                 f"steps={shown(steps)}: expected Steps, or the JSON of Schedule.to_json",
-                help="pass other.steps, or the text that other.to_json() gives",
+                help="pass the steps of another schedule, other.steps, or the text of other.to_json()",
             )
         for step in items:
             schedule.apply(step)
@@ -339,7 +349,7 @@ class Schedule(PrimitiveMethods):
             ScheduleError: `seed` or `tolerance` is not such a number.
         """
         check_integer("seed", seed, 0, 2**63 - 1, ScheduleError)
-        check_number("tolerance", tolerance, ScheduleError)
+        check_number("tolerance", tolerance, ScheduleError, from_zero=True)
         program = self.program
         if seed == 0 and program in self._checked:
             return self._checked[program]
@@ -358,8 +368,9 @@ class Schedule(PrimitiveMethods):
             All buffers by name, including the intermediate ones.
 
         Raises:
-            ScheduleError: an input is missing, is not an array of numbers, or has another shape.
+            ScheduleError: an input is missing, unknown, not an array of numbers, or of another shape.
         """
+        check_names(self.program, inputs)
         return run(self.program, inputs)
 
     def tag_table(
@@ -392,6 +403,7 @@ class Schedule(PrimitiveMethods):
                 f"inputs={shown(inputs)}: expected arrays by the names of the inputs",
                 help="operator.random_inputs(0) has the form",
             )
+        check_names(program, arrays)
         reference = record(self.base, arrays)
         return materialized_example(record(program, arrays), reference, rolling=rolling, where=where)
 

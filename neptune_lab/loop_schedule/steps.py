@@ -9,6 +9,7 @@ from typing import Any
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_schedule.declare import Primitive
 from neptune_lab.loop_schedule.primitives import PRIMITIVES
+from neptune_lab.strict.console import shown
 from neptune_lab.strict.files import MIB
 from neptune_lab.strict.json_text import parse
 from neptune_lab.strict.typed import Name, unpack
@@ -16,6 +17,7 @@ from neptune_lab.strict.values import is_name
 
 # The longest JSON text of steps that is read, in bytes.
 MOST_BYTES = 4 * MIB
+_NOT_JSON = "pass the text of Schedule.to_json(); that of to_python() is Python code, to run where sch is a Schedule"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +27,23 @@ class Step:
     Args:
         primitive: the primitive's name.
         arguments: (name, value) of each argument. Values are hashable: `Step.of` replaces lists by tuples, and dicts by
-            tuples of (key, value).
+            a tuple of (key, value) that counts as a dict.
+
+    Raises:
+        ScheduleError: it is not of that form.
     """
 
     primitive: str
     arguments: tuple[tuple[str, Any], ...]
+
+    def __post_init__(self) -> None:
+        pairs = self.arguments if isinstance(self.arguments, tuple) else (None,)
+        named = all(isinstance(x, tuple) and len(x) == 2 and isinstance(x[0], str) for x in pairs)
+        if not (isinstance(self.primitive, str) and named):
+            raise ScheduleError(
+                f"Step({shown(self.primitive)}, {shown(self.arguments)}): expected a name, and a tuple of (name, value)",
+                help="write Step.of('split', loop='s_max.j', factors=(None, 2))",
+            )
 
     def as_record(self) -> dict[str, Any]:
         """The step as data for JSON.
@@ -71,7 +85,7 @@ class Step:
                     parts.append(_python(value))
                 case "several" if isinstance(value, tuple):
                     parts += [_python(x) for x in value]
-                case "named" if known is not None and _is_mapping(value):
+                case "named" if known is not None and isinstance(value, _Frozen):
                     parts += _named(dict(value), {p.name for p in known.parameters})
                 case _:
                     parts.append(f"{key}={_python(value)}")
@@ -128,22 +142,24 @@ def steps_of(text: str) -> list[Step]:
     try:
         written = unpack(parse(text, ScheduleError, most=MOST_BYTES), tuple[_Written, ...], "steps", ScheduleError)
     except ScheduleError as error:
-        raise ScheduleError(f"this is not a list of steps: {error.reason}", help="use Schedule.to_json") from error
+        raise ScheduleError(f"this is not a list of steps: {error.reason}", help=_NOT_JSON) from error
     return [Step.of(step.primitive, **step.arguments) for step in written]
+
+
+class _Frozen(tuple[tuple[str, Any], ...]):
+    """The items of a dict, which a list of pairs would equal otherwise."""
+
+    __slots__ = ()
 
 
 def _frozen(value: Any) -> Any:
     if isinstance(value, dict):
-        return tuple((k, _frozen(v)) for k, v in value.items())
+        return _Frozen((k, _frozen(v)) for k, v in value.items())
     return tuple(_frozen(v) for v in value) if isinstance(value, list | tuple) else value
 
 
-def _is_mapping(value: Any) -> bool:
-    return isinstance(value, tuple) and bool(value) and all(isinstance(x, tuple) and len(x) == 2 for x in value)
-
-
 def _thawed(value: Any) -> Any:
-    if _is_mapping(value):
+    if isinstance(value, _Frozen):
         return {k: _thawed(v) for k, v in value}
     return [_thawed(v) for v in value] if isinstance(value, tuple) else value
 

@@ -190,3 +190,11 @@ def test_tvmscript_on_request():
     assert "@T.prim_func" in text
     assert 'with T.sblock("s_max")' in text
     assert "T.axis.remap" in text
+
+
+def test_a_step_may_be_given_by_name():
+    sch, method = Schedule(FIGURE_1), Schedule(FIGURE_1)
+    made = sch.apply("split", loop="s_max.j", factors=(None, 2))
+    assert made == method.split("s_max.j", (None, 2))
+    assert sch.program == method.program
+    assert sch.steps == method.steps

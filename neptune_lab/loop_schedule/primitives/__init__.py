@@ -13,7 +13,7 @@ from typing import Any
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.nodes import Program
-from neptune_lab.loop_ir.tree import nearest
+from neptune_lab.loop_ir.tree import find_block, nearest
 from neptune_lab.loop_schedule.declare import Primitive, declared
 from neptune_lab.loop_schedule.fusion import check_loop_name
 
@@ -53,13 +53,15 @@ PRIMITIVES: Mapping[str, Primitive] = by_name(_declared_primitives())
 
 
 def get(name: str, arguments: Mapping[str, Any], program: Program) -> Primitive:
-    """The primitive called `name`, its arguments checked by their kinds; ScheduleError otherwise, with the loops of the
-    program that a name may mean."""
+    """The primitive called `name`, its arguments checked by their kinds; ScheduleError otherwise, with the blocks
+    or loops of the program that a name may mean."""
     if name not in PRIMITIVES:
         raise ScheduleError(f"there is no primitive {name!r}", help=nearest(name, list(PRIMITIVES), "primitives"))
     primitive = PRIMITIVES[name]
     primitive.check(arguments)
     for p in primitive.parameters:
+        if p.kind.control == "block" and p.name in arguments:
+            find_block(program, arguments[p.name])
         if p.kind.control == "loop" and p.name in arguments:
             check_loop_name(program, arguments[p.name])
     return primitive
