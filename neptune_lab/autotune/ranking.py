@@ -16,7 +16,7 @@ from neptune_lab.autotune.few_rows import FewRows
 from neptune_lab.autotune.nests import DEFAULT_WARPS, Nests, entry
 from neptune_lab.autotune.resolved import Resolver
 from neptune_lab.autotune.shared_memory import GROUP_ROWS, GROUP_WARPS
-from neptune_lab.autotune.space import Space, Subspace, has_tanh, space
+from neptune_lab.autotune.space import Space, Subspace, compares_inputs, has_tanh, space
 from neptune_lab.choice import NOTHING, Choice, CodeOptions, Given
 from neptune_lab.errors import NeptuneError, TuneError
 from neptune_lab.loop_ir import tree
@@ -52,6 +52,8 @@ SMALL_S, SMALL_COLUMNS = 50e-6, 256
 # Programs that see no more columns have at most 32 tiles of 64, wherever these begin; with rows of so many columns,
 # shared memory has room for outputs beside what persistent programs load ahead.
 SURELY_SHORT, SURELY_STORED = 2048 - 2 * GROUP_ROWS, 256
+# Loops of fewer tiles are not bounded by data (`htile_passes.input_comparisons`).
+BOUNDED_TILES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +75,14 @@ class Ranking:
         model: what the estimates are from, and how far they are off, in a sentence.
         small: whether tiles of one group of warps suit the form in Gluon.
         large: whether its own tiles are surely too large for shared memory.
+        by_data: whether Triton surely skips tiles by data where the form in Gluon would be chosen.
     """
 
     ranked: tuple[Ranked, ...]
     model: str
     small: bool = False
     large: bool = False
+    by_data: bool = False
 
     def why(self, one: Ranked) -> str:
         """How a choice was found, in a sentence."""
@@ -157,7 +161,8 @@ def ranking(
     small = any(one.origin == GLUON and _is_small(resolve, most, one.seconds, target) for one in usual)
     small = small and not _is_surely_persistent(operator, resolve, most, target)
     large = any(one.origin == GLUON for one in usual) and _are_surely_too_large(operator, resolve, target)
-    return Ranking(_in_order(usual, others, error), told, small, large)
+    by_data = any(one.origin == GLUON for one in usual) and _is_surely_bounded_by_data(operator, resolve)
+    return Ranking(_in_order(usual, others, error), told, small, large, by_data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +336,14 @@ def _are_surely_too_large(operator: Operator, resolve: Resolver, target: Target)
     keys, values = power_of_two(folded(program, nest)), power_of_two(accumulated(program, nest))
     least = min(itemsize(tensor.dtype) for tensor in operator.inputs)
     return least * (rows * keys + STAGES_OF_KEYS * columns * (keys + values)) > target.shared_memory
+
+
+def _is_surely_bounded_by_data(operator: Operator, resolve: Resolver) -> bool:
+    """Whether `pipeline.hopper` would find that a mask compares inputs, so that the form in Gluon is not even compiled:
+    there are enough tiles, and outputs are not narrow, for which more decides."""
+    program, nest = resolve.program, resolve.nests[0]
+    enough = columns_of(program, nest) > (BOUNDED_TILES - 1) * GLUON_COLUMNS
+    return enough and len(resolve.nests) == 1 and accumulated(program, nest) > NARROW and compares_inputs(operator)
 
 
 def _space(operator: Operator, target: Target, calibrated: Calibration, template: str | None) -> Iterator[Choice]:

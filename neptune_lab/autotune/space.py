@@ -17,9 +17,10 @@ from neptune_lab.choice import Choice
 from neptune_lab.errors import TuneError
 from neptune_lab.htile_to_triton.options import COMBINE_SPLITS, LOADS
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Op
+from neptune_lab.loop_ir.nodes import Cast, Expr, Load, Op
 from neptune_lab.loop_ir.walks import walk
 from neptune_lab.loop_schedule.templates import TileConfig
+from neptune_lab.scalar_ops import EXCHANGED
 from neptune_lab.target import Target
 
 if TYPE_CHECKING:
@@ -302,6 +303,21 @@ def has_tanh(operator: Operator) -> bool:
         for block in tree.blocks(operator.program)
         for expr in walk(block.body.value)
     )
+
+
+def compares_inputs(operator: Operator) -> bool:
+    """Whether some element is a comparison of two elements of inputs, such as the documents of a row and a column."""
+    return any(
+        isinstance(expr, Op) and expr.name in EXCHANGED and all(_reads_input(arg, operator) for arg in expr.args)
+        for block in tree.blocks(operator.program)
+        for expr in walk(block.body.value)
+    )
+
+
+def _reads_input(expr: Expr, operator: Operator) -> bool:
+    while isinstance(expr, Cast):
+        expr = expr.arg
+    return isinstance(expr, Load) and expr.buffer in operator.program.inputs
 
 
 def _up_to(sizes: tuple[int, ...], extent: int) -> tuple[int, ...]:

@@ -119,6 +119,14 @@ def stores(body: Iterable[ir.Stmt]) -> Iterator[ir.Store]:
                 assert_never(stmt)
 
 
+def loops_in(body: Iterable[ir.Stmt]) -> Iterator[ir.For]:
+    """Every loop in `body`, each before those in it, in program order."""
+    for stmt in body:
+        if isinstance(stmt, ir.For):
+            yield stmt
+            yield from loops_in(stmt.body)
+
+
 def is_exception(stmt: ir.Stmt, program: ir.Program) -> bool:
     """Whether a statement is a loop that runs for exceptional values only: it runs once or not, which what is on chip
     says (`htile_passes.squares_without_scale`), and is no part of another loop."""

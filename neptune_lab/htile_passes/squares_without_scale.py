@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import dtype_of, identity_literal, shape_of
-from neptune_lab.htile.walk import expressions, rewrite, stores, subexpressions, with_body
+from neptune_lab.htile.walk import expressions, loops_in, rewrite, stores, subexpressions, with_body
 from neptune_lab.htile_passes.constants import float32, number
 from neptune_lab.htile_passes.degrees import ZERO, degree_of, scales_of
 from neptune_lab.htile_passes.rewrite import fresh_name, map_kernels_with_tiles, tile_pass
@@ -89,7 +89,7 @@ def _unscaled_statements(kernel: ir.Kernel, program: ir.Program) -> _Plain | Non
         return None
     if any(store.mask is not None for store in every) or any(_is_other(e) for s in every for e in expressions(s)):
         return None
-    if any(loop.within or loop.listed for loop in _loops(kernel.body)):
+    if any(loop.within or loop.listed for loop in loops_in(kernel.body)):
         return None
     scales = scales_of(every, chip)
     if not scales or degree_of(kernel.body[:-1], last.value, scales) != ZERO:
@@ -108,13 +108,6 @@ def _unscaled_statements(kernel: ir.Kernel, program: ir.Program) -> _Plain | Non
 
 def _is_other(expr: ir.TileExpr) -> bool:
     return isinstance(expr, ir.Dot | ir.Gather | ir.Permute)
-
-
-def _loops(body: Iterable[ir.Stmt]) -> Iterator[ir.For]:
-    for stmt in body:
-        if isinstance(stmt, ir.For):
-            yield stmt
-            yield from _loops(stmt.body)
 
 
 def _with_one(body: tuple[ir.Stmt, ...], scales: frozenset[str]) -> tuple[ir.Stmt, ...]:
@@ -225,7 +218,7 @@ def _guarded(
     finite = ir.Elementwise("lt", (total, float32(math.inf)), "bool")
     both = ir.Cast(ir.Elementwise("and", (enough, finite), "bool"), "int32")
     root = ir.Elementwise("sqrt", (total,), "float32")
-    named = {loop.var for loop in _loops(kernel.body)} | {axis.var for axis in kernel.grid}
+    named = {loop.var for loop in loops_in(kernel.body)} | {axis.var for axis in kernel.grid}
     again = ir.For(
         f"{last.node_id}/again",
         fresh_name("again", named, "_"),

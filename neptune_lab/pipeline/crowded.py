@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from math import prod
 
 from neptune_lab.errors import EmitError
-from neptune_lab.htile.nodes import For, Stmt
+from neptune_lab.htile.walk import loops_in
 from neptune_lab.htile_passes.partition_masked_loops import CROWDED_PRODUCTS, products_of
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.lower import emitted_with
@@ -34,23 +33,16 @@ def with_copy_engine(kernel: Kernel) -> Kernel:
         not divide the rows, or the emitter refuses.
     """
     target = kernel.target or Target.current(otherwise=ANY)
-    loops = (loop for part in kernel.htile.kernels for loop in _loops(part.body))
     largest = max((prod(t.shape) for t in kernel.htile.tensors if t.space == "chip"), default=0)
     if not target.descriptors or largest < FEWEST_ELEMENTS:
         return kernel
-    if not any(len(products_of(loop)) >= CROWDED_PRODUCTS for loop in loops):
+    every = (loop for part in kernel.htile.kernels for loop in loops_in(part.body))
+    if not any(len(products_of(loop)) >= CROWDED_PRODUCTS for loop in every):
         return kernel
     with suppress(EmitError):
         made = emitted_with(kernel, replace(kernel.code, loads="host_descriptors"))
         return made if "TensorDescriptor(" in made.source else kernel  # tiles that do not divide the rows have none
     return kernel
-
-
-def _loops(body: Iterable[Stmt]) -> Iterator[For]:
-    for stmt in body:
-        if isinstance(stmt, For):
-            yield stmt
-            yield from _loops(stmt.body)
 
 
 __all__ = ["with_copy_engine"]

@@ -53,14 +53,19 @@ FEW_LEFT = 0.9
 # on an H200, 128 us in place of 160 for a bias of each head at 4 x 32 x 1024 x 64; at 1 x 16 x 4096 x 128, 345 and 326.
 NARROW_COLUMNS = 64
 
-_PARTITION = "partition_masked_loops"
+_PARTITION, _BY_DATA = "partition_masked_loops", "skip_tiles_by_data"
 
 # Tiles of one consumer, which compile in less time than those of two.
 SMALL = {"block_q": 64, "block_kv": 64}
 
 
 def gluon_kernel(
-    make: Callable[[Choice], Kernel], choice: Choice, *, small: bool = False, large: bool = False
+    make: Callable[[Choice], Kernel],
+    choice: Choice,
+    *,
+    small: bool = False,
+    large: bool = False,
+    by_data: bool = False,
 ) -> Kernel | None:
     """The kernel of a choice in Gluon, with the options that suit its tiles; in Triton if that skips tiles which Gluon
     does not: by the values of an input, or inside of the range that positions show.
@@ -69,11 +74,17 @@ def gluon_kernel(
         make: compiles a choice.
         small: whether its tiles are those of one consumer, unless it has persistent programs.
         large: whether tiles of as many columns as the choice has would be refused, and are left out.
+        by_data: whether the kernel in Triton likely skips tiles by data, and is made first.
 
     Returns:
         The kernel; None if it would spill registers, or is refused.
     """
     choice = compiled_once(choice)
+    if by_data:
+        with suppress(*REFUSALS):
+            skipping = make(Choice(choice.template, SKIPPING, CodeOptions()))
+            if any(done.name == _BY_DATA and done.notes for done in skipping.passes):
+                return skipping
     if small and (made := _small(make, choice)) is not None:
         return made
     for config in (choice.sizes, replace(choice.sizes, block_kv=FEWER_COLUMNS))[large:]:
@@ -130,7 +141,7 @@ def _skipping(make: Callable[[Choice], Kernel], choice: Choice, kernel: Kernel) 
             return skipping
     if _widest_output(kernel) <= NARROW_COLUMNS and _stays_one_loop(kernel):
         return make(Choice(choice.template, SKIPPING, CodeOptions()))
-    if not apply(PASSES["skip_tiles_by_data"], tiles).notes:
+    if not apply(PASSES[_BY_DATA], tiles).notes:
         return None
     config = SKIPPING if _widest_output(kernel) > SKIPPING_COLUMNS else None
     return make(Choice(choice.template, config, CodeOptions()))

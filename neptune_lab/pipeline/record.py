@@ -11,10 +11,9 @@ from math import isinf
 from typing import TYPE_CHECKING, NamedTuple
 
 from neptune_lab.errors import NeptuneError
-from neptune_lab.htile.nodes import For
 from neptune_lab.htile.nodes import Program as TileProgram
-from neptune_lab.htile.nodes import Stmt as TileStmt
 from neptune_lab.htile.printer import print_program
+from neptune_lab.htile.walk import loops_in
 from neptune_lab.htile.words import kinds
 from neptune_lab.htile_to_triton import EmittedModule
 from neptune_lab.loop_ir import render, tree
@@ -253,7 +252,7 @@ def htile_lines(tiles: TileProgram, origins: dict[str, str], loops: list[str]) -
         loops: the ids of its loop lines.
     """
     kind = kinds(tiles)
-    heads = {f.node_id for kernel in tiles.kernels for f in _loops(kernel.body)}
+    heads = {f.node_id for kernel in tiles.kernels for f in loops_in(kernel.body)}
     lines = []
     for line in print_program(tiles):
         refs: tuple[str, ...] = ()
@@ -265,11 +264,6 @@ def htile_lines(tiles: TileProgram, origins: dict[str, str], loops: list[str]) -
             record.Line(line.node_id, line.text, origins.get(line.origin, ""), kind.get(line.node_id, ""), refs)
         )
     return tuple(lines)
-
-
-def _loops(body: tuple[TileStmt, ...]) -> list[For]:
-    loops = [s for s in body if isinstance(s, For)]
-    return loops + [f for s in loops for f in _loops(s.body)]
 
 
 def _loop_refs(loops: list[str], node: str) -> tuple[str, ...]:

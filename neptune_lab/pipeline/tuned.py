@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from neptune_lab import records
 from neptune_lab.autotune import packed_groups
-from neptune_lab.autotune.ranking import RECORD, SHAPE, Ranked, ranking
+from neptune_lab.autotune.ranking import RECORD, SHAPE, Ranked, Ranking, ranking
 from neptune_lab.choice import NOTHING, Choice, Given
 from neptune_lab.errors import LaunchError, NeptuneError, ValidationError
 from neptune_lab.htile_passes.skip_tiles_by_list import leaves_out_inside
@@ -112,7 +112,7 @@ def _chosen(
     for one in ranked.ranked:
         if one.origin == SHAPE:
             return None
-        kernel = _kernel_of_ranked(one, make, nearest=one.origin == RECORD, small=ranked.small, large=ranked.large)
+        kernel = _kernel_of_ranked(one, make, ranked)
         if kernel is not None:
             return replace(kernel, chosen=ranked.why(one))
     return None
@@ -198,14 +198,14 @@ def _choice_of(record: Record) -> Choice | None:
         return None
 
 
-def _kernel_of_ranked(one: Ranked, make: Make, *, nearest: bool, small: bool, large: bool) -> Kernel | None:
+def _kernel_of_ranked(one: Ranked, make: Make, ranked: Ranking) -> Kernel | None:
     """The kernel of a ranked choice; None if it is refused, or slower than it looks for a reason that tiles show."""
     with suppress(*REFUSALS):
         if one.choice.code.code != "gluon":
             return make(one.choice)
-        if nearest:
+        if one.origin == RECORD:
             return kernel_of_other_lengths(make, one.choice)
-        return gluon_kernel(make, one.choice, small=small, large=large)
+        return gluon_kernel(make, one.choice, small=ranked.small, large=ranked.large, by_data=ranked.by_data)
     return None
 
 

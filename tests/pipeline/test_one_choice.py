@@ -16,6 +16,8 @@ from neptune_lab.errors import EmitError
 from neptune_lab.operators import attention
 from neptune_lab.operators.math import tanh
 from neptune_lab.pipeline import chosen_kernel, lower, tuned
+from neptune_lab.pipeline.compile import compile_choice
+from neptune_lab.pipeline.hopper import gluon_kernel
 from neptune_lab.pytorch import compiled
 from neptune_lab.pytorch.kernel_choice import kernel_for
 from neptune_lab.target import Target
@@ -267,3 +269,24 @@ def test_tiles_that_shared_memory_has_no_room_for_are_not_compiled(head_dim: int
     assert found.large == large
     with nullcontext() if not large else pytest.raises(EmitError, match="bytes of shared memory"):
         nl.compile(op, "rolling_update", config=one.choice.sizes, code=one.choice.code, validate="none")
+
+
+@pytest.mark.parametrize(("length", "width", "foreseen"), [(600, 128, True), (600, 64, False), (300, 128, False)])
+def test_the_form_in_gluon_is_not_compiled_where_data_bound_loops(length: int, width: int, foreseen: bool):
+    """The kernel in Triton that would be chosen later is the same."""
+    document = torch.arange(length) // 90
+    op = attention.general(8, 32, length, length, width, mask_mod=lambda b, h, q, kv: document[q] == document[kv])
+    found = ranking.ranking(op, H200)
+    assert found.by_data == foreseen
+    if not foreseen:
+        return
+    tried: list[str] = []
+
+    def make(choice: Choice) -> nl.Kernel:
+        tried.append(choice.code.code)
+        return compile_choice(op, choice, target=H200, validate="none")
+
+    choice = Choice("rolling_update", ranking.GLUON_TILES, nl.CodeOptions(code="gluon"))
+    sources = [gluon_kernel(make, choice, by_data=by_data).source for by_data in (True, False)]
+    assert tried == ["triton", "gluon", "triton"]
+    assert sources[0] == sources[1]

@@ -9,6 +9,7 @@ from typing import Any
 
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.sizes import Sample, at
+from neptune_lab.htile.walk import loops_in
 from neptune_lab.htile_to_gluon.joint.form import KEYS
 from neptune_lab.htile_to_gluon.joint.match import Joint, joint_of, joint_with
 from neptune_lab.htile_to_gluon.joint.terms import SQUARE
@@ -89,14 +90,8 @@ def _numbers(program: ir.Program) -> Iterator[int]:
             case _:
                 pass
 
-    def loops(body: tuple[ir.Stmt, ...]) -> Iterator[ir.For]:
-        for stmt in body:
-            if isinstance(stmt, ir.For):
-                yield stmt
-                yield from loops(stmt.body)
-
     for kernel in program.kernels:
-        for loop in loops(kernel.body):
+        for loop in loops_in(kernel.body):
             yield from inside(loop.start)
             yield from inside(loop.stop)
 
