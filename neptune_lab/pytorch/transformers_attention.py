@@ -32,7 +32,8 @@ def register_attention() -> None:
         LaunchError: `transformers` is not installed, or has no interface for attention (it has since 4.56).
     """
     try:
-        from transformers import AttentionInterface, AttentionMaskInterface
+        from transformers.masking_utils import AttentionMaskInterface
+        from transformers.modeling_utils import AttentionInterface
     except ImportError as error:
         raise LaunchError(
             f"register_attention needs transformers 4.56 or later: {error}", help="pip install 'transformers>=4.56'"

@@ -112,7 +112,7 @@ def _kinds_of(config: type) -> MaskKinds:
 
 def _models_of(module: ModuleType, config: type) -> list[Any]:
     """The models of a module that have this configuration; all of its models if none says so."""
-    from transformers import PreTrainedModel
+    from transformers.modeling_utils import PreTrainedModel
 
     found = [m for m in vars(module).values() if inspect.isclass(m) and issubclass(m, PreTrainedModel)]
     found = [m for m in found if m.__module__ == module.__name__]

@@ -273,6 +273,7 @@ def test_refusals(options, match):
 
 
 def test_without_transformers(monkeypatch):
-    monkeypatch.setitem(sys.modules, "transformers", None)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "transformers"] or ["transformers"]:
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(LaunchError, match=r"needs transformers 4.56 or later(.|\n)*pip install 'transformers>=4.56'"):
         nl.register_attention()
