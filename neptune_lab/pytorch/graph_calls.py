@@ -16,7 +16,9 @@ import torch
 
 from neptune_lab.errors import LaunchError
 from neptune_lab.pytorch.dynamo import Tracing
-from neptune_lab.runtime.torch_op import NAMESPACE, operator_library
+from neptune_lab.pytorch.refusals import refuse_forward_gradients, refuse_recording
+from neptune_lab.runtime.torch_op import NAMESPACE, operator_library, without_backward
+from neptune_lab.runtime.torch_state import transform
 from neptune_lab.tensor_spec import dense_strides
 
 
@@ -76,7 +78,16 @@ def operator() -> Any:
     for backend in ("CPU", "CUDA"):  # on a CPU for Triton's interpreter
         library.impl("call", run, backend)
     torch.library.register_fake(f"{NAMESPACE}::call", fake, lib=library)
+    without_backward("call", run, _refuse_derivatives)
     return getattr(torch.ops, NAMESPACE).call.default
+
+
+def _refuse_derivatives(tensors: Sequence[torch.Tensor]) -> None:
+    """Raise LaunchError for a tensor of which a transform of torch.func takes the derivative; `fake` refuses others."""
+    if transform() is not None:
+        named = {f"of shape {tuple(t.shape)}": t for t in tensors}
+        refuse_forward_gradients(named)
+        refuse_recording({f"argument {name}": t for name, t in named.items()})
 
 
 def digest_of(description: Any) -> str:

@@ -20,12 +20,11 @@ from neptune_lab.runtime.known_backward import Known, known_backward
 from neptune_lab.runtime.strided import of_any_strides
 from neptune_lab.runtime.subclasses import refuse_jit_trace
 from neptune_lab.runtime.torch_op import torch_op
-from neptune_lab.runtime.torch_state import modes, tracing, transform
+from neptune_lab.runtime.torch_state import is_plain
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
 
-_Tensor = torch.Tensor
 _functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -103,7 +102,7 @@ class Differentiable:
     def __call__(self, *tensors: torch.Tensor) -> Any:
         """The operator's own outputs for the forward kernel's inputs: a tensor, or a tuple."""
         launch, op = self._launch_and_op()
-        if torch.compiler.is_compiling() or not _is_plain(tensors):
+        if torch.compiler.is_compiling() or not is_plain(tensors):
             return self.outputs(op(*tensors))
         with torch.no_grad():
             found = launch(*tensors)
@@ -112,7 +111,7 @@ class Differentiable:
     def direct_on(self, device: torch.device) -> Callable[..., Any] | None:
         """What a call of tensors on this device does that is like an earlier one, in less of the host's time.
 
-        The tensors must be plain (`_is_plain`), and the forward kernel must take them as they are
+        The tensors must be plain (`is_plain`), and the forward kernel must take them as they are
         (`LoadedKernel.fits`).  None as long as that kernel has no direct launcher on the device.
         """
         launch = self.forward.direct_on(device)
@@ -188,7 +187,7 @@ class Differentiable:
             if cotangent >= 0 and grad is None:
                 grad = torch.zeros_like(saved[tensor], memory_format=torch.contiguous_format)
             given.append(saved[tensor] if grad is None else grad)
-        plain = not (torch.is_grad_enabled() or torch.compiler.is_compiling()) and _is_plain(given, grads)
+        plain = not (torch.is_grad_enabled() or torch.compiler.is_compiling()) and is_plain(given, grads)
         found = backward.launch(*given) if plain else backward.op(*given)
         if plain and len(saved) == len(needed) + len(self.forward.spec.outputs):
             self._note(needed, backward, tuple(given), saved)
@@ -275,22 +274,6 @@ def _passes(kernel: Differentiable) -> type[torch.autograd.Function]:
             return (None, *kernel.gradients(needed[1:], saved, grads)) if found is None else found
 
     return Passes
-
-
-def _is_plain(tensors: Sequence[Any], cotangents: Sequence[Any] | None = None) -> bool:
-    """Whether these are tensors that a kernel can be launched on, and nothing but the kernel has to see the launch.
-
-    Args:
-        tensors: what the kernel takes.
-        cotangents: those among them that may be batches of `is_grads_batched=True`, or None in their place; None: all.
-    """
-    for tensor in tensors:
-        if type(tensor) is not _Tensor and type(tensor) is not torch.nn.Parameter:
-            return False
-    for tensor in tensors if cotangents is None else cotangents:  # (no attribute of the type tells)
-        if tensor is not None and _functorch.is_legacy_batchedtensor(tensor):
-            return False
-    return not (modes() or transform() is not None or forward_ad._current_level >= 0 or tracing() is not None)
 
 
 def is_transformed(*tensors: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import keyword
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -127,8 +127,6 @@ def _register(kernel: LoadedKernel, name: str, launch: Callable[..., Any], autog
 
     def fake(*tensors: Tensor) -> Any:
         check_shapes(spec, tensors)
-        if autograd is None:
-            refuse_gradients(spec, tensors)
         sizes = check_sizes(spec, tensors) if spec.ranges else {}
         results = [_empty(t, shape_at(t, sizes), tensors[0].device) for t in spec.outputs]
         return tuple(results) if len(results) > 1 else results[0]
@@ -142,7 +140,9 @@ def _register(kernel: LoadedKernel, name: str, launch: Callable[..., Any], autog
     for backend in ("CPU", "CUDA"):  # on a CPU for Triton's interpreter
         library.impl(name, run, backend)
     torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=library)
-    if autograd is not None:
+    if autograd is None:
+        without_backward(name, run, lambda given: refuse_gradients(spec, tuple(given)))
+    else:
         backward, keep = autograd
         torch.library.register_autograd(
             f"{NAMESPACE}::{name}",
@@ -151,3 +151,31 @@ def _register(kernel: LoadedKernel, name: str, launch: Callable[..., Any], autog
             lib=library,
         )
     return getattr(getattr(torch.ops, NAMESPACE), name).default
+
+
+def without_backward(name: str, run: Callable[..., Any], refuse: Callable[[Sequence[Tensor]], None]) -> None:
+    """Makes an operator refuse derivatives: transforms of torch.func take those of an operator without a backward pass
+    to be 0.
+
+    Args:
+        name: of the operator, whose first argument is a list of its tensors, or all of whose arguments are tensors.
+        run: launches on plain tensors, and refuses those that record gradients.
+        refuse: raises LaunchError for tensors that record gradients or carry a tangent.
+    """
+    import torch
+
+    from neptune_lab.runtime.torch_state import is_plain
+
+    op = getattr(getattr(torch.ops, NAMESPACE), name).default
+    below: Any = torch._C._AutoDispatchBelowAutograd  # pyright: ignore[reportAttributeAccessIssue]
+    keys: Any = torch._C._after_autograd_keyset  # pyright: ignore[reportAttributeAccessIssue]
+
+    def recorded(keyset: Any, *given: Any) -> Any:
+        tensors = given[0] if isinstance(given[0], list | tuple) else given
+        if is_plain(tensors):  # another pass through torch's dispatcher would take as long as the launch
+            return run(*given)
+        refuse(tensors)
+        with below():
+            return op.redispatch(keyset & keys, *given)
+
+    operator_library().impl(name, recorded, "Autograd", with_keyset=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,4 +26,20 @@ def is_watched() -> bool:
     return bool(watched) or forward_ad._current_level >= 0
 
 
-__all__ = ["current_gpu", "is_watched", "modes", "tracing", "transform"]
+def is_plain(tensors: Sequence[Any], cotangents: Sequence[Any] | None = None) -> bool:
+    """Whether these are tensors that a kernel can be launched on, and nothing but the kernel has to see the launch.
+
+    Args:
+        tensors: what the kernel takes.
+        cotangents: those among them that may be batches of `is_grads_batched=True`, or None in their place; None: all.
+    """
+    for tensor in tensors:
+        if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
+            return False
+    for tensor in tensors if cotangents is None else cotangents:  # (no attribute of the type tells)
+        if tensor is not None and _C._functorch.is_legacy_batchedtensor(tensor):
+            return False
+    return not is_watched()
+
+
+__all__ = ["current_gpu", "is_plain", "is_watched", "modes", "tracing", "transform"]

@@ -122,6 +122,35 @@ def test_wrong_arguments_are_refused_as_the_graph_is_made(kernel, compile_whole)
         assert not op(q, k, v).requires_grad
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_no_transform_takes_its_derivative_to_be_0(kernel, compile_whole, compiled: bool):
+    op = kernel.as_torch_op()
+    q, k, v = tensors()
+
+    def call(function):
+        return (compile_whole(function) if compiled else function)(q, k, v)
+
+    with pytest.raises(Exception, match="argument k records gradients, and the kernel has no backward"):
+        call(torch.func.grad(lambda q, k, v: op(q, k, v).square().sum(), 1))
+    with pytest.raises(Exception, match="argument v carries a forward gradient, and the kernel has no derivative"):
+        call(lambda q, k, v: torch.func.jvp(lambda t: op(q, k, t), (v,), (v,)))
+    # What does not depend on the variable is a constant.
+    assert torch.equal(call(torch.func.grad(lambda q, k, v: (op(k, k, v) * q).sum())), op(k, k, v))
+    both = call(lambda q, k, v: torch.func.vmap(op, (0, None, None))(torch.stack([q, k]), k, v))
+    assert (both - torch.stack([op(q, k, v), op(k, k, v)])).abs().max() < 1e-5
+
+
+def test_no_transform_takes_the_derivative_of_attention_in_a_graph_to_be_0(compile_whole):
+    q, k, v = tensors()
+    pages = (t.mT.reshape(2, 16, 2, 16).contiguous() for t in (k, v))
+    table, lengths = torch.tensor([[0, 1]], dtype=torch.int32), torch.tensor([32], dtype=torch.int32)
+    cache = [*pages, table.to(DEVICE), lengths.to(DEVICE)]
+    with pytest.raises(Exception, match="argument q records gradients, and the kernel has no backward"):
+        compile_whole(torch.func.grad(lambda q: nl.attention(q, k, v).sum()))(q)
+    with pytest.raises(Exception, match="records gradients, and attention inside of a graph"):
+        compile_whole(torch.func.grad(lambda q: nl.paged_attention(q[:, :, :1], *cache).sum()))(q)
+
+
 # -- nl.attention inside torch.compile --------------------------------------------------------------------------
 
 
