@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.autograd import forward_ad
 
 from neptune_lab.errors import LaunchError
 from neptune_lab.runtime import LoadedKernel

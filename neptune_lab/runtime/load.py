@@ -174,9 +174,12 @@ class LoadedKernel:
     def _interpret(self, tensors: tuple[torch.Tensor, ...]) -> Any:
         import numpy as np
 
+        entry = self._entry
+        if (dynamo := sys.modules.get("torch._dynamo")) is not None:
+            entry = dynamo.disable(entry)  # behind a graph break, Dynamo would trace Triton's interpreter
         # Lanes past the end of a tile may divide by zero; a GPU does not warn of it either.
         with _interpreting, lean_interpreter(), np.errstate(all="ignore"):
-            return self._entry(*tensors)
+            return entry(*tensors)
 
     @property
     def _entry(self) -> Any:

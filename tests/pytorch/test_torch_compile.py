@@ -122,6 +122,13 @@ def test_wrong_arguments_are_refused_as_the_graph_is_made(kernel, compile_whole)
         assert not op(q, k, v).requires_grad
 
 
+def test_a_kernel_leaves_the_graph_that_calls_it(kernel):
+    torch._dynamo.reset()
+    q, k, v = tensors()
+    doubled = torch.compile(lambda q, k, v: kernel(q * 1, k, v) * 2, backend="eager")
+    assert torch.equal(doubled(q, k, v), kernel(q, k, v) * 2)
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 def test_no_transform_takes_its_derivative_to_be_0(kernel, compile_whole, compiled: bool):
     op = kernel.as_torch_op()
