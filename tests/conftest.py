@@ -41,7 +41,7 @@ LEFT_OUT = Path(__file__).parent / "left_out"
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(LEFT_OUT), os.environ.get("PYTHONPATH")]))
 sys.path.insert(0, str(LEFT_OUT))
 
-pytest_plugins = ["doctest_files", "fake_tuning", "front_end", "resuming"]
+pytest_plugins = ["doctest_files", "fake_tuning", "front_end", "resuming", "rewritten"]
 
 
 def _has_gpu() -> bool:
