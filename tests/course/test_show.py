@@ -21,22 +21,25 @@ PLOTLY = "application/vnd.plotly.v1+json"
 
 
 @pytest.mark.parametrize(
-    ("draw", "listing"),
+    ("draw", "width", "listing"),
     [
-        (lambda: show.show_code("a = 1"), r'<div class="highlight"><pre>.*</pre></div>'),
+        (lambda: show.show_code("a = 1\nb = 234"), 5, r'<div class="highlight"><pre>.*</pre></div>'),
         (
             lambda: show.show_changes("a = 1\n\nb", "a = 2 < 3\n\nb", context=2),
+            7,
             r"<pre><span style=[^>]*>-a = 1</span>\n<span style=[^>]*>\+a = 2 &lt; 3</span>\n \n b</pre>",
         ),
     ],
 )
-def test_a_listing_has_a_fixed_width_in_pages_of_nbconvert(draw, listing, monkeypatch):
-    """Its pages set `pre` in the font of what is around it."""
+def test_a_listing_has_a_fixed_width_and_room_for_its_lines(draw, width, listing, monkeypatch):
+    """Pages of nbconvert set `pre` in the font of what is around it; JupyterLab breaks lines that are too long."""
     shown: list[str] = []
     monkeypatch.setattr(show, "show_markdown", shown.append)
     draw()
     page = markdown2html(shown[0])
-    assert re.search(rf'<div style="font-family: monospace">\s*{listing}\s*</div>', page, re.S), page
+    assert re.search(rf'<div style="font-family: monospace; min-width: {width}em">\s*{listing}\s*</div>', page, re.S), (
+        page
+    )
 
 
 def _displayed(monkeypatch: pytest.MonkeyPatch, draw: Callable[[], None]) -> dict[str, Any]:

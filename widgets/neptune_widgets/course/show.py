@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import difflib
 import json
+import math
 import re
 import shutil
 from html import escape
@@ -30,6 +31,8 @@ _EDGES = {  # what an edge says: sign, words, colour (also of its text, which ha
     "repaired": (" ↻", " (repaired)", "#118a58", "bold"),
 }
 
+_ADVANCE = 0.61  # em per character of the widest usual monospaced fonts, 0.602, and a little more
+
 # The grounds of lines that are added and removed, over the whole width.
 _LINE = "display:inline-block;min-width:100%;background:rgba("
 _GROUND = {"+": "46,160,67,.2)", "-": "248,81,73,.17)"}
@@ -38,12 +41,14 @@ _GROUND = {"+": "46,160,67,.2)", "-": "248,81,73,.17)"}
 def show_code(text: str, language: str = "python") -> None:
     """A listing in the notebook's own colours.
 
-    Pages made by nbconvert draw Markdown in a proportional font; the element around the listing says otherwise.
-    JupyterLab has no colours for "diff", so its lines bring their own.
+    Pages made by nbconvert draw Markdown in a proportional font, and JupyterLab breaks lines inside words; the element
+    around the listing has another font, and room for the longest line, in units that JupyterLab keeps in notebooks that
+    are not trusted. JupyterLab has no colours for "diff", so its lines bring their own.
     """
     text = str(text).rstrip()
     listing = _coloured(text) if language == "diff" else f"```{language}\n{text}\n```"
-    show_markdown(f'<div style="font-family: monospace">\n\n{listing}\n\n</div>')
+    width = math.ceil(_ADVANCE * max(map(len, text.splitlines()), default=0))
+    show_markdown(f'<div style="font-family: monospace; min-width: {width}em">\n\n{listing}\n\n</div>')
 
 
 def _coloured(changes: str) -> str:
