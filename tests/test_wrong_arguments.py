@@ -137,6 +137,7 @@ def test_copies_of_schedules_and_kernels_are_independent() -> None:
         ("compile softmax.figure1 -O num_warps=4 -O num_warps=8", "num_warps is given twice"),
         ("compile softmax.figure1 -O block_q=4 --block-q 8", "block_q is given twice"),
         ("compile softmax.figure1 --template rolling", "--template: there is no template 'rolling'"),
+        ("compile softmax.figure1 --emit foo", "'--emit': 'foo' is not one of"),
         ("bundle causal_pf:seq=16,seq=32 -o b", "seq is given twice"),
         ("bench --tiny --seed 3", "--seed and --tune-drawn are for --drawn"),
         ("bench --tiny --results x.json", "--results is for --report"),

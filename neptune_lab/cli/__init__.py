@@ -202,7 +202,7 @@ def main() -> None:
     except NeptuneError as error:
         _fail(str(error).replace("\n  help: ", "; help: ").replace("\n", "; "))
     except usage_errors as error:  # type: ignore[misc]
-        _fail(f"{brief(error.format_message()).removesuffix('.')}{_value_given(error)}; help: {_help_command(error)}")
+        _fail(f"{_usage(error)}; help: {_help_command(error)}")
     except BrokenPipeError:
         sys.stderr.close()  # the reader (head, less) has closed the pipe
         sys.exit(0)
@@ -225,11 +225,12 @@ def main() -> None:
         sys.exit(status if isinstance(status, int) else 0)
 
 
-def _value_given(error: Any) -> str:
-    """The value that an option does not take, if typer's message is pydantic's, which does not name it."""
+def _usage(error: Any) -> str:
+    """typer's message, with the value that an option does not take if it is pydantic's, which may not name it."""
+    message = brief(error.format_message()).removesuffix(".").replace("Value error, ", "")
     found = getattr(error.__cause__, "errors", list)()
-    values = [repr(e["input"]) for e in found if "input" in e]
-    return f": {', '.join(values)}" if values else ""
+    values = [value for e in found if "input" in e and (value := repr(e["input"])) not in message]
+    return f"{message}: {', '.join(values)}" if values else message
 
 
 def _help_command(error: Any) -> str:

@@ -41,7 +41,7 @@ class Step:
         named = all(isinstance(x, tuple) and len(x) == 2 and isinstance(x[0], str) for x in pairs)
         if not (isinstance(self.primitive, str) and named):
             raise ScheduleError(
-                f"Step({shown(self.primitive)}, {shown(self.arguments)}): expected a name, and a tuple of (name, value)",
+                f"Step({shown(self.primitive)}, {shown(self.arguments)}): expected a name and a tuple of (name, value)",
                 help="write Step.of('split', loop='s_max.j', factors=(None, 2))",
             )
 
