@@ -114,11 +114,13 @@ def read(path: str | Path) -> tuple[Record, ...]:
         MeasureError: the file cannot be read, or is no such file.
     """
     name = shown_path(path)
-    data = read_json(path, MeasureError)
+    data = read_json(path, MeasureError, help="give a file that `neptune-lab records --export` wrote")
     help = "export the records again with this version"
     check_schema(data, SCHEMA, name, "tuning records", MeasureError, help=help)
+    with at_place(name, MeasureError, help=help):
+        listed = fit(data.get("records"), list, "records", MeasureError)
     records = []
-    for n, record in enumerate(fit(data.get("records"), list, f"{name}: records", MeasureError)):
+    for n, record in enumerate(listed):
         with at_place(f"{name}: records[{n}]", MeasureError, help=help):
             records.append(Record.from_json(record))
     return tuple(records)

@@ -26,7 +26,9 @@ MOST_INTEGER = (1 << 63) - 1
 
 def read_json(path: str | os.PathLike[str], error: Refusal, *, most: int = MOST_BYTES, help: str | None = None) -> Any:
     """The plain data of a JSON file; `error`, with the file's name, if there is none."""
-    return parse(read_text(path, most, error, help=help), error, where=printable(os.fspath(path)), most=most)
+    text = read_text(path, most, error, help=help)
+    with at_place(printable(os.fspath(path)), error, help=help):
+        return parse(text, error, most=most)
 
 
 def check_schema(

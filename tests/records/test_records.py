@@ -186,5 +186,6 @@ def test_a_damaged_file_is_named(tmp_path, record):
 def test_other_files_are_refused(tmp_path, store, text, said):
     path = tmp_path / "records.json"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(MeasureError, match=said):
+    with pytest.raises(MeasureError, match=said) as refused:
         store.load(path)
+    assert refused.value.help
