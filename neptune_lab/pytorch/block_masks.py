@@ -300,7 +300,7 @@ def _table(counts: torch.Tensor, indices: torch.Tensor, columns: int) -> torch.T
     listed = torch.arange(indices.shape[-1], device=indices.device) < counts[..., None]
     places = torch.where(listed & (indices >= 0), indices, columns).clamp(max=columns).long()
     table = torch.zeros(*indices.shape[:-1], columns + 1, dtype=torch.bool, device=indices.device)
-    return table.scatter_(-1, places, True)[..., :columns]
+    return table.scatter_(-1, places, True)[..., :columns].contiguous()  # once, rather than at each call
 
 
 def _visible(

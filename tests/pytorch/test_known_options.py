@@ -106,7 +106,8 @@ def test_the_second_call_is_known_and_looks_at_little(name: str, only_known):
     for given in first:
         nl.attention(**given, **options)
     only_known()
-    nl.attention(**first[0], **options)
+    for given in first:  # (the second of these notes how calls like them are told)
+        nl.attention(**given, **options)
     launched, calls = [], []
     kernel = flex_attention.known.LoadedKernel
     one = torch.zeros(1)
@@ -116,7 +117,7 @@ def test_the_second_call_is_known_and_looks_at_little(name: str, only_known):
         nl.attention(**first[1], **options)
         sys.setprofile(None)
     assert launched
-    assert len(calls) < 45  # (57 to 138 on the long way)
+    assert len(calls) < 40  # (57 to 138 on the long way)
 
 
 @pytest.mark.nightly
