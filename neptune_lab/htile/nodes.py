@@ -247,7 +247,7 @@ class Store(Hashed):
     mask: TileExpr | None = None
 
 
-Part = Lit["", "left edge", "interior", "right edge", "visited"]
+Part = Lit["", "left edge", "interior", "right edge", "visited", "whole"]
 
 
 @hash_once

@@ -30,7 +30,8 @@ def kinds(program: ir.Program) -> dict[str, str]:
     def visit(body: tuple[ir.Stmt, ...]) -> None:
         for stmt in body:
             if isinstance(stmt, ir.For):
-                found[stmt.node_id] = _joined(stmt.node_id, (stmt.part.replace(" ", "-"),) if stmt.part else ())
+                part = "visited" if stmt.part == "whole" else stmt.part.replace(" ", "-")
+                found[stmt.node_id] = _joined(stmt.node_id, (part,) if part else ())
                 visit(stmt.body)
             else:
                 found[stmt.node_id] = _joined(stmt.node_id, _words(stmt, outside))

@@ -89,7 +89,8 @@ def partition_masked_loops(program: Program) -> Rewrite:
 @tile_pass(on_request=True)
 def partition_long_loops(program: Program) -> Rewrite:
     """As `partition_masked_loops`, but a short loop of large tiles stays one, of which hidden tiles are skipped: Triton
-    compiles the body once in place of two or three times, and the pipeline of loads starts once."""
+    compiles the body once in place of two or three times, and the pipeline of loads starts once.  It is marked, for the
+    small form of the program (`partition_no_loops`)."""
     return _partitioned(program, whole=is_short)
 
 
@@ -165,13 +166,13 @@ class _Partitioner:
         masks = find_masks(loop, span, self.program)
         if not masks.masks and not masks.conjuncts:
             return (loop,)
-        whole = is_crowded(loop, self.program) or is_few_rows(loop, env, kernel, self.program)
-        whole = whole or self.whole(loop, self.program)
+        part: Part = "whole" if self.whole(loop, self.program) else "visited"
+        whole = part == "whole" or is_crowded(loop, self.program) or is_few_rows(loop, env, kernel, self.program)
         if self.any_size and any(has_quotient(c.formula, loop.var) for c in masks.conjuncts):
             whole, span = True, Span.of(loop, {name: Interval(at.lo, LARGEST) for name, at in env.items()})
             masks = find_masks(loop, span, self.program)
         visited, attempts = _visited(loop, masks, span, prover)
-        one = (_Segment("visited", visited),)
+        one = (_Segment(part, visited),)
         segments = one if whole else _segments(visited, masks, span)
         if self.certain and not any(self.always_has_a_tile(loop, s, kernel) for s in (segments[-1], segments[0])):
             segments = one
@@ -212,7 +213,7 @@ class _Partitioner:
             return replace(store, node_id=store.node_id + SUFFIX[segment.part])
 
         body = map_stores(loop.body, shorten)
-        if not is_one_of_many and span.covers(segment.at, span.all):
+        if not is_one_of_many and segment.part != "whole" and span.covers(segment.at, span.all):
             return with_body(loop, body)
         out = replace(loop, start=segment.at.lo, stop=segment.at.hi, body=body, part=segment.part)
         if loop.without is not None and not any(self.is_limit(part) for c in conditions(out) for part in conjuncts(c)):
@@ -275,7 +276,9 @@ def is_short(loop: For, program: Program) -> bool:
     products with so many elements that their code is long.
 
     On an H200, eight problems of 159 to 900 keys took 0.91 to 1.04 of the time as one loop, 0.97 by geometric mean, and
-    Triton 0.66 of the time to compile them; three of 24 to 32 tiles 1.02 to 1.10.
+    Triton 0.66 of the time to compile them; three of 24 to 32 tiles 1.02 to 1.10.  With longer loops that data bound,
+    first calls took 0.65 of the time, but 19 such kernels took 0.90 to 1.26 of the time as one loop, 1.05 by geometric
+    mean (eight with heads of 256 columns 1.07): the longer the documents, the more tiles have no mask.
 
     Args:
         loop: of a kernel.
@@ -284,15 +287,6 @@ def is_short(loop: For, program: Program) -> bool:
     tiles, products = trip_count(loop), products_of(loop)
     elements = sum(prod(shape_of(e, program)[-2:]) for e in products)
     return tiles is not None and tiles <= SHORT_LOOP and len(products) == 2 and elements > LARGE_TILES
-
-
-def has_short_loop(program: Program) -> bool:
-    """Whether `partition_long_loops` leaves a loop whole since it is short."""
-
-    def short(body: tuple[Stmt, ...]) -> bool:
-        return any(isinstance(stmt, For) and (is_short(stmt, program) or short(stmt.body)) for stmt in body)
-
-    return any(short(kernel.body) for kernel in program.kernels)
 
 
 def _loaded(expr: TileExpr, stored: Mapping[str, TileExpr], program: Program) -> list[Access | Gather]:

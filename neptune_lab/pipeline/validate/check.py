@@ -16,7 +16,7 @@ from neptune_lab.choice import CodeOptions
 from neptune_lab.errors import NeptuneError, ScheduleError
 from neptune_lab.htile import printer
 from neptune_lab.htile.interpret import interpret
-from neptune_lab.htile_passes.partition_masked_loops import has_short_loop
+from neptune_lab.htile.walk import loops_in
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_ir.render import as_figure
@@ -89,7 +89,7 @@ def validate(kernel: Kernel, code: CodeOptions, target: Target | None, mode: str
         except NeptuneError as error:
             return Validated(mode, note=f"too large to run: {error.reason}")
         small = _resized(kernel.schedule, planned)
-    whole = large and _has_short_loop(kernel)
+    whole = large and _has_whole_loop(kernel)
     key = (mode, repr(code), (whole, _form(kernel, planned, small)))
     if key not in _seen:
         validated = (
@@ -142,12 +142,10 @@ def _form(kernel: Kernel, planned: Plan | None, small: ResizedSchedule | None) -
     return strides, planned.key if small is None else (planned.definition, small.program)
 
 
-def _has_short_loop(kernel: Kernel) -> bool:
-    """Whether a loop of a kernel in Triton is whole since it is short, so that those of its small form are whole too.
-    (Gluon has no small form.)"""
-    if kernel.code.code != "triton":
-        return False
-    return any(done.name == "partition_masked_loops" and has_short_loop(done.before) for done in kernel.passes)
+def _has_whole_loop(kernel: Kernel) -> bool:
+    """Whether a loop of a kernel stays one for the sake of Triton, so that those of its small form do too."""
+    divided = next((done.program for done in kernel.passes if done.name == "partition_masked_loops"), kernel.htile)
+    return any(loop.part == "whole" for part in divided.kernels for loop in loops_in(part.body))
 
 
 def _resized(scheduled: Schedule, planned: Plan) -> ResizedSchedule | None:
