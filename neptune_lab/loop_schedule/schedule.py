@@ -25,7 +25,7 @@ from neptune_lab.loop_schedule.outcome import Phase, marked_wrong, program_of_ph
 from neptune_lab.loop_schedule.outcome_cache import cached_outcome, resized
 from neptune_lab.loop_schedule.primitives import get
 from neptune_lab.loop_schedule.primitives.cut import extract, part_of, stages_between
-from neptune_lab.loop_schedule.steps import Step, steps_of
+from neptune_lab.loop_schedule.steps import Step, as_step, steps_of
 from neptune_lab.strict.console import no_attribute, shown
 from neptune_lab.strict.values import check_integer, check_kind, check_number, items_of
 
@@ -162,31 +162,20 @@ class Schedule(PrimitiveMethods):
             The names of the loops or blocks that the step created.
 
         Raises:
-            ScheduleError, RepairError: the step is illegal; the schedule is unchanged. If the primitive refused, the
-                error's attribute `step` is the step.
+            ScheduleError, RepairError: the step is illegal. The schedule is unchanged; the error's `step` is the step.
         """
-        if isinstance(step, str):
-            step = Step.of(step, **arguments)
-        elif arguments:
-            raise ScheduleError(
-                f"{shown(step)} has its arguments; got {', '.join(arguments)} as well", help="pass the step alone"
-            )
-        made = self._apply(step)
+        made = self._apply(as_step(step, arguments))
         self._undone.clear()
         return made
 
     def _apply(self, step: Step) -> tuple[str, ...]:
-        if not isinstance(step, Step):
-            raise ScheduleError(
-                f"{shown(step)} is not a Step",
-                help="a step is an item of sch.steps, or written sch.apply('split', loop='s_max.j', factors=(None, 2))",
-            )
         arguments = step.plain_arguments()
-        primitive = get(step.primitive, arguments, self.program)
-        if primitive.normalises:
-            normalising.check_first(self._applied, step)
-        part = part_of(self.program, self.parts, primitive.blocks(arguments))
+        part = None
         try:
+            primitive = get(step.primitive, arguments, self.program)
+            if primitive.normalises:
+                normalising.check_first(self._applied, step)
+            part = part_of(self.program, self.parts, primitive.blocks(arguments))
             outcome = cached_outcome(primitive, self.program if part is None else part.program, arguments)
             outcome = outcome if part is None else part.put_back(outcome)
             if outcome.program is not self.program and not resized():

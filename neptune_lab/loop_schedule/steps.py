@@ -119,6 +119,21 @@ def call(primitive: Primitive, arguments: Mapping[str, Any]) -> Step:
     return Step.of(primitive.name, **given)
 
 
+def as_step(step: object, arguments: Mapping[str, Any]) -> Step:
+    """The step that `Schedule.apply` takes: a Step alone, or the name of a primitive with arguments; ScheduleError
+    otherwise."""
+    if isinstance(step, str):
+        return Step.of(step, **arguments)
+    if not isinstance(step, Step):
+        raise ScheduleError(
+            f"{shown(step)} is not a Step",
+            help="a step is an item of sch.steps, or written sch.apply('split', loop='s_max.j', factors=(None, 2))",
+        )
+    if arguments:
+        raise ScheduleError(f"{step} is a whole step; got {', '.join(arguments)} as well", help="pass the step alone")
+    return step
+
+
 @dataclass(frozen=True, slots=True)
 class _Written:
     """A step as JSON has it."""
@@ -168,4 +183,4 @@ def _python(value: Any) -> str:
     return repr(_thawed(value)) if isinstance(value, tuple) else repr(value)
 
 
-__all__ = ["Step", "call", "steps_of"]
+__all__ = ["Step", "as_step", "call", "steps_of"]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from neptune_lab.errors import ScheduleError
-from neptune_lab.loop_schedule import Schedule
+from neptune_lab.loop_schedule import Schedule, Step
 from neptune_lab.loop_schedule.templates import TEMPLATES
 from neptune_lab.operators import attention, softmax
 
@@ -198,3 +198,10 @@ def test_a_step_may_be_given_by_name():
     assert made == method.split("s_max.j", (None, 2))
     assert sch.program == method.program
     assert sch.steps == method.steps
+
+
+@pytest.mark.parametrize("step", [Step.of("inline", block="x"), Step.of("bind", loop="j", thread="blockIdx.x")])
+def test_a_refusal_has_its_step_wherever_it_is_refused(step: Step):
+    with pytest.raises(ScheduleError) as refused:
+        Schedule(FIGURE_1).apply(step)
+    assert refused.value.step == step  # type: ignore[attr-defined]
