@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError, asdict, replace
+from functools import cache
 from pathlib import Path
 
 import by_name
@@ -322,16 +323,25 @@ def _number(node: ast.AST) -> float | None:
     return None
 
 
-def constants(text: str) -> list[tuple[int, float]]:
-    """Lines and values of the figures of known GPUs that `text` has as literals.
+# Three digits, an exponent, another base, or a product or shift: a text without these has no literal of 100 or above.
+LARGE_NUMBER = re.compile(r"\d[\d_]{2}|\d[\s()]*(?:\*|<<)[\s()]*\d|\d\.?[eE]\d|0[xXoObB]|\d\.\d+[eE]")
 
-    Powers of two and small numbers mean too many other things.
-    """
+
+@cache
+def figures() -> frozenset[float]:
+    """Those of known GPUs; powers of two and small numbers mean too many other things."""
     gpus = [Target(name) for name in GPUS]
-    figures = {n for g in gpus for n in (g.sm_count, g.shared_memory, g.tflops, g.gbps)} | {MOST_HOPPER_SMS}
-    figures = {n for n in figures if n and n >= 100 and bin(int(n)).count("1") > 1}
+    found = {n for g in gpus for n in (g.sm_count, g.shared_memory, g.tflops, g.gbps)} | {MOST_HOPPER_SMS}
+    return frozenset(n for n in found if n and n >= 100 and bin(int(n)).count("1") > 1)
+
+
+def constants(text: str) -> list[tuple[int, float]]:
+    """Lines and values of the figures of known GPUs that `text` has as literals."""
+    if not LARGE_NUMBER.search(text):
+        return []
+    known = figures()
     numbers = ((getattr(node, "lineno", 0), _number(node)) for node in ast.walk(ast.parse(text)))
-    return [(line, n) for line, n in numbers if n in figures]
+    return [(line, n) for line, n in numbers if n in known]
 
 
 def asked_elsewhere(text: str) -> list[str]:
