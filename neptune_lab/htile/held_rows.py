@@ -12,6 +12,9 @@ LANES = 32
 # The fewest elements of such a row that a lane holds, and the most by the warps of a program: fewer fit in registers as
 # float32 too, and programs of other sizes took as long so, or longer.
 FEWEST, MOST = 32, {8: 96, 16: 64}
+# The same of rows of several tensors together, such as x and the cotangent in the gradient of a norm: in 16 warps, they
+# and a vector leave room for one program on a multiprocessor, so or in float32.
+MOST_OF_SEVERAL = {8: 96}
 
 
 def held_row(program: Program, kernel: Kernel) -> tuple[str, int] | None:
@@ -33,4 +36,4 @@ def held_row(program: Program, kernel: Kernel) -> tuple[str, int] | None:
     return (name, of_lane) if of_lane <= MOST[kernel.num_warps] else None
 
 
-__all__ = ["FEWEST", "LANES", "MOST", "held_row"]
+__all__ = ["FEWEST", "LANES", "MOST", "MOST_OF_SEVERAL", "held_row"]

@@ -76,7 +76,7 @@ def _kernel(kernel: ir.Kernel, program: ir.Program, fresh: Callable[[ir.Tensor, 
     """The kernel with what its reduction reads computed again after it, if all that it would hold across the reduction
     does not fit the registers, and the narrower inputs do; else the kernel itself."""
     body = [stmt for stmt in kernel.body if isinstance(stmt, ir.Store)]
-    reducing = [n for n, s in enumerate(body) for e in expressions(s) if isinstance(e, ir.Reduce)]
+    reducing = [n for n, s in enumerate(body) if any(isinstance(e, ir.Reduce) for e in expressions(s))]
     others = any(isinstance(e, ir.Dot | ir.Gather) for s in body for e in expressions(s))
     if len(body) < len(kernel.body) or len(reducing) != 1 or others:
         return kernel

@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import prod
 
 from neptune_lab.htile import nodes as ir
-from neptune_lab.htile.held_rows import FEWEST, LANES, MOST
+from neptune_lab.htile.held_rows import FEWEST, LANES, MOST, MOST_OF_SEVERAL
 from neptune_lab.htile.shapes import shape_of_access
 from neptune_lab.htile.walk import (
     expressions,
@@ -43,7 +43,8 @@ def hold_rows_as_loaded(program: ir.Program) -> ir.Program:
     Triton and the assembler compute equal expressions once, so a program would hold the row as float32, or what the
     pass before has made of it, in twice as many registers.  `again` is the value itself, of which they do not know what
     was computed of it.  So a multiprocessor runs more programs, of which some load while others compute or store, and
-    wait for the vectors.  Rows without vectors, such as those of a softmax, took as long as before.
+    wait for the vectors.  Rows without vectors, such as those of a softmax, took as long as before.  Of a layer_norm's
+    gradient, x and the cotangent are held so: of 5811 x 11048, its rows take 118 us on an H200, and 156 in float32.
 
     Formal statement: the kernel is one sequence of statements, and none stores to the tensor, so each read of a tile
     gives the same.
@@ -63,10 +64,15 @@ def _kernel(kernel: ir.Kernel, program: ir.Program, names: set[str], added: list
         return kernel
     later = {n: _tiles(own[n + 1 :], kernel, program).keys() & tiles.keys() for n in reducing}
     first = _tiles(own[: reducing[0] + 1], kernel, program).keys()
-    rows = {tile: tiles[tile] for tile in tiles if tile in first and tile in later[reducing[0]]}
+    programs = prod(axis.extent for axis in kernel.grid)
+    # (programs share vectors, and copies of them for each place where a row may begin)
+    vectors = {tile.tensor for tile in tiles if prod(program.tensor(tile.tensor).shape[:-1]) < programs}
+    kept = (tile for tile in tiles if tile in first and tile in later[reducing[0]] and tile.tensor not in vectors)
+    rows = {tile: tiles[tile] for tile in kept}
     of_lane = sum(prod(shape_of_access(access)) for access in rows.values()) // lanes
-    vectors = {tile.tensor for tile in tiles if tile not in first}
-    if not vectors or len({tile.tensor for tile in rows}) != 1 or not FEWEST <= of_lane <= MOST[kernel.num_warps]:
+    several = len({tile.tensor for tile in rows}) > 1
+    most = MOST_OF_SEVERAL.get(kernel.num_warps, 0) if several else MOST[kernel.num_warps]
+    if not vectors or not FEWEST <= of_lane <= most:
         return kernel
     body: list[ir.Stmt] = []
     now: dict[ir.Access, ir.Access] = {}  # tile -> what holds it

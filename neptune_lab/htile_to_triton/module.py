@@ -23,6 +23,7 @@ from neptune_lab.htile_to_triton.launches import Together, count_kept, launches_
 from neptune_lab.htile_to_triton.loaded_again import REGISTERS
 from neptune_lab.htile_to_triton.options import DEFAULT_WARPS, EmitOptions
 from neptune_lab.htile_to_triton.scope import UniqueNames
+from neptune_lab.htile_to_triton.several_rows import registers_of_two_rows
 from neptune_lab.htile_to_triton.source import EmittedModule, KernelSource, Writer
 from neptune_lab.htile_to_triton.waiting import Waiting
 from neptune_lab.strict.dtypes import EIGHTS
@@ -181,6 +182,8 @@ def write_kernel(out: Writer, function: str, kernel: Kernel, ctx: Context) -> Ke
     held = held_row(ctx.program, kernel) if ctx.caching else None
     if held is not None and kernel.num_warps is not None:
         limit = registers(kernel.num_warps, held[1])
+    if limit is None and ctx.options.target.kind == "cuda":
+        limit = registers_of_two_rows(ctx.program, kernel)
     if ctx.in_lanes and ctx.options.target.kind == "cuda":
         limit = registers_in_lanes(kernel.num_warps or DEFAULT_WARPS)
     return replace(made, sizes=tuple(sizes), fused=not rounds_to_eights(kernel), registers=limit)

@@ -66,6 +66,14 @@ def test_an_expression_of_two_statements_is_computed_again():
 
 
 @pytest.mark.usefixtures("few_registers")
+def test_a_statement_may_reduce_twice():
+    """As of rows that begin between vectors, whose edges are tiles of their own (`cut_long_rows`)."""
+    twice = SUM + " + reduce(max, float32(g[i, 0:64]) * w[i, 0:64], dim=0)"
+    found = after(PASS, DECLARED, kernel(f"w[i, 0:64] = {WEIGHTS.format('m[i]')}", twice, OUT))
+    assert "w[i, 0:64] = exp(float32(x_again[0:64]) - m[i])" in found
+
+
+@pytest.mark.usefixtures("few_registers")
 @pytest.mark.parametrize("between", ["", "n[i] = n[i] + 1.0", "w[i, 0:64] = w[i, 0:64] + 1.0"])
 def test_the_meaning_stays(between):
     start = ("n[i] = m[i]", f"w[i, 0:64] = {WEIGHTS.format('n[i]')}", *([between] if between else []))

@@ -7,7 +7,7 @@ import pytest
 from pass_texts import after, read
 
 from neptune_lab.htile import interpret
-from neptune_lab.htile.held_rows import FEWEST, MOST
+from neptune_lab.htile.held_rows import FEWEST, MOST, MOST_OF_SEVERAL
 from neptune_lab.htile_passes import apply
 from neptune_lab.htile_passes.hold_rows_as_loaded import hold_rows_as_loaded
 
@@ -83,6 +83,21 @@ def test_programs_of_other_sizes_and_rows_of_more_elements_stay(monkeypatch: pyt
     assert after(hold_rows_as_loaded, DECLARED, kernel(MAX, SUM, OUT, warps=2)) == "unchanged"
     monkeypatch.setitem(MOST, 1, FEWEST - 1)
     assert after(hold_rows_as_loaded, DECLARED, kernel(MAX, SUM, OUT)) == "unchanged"
+
+
+def test_rows_of_two_tensors_are_held_but_no_vector(monkeypatch: pytest.MonkeyPatch):
+    """As x and the cotangent in the gradient of a norm, whose first sum reads the scale too."""
+    declared = DECLARED.replace("g  float32", "g  float16")
+    total = f"s[i] = reduce(sum, float32(x[i, 0:{N}]) * float32(g[i, 0:{N}]) * float32(v[0:{N}]), dim=0)"
+    out = f"y[i, 0:{N}] = float16((float32(x[i, 0:{N}]) + float32(g[i, 0:{N}])) * s[i] * float32(v[0:{N}]))"
+    assert after(hold_rows_as_loaded, declared, kernel(total, out)) == "unchanged"
+    monkeypatch.setitem(MOST_OF_SEVERAL, 1, 2 * FEWEST)
+    assert after(hold_rows_as_loaded, declared, kernel(total, out)).splitlines()[-4:] == [
+        "    " + total,
+        f"    x_held[0:{N}] = again(x[i, 0:{N}])  @s=tile:s.x_held",
+        f"    g_held[0:{N}] = again(g[i, 0:{N}])  @s=tile:s.g_held",
+        "    " + out.replace("x[i, ", "x_held[").replace("g[i, ", "g_held["),
+    ]
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -194,7 +194,17 @@ def test_rows_past_those_of_16_warps_are_right():
     assert ((out - exact).norm() / exact.norm()).item() < 4e-3
 
 
-@pytest.mark.parametrize(("count", "width", "warps"), [(600, 12001, 8), (3000, 12001, 16)])
-def test_few_rows_of_a_gradient_have_the_warps_of_which_most_programs_have_room(count: int, width: int, warps: int):
-    made = nl.compile(training(rows.softmax(count, width, dtype="float16")).backward, validate="none")
+@pytest.mark.parametrize(
+    ("count", "width", "dtype", "warps"),
+    [
+        (600, 12001, "float16", 8),
+        (3000, 12001, "float16", 16),
+        (3000, 13330, "float16", 8),
+        (3000, 13330, "float32", 16),
+    ],
+)
+def test_rows_of_a_gradient_have_the_warps_of_which_most_programs_have_room(
+    count: int, width: int, dtype: str, warps: int
+):
+    made = nl.compile(training(rows.softmax(count, width, dtype=dtype)).backward, validate="none")
     assert [k.num_warps for k in made.triton.kernels] == [warps]

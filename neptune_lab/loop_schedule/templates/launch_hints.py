@@ -19,6 +19,7 @@ from neptune_lab.loop_schedule.templates.nest_shape import (
     tile_elements,
 )
 from neptune_lab.power_of_two import power_of_two
+from neptune_lab.strict.dtypes import itemsize
 from neptune_lab.target import NVIDIA_REGISTERS
 
 # Elements of a tile without a product per lane of a warp: if many programs share a multiprocessor, and if few do.
@@ -30,11 +31,12 @@ MANY_PROGRAMS, FEW_PROGRAMS = 64, 32
 SEVERAL_ROWS = 45
 # Programs per multiprocessor from which on there are many.
 CROWDED = 4
-# Programs per multiprocessor from which on it does not matter how many run at a time. Of fewer, those of half the warps
-# are better if more of them have room, by the registers of a thread beside two for each element of its rows: on an H200
-# the gradient of a softmax of 600 x 12001 takes 11.6 us in 8 warps and 16.4 in 16, of 700 x 9000 9.9 in 4 and 11.2 in
-# 8, but of 1100 x 5000 8.8 in 2 and 7.5 in 4.
-MANY_TURNS, BESIDE_ROWS, FEWEST_HALVED = 16, 24, 4
+# Programs per multiprocessor from which on there are many turns; and the registers of a thread beside two for each
+# element of its rows, with which it does (`htile_to_triton.several_rows`), so that `_resident` programs run at a time.
+MANY_TURNS, BESIDE_ROWS, FEWEST_HALVED = 16, 16, 4
+# Elements that a lane loads at once; programs of which one reads while another one writes; the warps of those of few
+# turns that are halved if as many programs have room; and the bytes of an element of rows that were measured.
+AT_ONCE, SEVERAL, MANY_WARPS, HALF = 8, 2, 16, 2
 # Pipeline stages of products of few rows whose programs have unequal work: of programs with fewer stages, more share a
 # multiprocessor.
 UNEVEN_STAGES = 2
@@ -88,25 +90,42 @@ def _warps(program: Program, nest: NestPlan, config: NestConfig, multiprocessors
         if matrices_read(program, nest, beside=True) < 2:
             return warps_for(size, MANY_PROGRAMS, 1)
         warps = warps_for(size, SEVERAL_ROWS, 2)
-        alone = programs < MANY_TURNS * multiprocessors and not reads_vector(program, nest)
-        return with_more_rows(size, warps) if alone else warps
+        few = programs < MANY_TURNS * multiprocessors
+        matrices = [b for b in program.buffers if b.name in program.inputs and len(b.shape) > 1]
+        wide = not few and any(itemsize(b.dtype) > HALF for b in matrices)
+        return warps if wide or reads_vector(program, nest) else with_more_rows(size, warps, few)
     return warps_for(size, FEW_PROGRAMS, 4) if size > ROWS * COLUMNS else None
 
 
-def with_more_rows(elements: int, warps: int) -> int:
-    """Half of the warps if a multiprocessor then has room for more such programs, each of a row of so many elements.
+def with_more_rows(elements: int, warps: int, few: bool) -> int:
+    """Half of the warps if a multiprocessor then runs more such programs.
 
-    >>> with_more_rows(12001, 16), with_more_rows(9000, 8), with_more_rows(16000, 16), with_more_rows(5000, 4)
-    (8, 4, 16, 4)
+    On an H200 the gradient of a softmax takes, in half of the usual warps and in these: of 700 x 9000 9.9 and 11.2 us,
+    of 1100 x 7000 10.5 and 10.8, of 600 x 12001 11.6 and 16.4, of 1100 x 5000 8.8 and 7.5, of 2807 x 13330 54.2 and
+    67.3.
+
+    Args:
+        elements: of a row, of which each program has one of each of two tensors.
+        warps: the usual ones.
+        few: programs run in few turns.
+
+    >>> [with_more_rows(n, warps, True) for n, warps in ((12001, 16), (9000, 8), (16000, 16), (5000, 4))]
+    [8, 4, 16, 4]
+    >>> [with_more_rows(n, warps, False) for n, warps in ((13330, 16), (8704, 8), (7000, 8), (16000, 16))]
+    [8, 8, 8, 16]
     """
-    half = warps // 2
-    return half if half >= FEWEST_HALVED and _resident(elements, half) > _resident(elements, warps) else warps
+    half, usual, of_half = warps // 2, _resident(elements, warps), _resident(elements, warps // 2)
+    if few:
+        more = of_half > usual or (warps >= MANY_WARPS and of_half >= SEVERAL)
+        return half if half >= FEWEST_HALVED and more else warps
+    return half if usual < SEVERAL <= of_half else warps
 
 
 def _resident(elements: int, warps: int) -> int:
-    """How many programs that read two rows have room in the registers of a multiprocessor."""
-    registers = BESIDE_ROWS + 2 * elements // (32 * warps)
-    return NVIDIA_REGISTERS // (32 * warps * 8 * -(-registers // 8))
+    """How many programs that hold two rows have room in the registers of a multiprocessor."""
+    threads = 32 * warps
+    registers = 2 * AT_ONCE * -(-elements // (AT_ONCE * threads)) + BESIDE_ROWS
+    return NVIDIA_REGISTERS // (threads * registers)
 
 
 def warps_for(elements: int, per_lane: int = FEW_PROGRAMS, least: int = 4) -> int:
