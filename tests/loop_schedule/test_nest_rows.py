@@ -201,6 +201,10 @@ def test_rows_past_those_of_16_warps_are_right():
         (3000, 12001, "float16", 16),
         (3000, 13330, "float16", 8),
         (3000, 13330, "float32", 16),
+        (2000, 3792, "float16", 8),
+        (2000, 3792, "float32", 4),
+        (6000, 1344, "float16", 4),
+        (6000, 1340, "float16", 2),
     ],
 )
 def test_rows_of_a_gradient_have_the_warps_of_which_most_programs_have_room(
