@@ -112,7 +112,7 @@ def find_block(program: Program, name: str) -> tuple[Path, Block, tuple[Loop, ..
     found = _known(program).by_name.get(name) if isinstance(name, str) else None
     if found is not None:
         return found
-    writers = [repr(b.name) for b in blocks(program) if b.writes == name]
+    writers = [repr(b.name) for b in blocks(program) if isinstance(name, str) and b.writes == name]
     raise ScheduleError(
         f"there is no block {shown(name)} in {program.name}",
         help=f"{name} is a buffer, written by block {' and '.join(writers)}"
