@@ -13,7 +13,7 @@ from types import MappingProxyType
 from neptune_lab.htile.held_rows import LANES, held_row
 from neptune_lab.htile.nodes import Kernel, Program, Store
 from neptune_lab.htile.walk import reads, written_tensors
-from neptune_lab.target import NVIDIA_REGISTERS
+from neptune_lab.target import NVIDIA_REGISTERS, registers_of_thread
 
 # Registers of a thread beside those that hold the row.
 BESIDE = 32
@@ -25,9 +25,8 @@ def registers(warps: int, of_lane: int) -> int:
     >>> registers(8, 56), registers(8, 96), registers(16, 64)
     (64, 80, 64)
     """
-    threads = LANES * warps
-    programs = NVIDIA_REGISTERS // (threads * (of_lane // 2 + BESIDE))
-    return NVIDIA_REGISTERS // (threads * programs) // 8 * 8
+    programs = NVIDIA_REGISTERS // (LANES * warps * (of_lane // 2 + BESIDE))
+    return registers_of_thread(warps, programs)
 
 
 def caching(program: Program, kernel: Kernel) -> Mapping[str, str]:

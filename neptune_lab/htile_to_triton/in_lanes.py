@@ -10,7 +10,7 @@ from __future__ import annotations
 from neptune_lab.htile.nodes import Grouped, Kernel, Program
 from neptune_lab.htile.shapes import shape_of_access
 from neptune_lab.htile.walk import expressions, stores
-from neptune_lab.target import NVIDIA_REGISTERS
+from neptune_lab.target import registers_of_thread
 
 # The programs of a multiprocessor, by their warps.
 PROGRAMS = {8: 2, 32: 1}
@@ -30,7 +30,7 @@ def registers_in_lanes(warps: int) -> int | None:
     (128, 64, None)
     """
     programs = PROGRAMS.get(warps)
-    return None if programs is None else NVIDIA_REGISTERS // (32 * warps * programs)
+    return None if programs is None else registers_of_thread(warps, programs)
 
 
 __all__ = ["registers_in_lanes", "writes_rows_in_lanes"]

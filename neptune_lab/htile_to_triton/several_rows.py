@@ -1,7 +1,7 @@
 """The registers of a thread of programs that hold a row of each of two tensors during one reduction, such as those of a
 softmax's gradient, which hold the weights and the cotangent.
 
-Triton's compiler takes about 30 registers beside both rows, and can do with `BESIDE`.  Of large programs, a
+Triton's compiler takes about 30 registers beside both rows, and can do with `BESIDE_TWO_ROWS`.  Of large programs, a
 multiprocessor then often runs one more: on an H200 the gradient of a softmax of 8008 x 6962 takes 78.2 us so and 86.1
 without, with three programs of 8 warps and with two; of 2807 x 13330 54.2 and 81.9, with two and with one.
 """
@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from math import prod
 
+from neptune_lab.htile.held_rows import LANES
 from neptune_lab.htile.nodes import Dot, Elementwise, Gather, Kernel, Permute, Program, Reduce, Store, TileExpr
 from neptune_lab.htile.shapes import shape_of, shape_of_access
 from neptune_lab.htile.walk import expressions, reads, tile_read, written_tensors
 from neptune_lab.strict.dtypes import itemsize
-from neptune_lab.target import NVIDIA_REGISTERS
+from neptune_lab.target import BESIDE_TWO_ROWS, NVIDIA_REGISTERS, registers_of_thread
 
-# Lanes of a warp; rows that are held, bytes of their elements, each of which takes a register of a lane, since it is
-# converted; and the registers beside them with which none was spilled at 2 x 24 to 2 x 64 elements.
-LANES, ROWS, BYTES, BESIDE = 32, 2, 2, 16
+# Rows that are held, and bytes of their elements, each of which takes a register of a lane, since it is converted.
+ROWS, BYTES = 2, 2
 # The most programs of a multiprocessor for which one more is a gain, and the registers that no thread has.
 MOST, MOST_OF_THREAD = 4, 256
 
@@ -53,9 +53,11 @@ def registers_of_two_rows(program: Program, kernel: Kernel) -> int | None:
     shared = {e for e in computed[0] if e in {*computed[1]}}
     if held != whole or any(prod(shape_of(e, program)) >= lanes for e in shared):
         return None
-    programs = NVIDIA_REGISTERS // (lanes * (held + BESIDE))
-    limit = NVIDIA_REGISTERS // (lanes * max(programs, 1)) // 8 * 8
-    return limit if 1 < programs <= MOST and limit < MOST_OF_THREAD else None
+    programs = NVIDIA_REGISTERS // (lanes * (held + BESIDE_TWO_ROWS))
+    if not 1 < programs <= MOST:
+        return None
+    limit = registers_of_thread(kernel.num_warps, programs)
+    return limit if limit < MOST_OF_THREAD else None
 
 
 def _computes(expr: TileExpr) -> bool:

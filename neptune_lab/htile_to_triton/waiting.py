@@ -51,7 +51,7 @@ from neptune_lab.htile.nodes import (
 from neptune_lab.htile.shapes import identity_of
 from neptune_lab.htile.tile_bounds import tile_interval
 from neptune_lab.htile.walk import gathered_tensors, loop_bounds, read_tensors, reads, rewrite, stores, written_tensors
-from neptune_lab.target import NVIDIA_REGISTERS
+from neptune_lab.target import registers_of_thread
 
 # The warps that a multiprocessor runs at the same time, of programs of at most two and of more. On
 # an H200 layer_norm of 2509 x 118068 in programs of two warps takes 405 us with 28 and 419 with 32, softmax of 1000 x
@@ -112,7 +112,7 @@ class Waiting:
     @property
     def registers(self) -> int:
         """Registers of a thread, of which a multiprocessor then has enough."""
-        return NVIDIA_REGISTERS // (32 * (self.whole.num_warps or 4) * self.resident) // 8 * 8
+        return registers_of_thread(self.whole.num_warps or 4, self.resident)
 
     @property
     def depth(self) -> int:

@@ -20,7 +20,7 @@ from neptune_lab.loop_schedule.templates.nest_shape import (
 )
 from neptune_lab.power_of_two import power_of_two
 from neptune_lab.strict.dtypes import itemsize
-from neptune_lab.target import NVIDIA_REGISTERS
+from neptune_lab.target import BESIDE_TWO_ROWS, NVIDIA_REGISTERS
 
 # Elements of a tile without a product per lane of a warp: if many programs share a multiprocessor, and if few do.
 MANY_PROGRAMS, FEW_PROGRAMS = 64, 32
@@ -31,9 +31,8 @@ MANY_PROGRAMS, FEW_PROGRAMS = 64, 32
 SEVERAL_ROWS = 45
 # Programs per multiprocessor from which on there are many.
 CROWDED = 4
-# Programs per multiprocessor from which on there are many turns; and the registers of a thread beside two for each
-# element of its rows, with which it does (`htile_to_triton.several_rows`), so that `_resident` programs run at a time.
-MANY_TURNS, BESIDE_ROWS, FEWEST_HALVED = 16, 16, 4
+# Programs per multiprocessor from which on there are many turns; and the fewest warps that halving may leave.
+MANY_TURNS, FEWEST_HALVED = 16, 4
 # Elements that a lane loads at once; programs of which one reads while another one writes; the warps of those of few
 # turns that are halved if as many programs have room; and the bytes of an element of rows that were measured.
 AT_ONCE, SEVERAL, MANY_WARPS, HALF = 8, 2, 16, 2
@@ -143,9 +142,9 @@ def warps_of_short_rows(elements: int) -> int:
 
 
 def _resident(elements: int, warps: int) -> int:
-    """How many programs that hold two rows have room in the registers of a multiprocessor."""
+    """How many programs that hold two rows run at a time, with the registers of `htile_to_triton.several_rows`."""
     threads = 32 * warps
-    registers = 2 * AT_ONCE * -(-elements // (AT_ONCE * threads)) + BESIDE_ROWS
+    registers = 2 * AT_ONCE * -(-elements // (AT_ONCE * threads)) + BESIDE_TWO_ROWS
     return NVIDIA_REGISTERS // (threads * registers)
 
 
