@@ -103,7 +103,7 @@ class _Unmasker:
         Args:
             edge: the loop behind it, which the last of the three takes in where that is possible.
         """
-        if loop.within is None or "edge" in loop.part or trips(loop, env) < FEWEST_TILES:
+        if loop.within is None or "edge" in loop.part or loop.part == "whole" or trips(loop, env) < FEWEST_TILES:
             return None
         every = maskings(self.program, kernel, loop, env)
         found = next((m for m in every if few_elements(m.comparison, loop, env)), None)

@@ -12,8 +12,10 @@ from neptune_widgets.static_view import html
 import neptune_lab as nl
 from neptune_lab.htile.nodes import Arith, Elementwise, For, IndexExpr, Int, Name, Store
 from neptune_lab.htile.printer import to_text
-from neptune_lab.htile.walk import arith
+from neptune_lab.htile.walk import arith, loops_in
 from neptune_lab.htile.words import kinds
+from neptune_lab.htile_passes import partition_masked_loops as partition
+from neptune_lab.htile_passes import unmask_tiles_by_data as unmasking
 from neptune_lab.operators import attention
 from neptune_lab.pipeline.validate import check
 from neptune_lab.trace import from_json, links, to_json
@@ -285,3 +287,20 @@ def test_a_short_loop_of_large_tiles_stays_one(mask, parts, monkeypatch):
     assert "for visited" in kinds(short.htile).values(), "what the explorer says of it"
     assert short.relative_error() < TOLERANCE
     assert small == [1], "what is compared with the definition at small sizes has one loop too"
+
+
+@pytest.mark.parametrize(("width", "mod", "parts"), [
+    (256, None, ["whole"]),
+    (256, lambda score, b, h, q, kv: 30 * (score / 30).tanh(), ["left edge", "interior", "right edge"]),
+    (128, None, ["left edge", "interior", "right edge"]),
+])  # fmt: skip
+def test_a_loop_of_documents_with_wide_tiles_stays_one(width, mod, parts, monkeypatch):
+    """Where Triton would compile three of its bodies for longer than FlexAttention compiles two."""
+    monkeypatch.setattr(unmasking, "FEWEST_TILES", 2)
+    monkeypatch.setattr(partition, "SHORT_LOOP", 0)
+    monkeypatch.setattr(partition, "WIDE_TILES", partition.WIDE_TILES // 4)  # of 16 rows
+    ids = np.arange(75, dtype="int32") // 40
+    operator = attention.general(1, 1, 75, 75, width, mod, lambda b, h, q, kv: (ids[q] == ids[kv]) & (kv <= q))
+    kernel = by_name.compile(operator, "rolling_update", validate="none", **TILES, **AS_LOOPS)
+    assert [loop.part for part in kernel.htile.kernels for loop in loops_in(part.body)] == parts
+    assert parts != ["whole"] or kernel.relative_error() < TOLERANCE

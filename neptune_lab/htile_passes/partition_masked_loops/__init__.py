@@ -26,6 +26,7 @@ from neptune_lab.htile.shapes import shape_of
 from neptune_lab.htile.sizes import grid_envs
 from neptune_lab.htile.walk import (
     conjuncts,
+    is_bounded_by_data,
     map_stores,
     names_of_tile,
     rewrite,
@@ -88,10 +89,10 @@ def partition_masked_loops(program: Program) -> Rewrite:
 
 @tile_pass(on_request=True)
 def partition_long_loops(program: Program) -> Rewrite:
-    """As `partition_masked_loops`, but a short loop of large tiles stays one, of which hidden tiles are skipped: Triton
-    compiles the body once in place of two or three times, and the pipeline of loads starts once.  It is marked, for the
-    small form of the program (`partition_no_loops`)."""
-    return _partitioned(program, whole=is_short)
+    """As `partition_masked_loops`, but a short loop of large tiles stays one, of which hidden tiles are skipped, and so
+    does one of still larger tiles that data bound: Triton compiles the body once in place of two or three times, and
+    the pipeline of loads starts once.  It is marked, for the small form of the program (`partition_no_loops`)."""
+    return _partitioned(program, whole=lambda loop, program: is_short(loop, program) or is_wide(loop, program))
 
 
 @tile_pass(on_request=True)
@@ -278,15 +279,38 @@ def is_short(loop: For, program: Program) -> bool:
     On an H200, eight problems of 159 to 900 keys took 0.91 to 1.04 of the time as one loop, 0.97 by geometric mean, and
     Triton 0.66 of the time to compile them; three of 24 to 32 tiles 1.02 to 1.10.  With longer loops that data bound,
     first calls took 0.65 of the time, but 19 such kernels took 0.90 to 1.26 of the time as one loop, 1.05 by geometric
-    mean (eight with heads of 256 columns 1.07): the longer the documents, the more tiles have no mask.
+    mean: the longer the documents, the more tiles have no mask.  Of these only the widest stay one (`is_wide`).
 
     Args:
         loop: of a kernel.
         program: the kernel's.
     """
-    tiles, products = trip_count(loop), products_of(loop)
-    elements = sum(prod(shape_of(e, program)[-2:]) for e in products)
-    return tiles is not None and tiles <= SHORT_LOOP and len(products) == 2 and elements > LARGE_TILES
+    tiles = trip_count(loop)
+    return tiles is not None and tiles <= SHORT_LOOP and _elements_of_two(loop, program) > LARGE_TILES
+
+
+# Loops that data bound are not divided if two products have more elements together than those of this many columns.
+WIDE_TILES = 2 * 64 * 128
+
+
+def is_wide(loop: For, program: Program) -> bool:
+    """Whether a loop that data bound has tiles so large that its copies compile for longer than FlexAttention takes to
+    compile both of its own: heads of 256 columns.  A loop that computes more than exponentials is divided: its masks
+    take registers that it lacks.
+
+    Args:
+        loop: of a kernel.
+        program: the kernel's.
+    """
+    every = (e for store in stores(loop.body) for e in subexpressions(store.value) if isinstance(e, Elementwise))
+    heavy = any(e.op in ("tanh", "erf", "sin", "cos", "log", "pow") for e in every)
+    return is_bounded_by_data(loop, program) and not heavy and _elements_of_two(loop, program) > WIDE_TILES
+
+
+def _elements_of_two(loop: For, program: Program) -> int:
+    """The elements of a loop's two products together; 0 if it has fewer products, or more."""
+    products = products_of(loop)
+    return sum(prod(shape_of(e, program)[-2:]) for e in products) if len(products) == 2 else 0
 
 
 def _loaded(expr: TileExpr, stored: Mapping[str, TileExpr], program: Program) -> list[Access | Gather]:
