@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from neptune_widgets.course.show import DRAWN_WIDTH
 from small_png import small
 
 from neptune_lab.files import write_text
@@ -163,7 +164,7 @@ def drawn(output: Any, before: Any | None) -> None:
         return
     if drawn_from == PLOTLY:
         figure = go.Figure(data[PLOTLY])
-        width, height = figure.layout.width or 800, figure.layout.height or 420
+        width, height = figure.layout.width or DRAWN_WIDTH, figure.layout.height or 420
         data[SVG] = figure.to_image("svg", width=width, height=height).decode()
         data[PNG] = base64.b64encode(figure.to_image("png", width=width, height=height)).decode()
     elif PNG in data:

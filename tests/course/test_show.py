@@ -78,3 +78,13 @@ def test_a_figure_has_no_ground_and_its_colours_are_toned(monkeypatch):
     assert _lowest(layout["annotations"][0]["font"]["color"]) >= colours.TEXT
     (drawn,) = data[PLOTLY]["data"]
     assert min(_lowest(drawn["line"]["color"]), _lowest(drawn["marker"]["color"])) >= colours.DRAWN
+
+
+def test_a_figure_takes_the_width_of_the_page_and_its_drawing_fits_a_narrow_one(monkeypatch):
+    """JupyterLab has 568 pixels beside its files in a window of 1000; a figure of a fixed width scrolls there."""
+    data = _displayed(monkeypatch, lambda: show.show_figure({"data": [], "layout": {"title": {"text": "a"}}}, ""))
+    layout = data[PLOTLY]["layout"]
+    assert layout["autosize"] is True
+    assert "width" not in layout
+    assert layout["title"] == {"text": "a", "font": {"size": 13}}
+    assert show.DRAWN_WIDTH <= 568

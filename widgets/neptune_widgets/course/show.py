@@ -17,7 +17,8 @@ from neptune_lab.figure_colours import INK, TEMPLATE, on_both
 
 # Buttons that plotly draws over a figure's title; to drag zooms, and a double click shows all again.
 _HIDDEN_BUTTONS = ["zoom2d", "pan2d", "select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"]
-_WIDTH = 720  # pixels of a figure: what a notebook beside nothing else has in a window of 900
+DRAWN_WIDTH = 560  # pixels of a figure drawn as SVG or PNG: what JupyterLab has beside its files in a window of 1000
+_TITLE = {"size": 13}  # pixels: a title of 67 characters is no wider than such a drawing
 _READABLE = 0.7  # scaled further down, a wide graph is drawn from the top to the bottom if it is larger so
 
 if TYPE_CHECKING:
@@ -128,9 +129,9 @@ def _scale(svg: str) -> float:
 
 
 def show_figure(figure: Any, alt: str) -> None:
-    """A plotly figure, as wide as every other.
+    """A plotly figure, as wide as the page lets it be.
 
-    The committed notebook holds it as SVG and PNG too (`make notebooks` draws them).
+    The committed notebook holds it as SVG and PNG too (`make notebooks` draws them), of `DRAWN_WIDTH` pixels.
 
     Args:
         figure: `plotly.graph_objects.Figure`, or its JSON form.
@@ -142,7 +143,7 @@ def show_figure(figure: Any, alt: str) -> None:
     made = go.Figure(figure)
     margins = {"l": 60, "r": 20, "t": 50, "b": 50}
     font, modebar = {"family": "sans-serif"}, {"remove": _HIDDEN_BUTTONS}
-    made.update_layout(width=_WIDTH, font=font, margin=margins, modebar=modebar)
+    made.update_layout(width=None, autosize=True, font=font, title_font=_TITLE, margin=margins, modebar=modebar)
     data = on_both(json.loads(made.to_json() or "{}"))
     data["layout"]["template"] = TEMPLATE  # in place of plotly's, 7 kB for white pages
     display({"application/vnd.plotly.v1+json": data, "text/plain": alt}, raw=True)
