@@ -18,7 +18,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", default="0", help="of the whole run; case n is drawn from SEED:n")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="worker processes")
     parser.add_argument("--state", type=Path, help="a file of results; a run that is started again goes on from it")
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds for one case")
+    parser.add_argument("--limit", type=float, default=60.0, help="CPU seconds for one case")
     parser.add_argument("--shrink", type=int, default=5, help="how many failures are shrunk to a few lines")
     parser.add_argument("--only", type=int, help="run this one case here, without workers, and print it")
     given = parser.parse_args(arguments)

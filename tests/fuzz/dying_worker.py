@@ -1,8 +1,9 @@
-"""Cases that do nothing, of which case 1 ends its process; a module of its own, so that a process starts fast."""
+"""Cases that do nothing, of which case 1 ends its process or has no end; a module of its own, so that a process starts fast."""
 
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 
@@ -11,3 +12,11 @@ def dies(task: tuple[int, str]) -> dict[str, Any]:
     if task[0] == 1:
         os._exit(9)
     return {"n": task[0], "kind": "operator", "verdict": "accepted", "seconds": 0.0, "met": {}, "detail": ""}
+
+
+def spins(task: tuple[int, str]) -> dict[str, Any]:
+    """Case 1 computes without an end; the others wait for longer than they may compute."""
+    while task[0] == 1:
+        pass
+    time.sleep(0.3)
+    return dies((0, "")) | {"n": task[0]}

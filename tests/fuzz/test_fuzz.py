@@ -103,6 +103,12 @@ def test_a_worker_that_dies_is_one_recorded_crash_and_a_run_goes_on_from_its_fil
     assert again.verdicts == {"accepted": 4, "crashed": 1}
 
 
+def test_a_case_is_late_by_its_cpu_time():
+    report = Report("0")
+    workers.run_cases(3, "0", 1, None, 0.2, report, dying_worker.spins)
+    assert report.verdicts == {"accepted": 2, "late": 1}
+
+
 def test_sums_that_the_order_decides_say_nothing():
     """3e38 + 3e38 - 3e38 is finite or not, as the order has it; an infinite term says the same in every order."""
     definition = {

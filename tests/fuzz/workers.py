@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fuzz.in_time import run_in_time
 from fuzz.report import Report
 from neptune_lab.bench.workers import Lost, run_apart
 
 # The processes are replaced after so many cases, so that memory that a library keeps does not add up.
 _BATCH = 2500
+
+# Wall seconds per CPU second of the limit: a case that waits without an end is late too, whatever else runs.
+_WAITS = 20
 
 Case = Callable[[tuple[int, str]], dict[str, Any]]
 
@@ -23,7 +28,7 @@ def run_cases(
     """Runs the cases that the state file has no record of, and adds all records to `report`.
 
     Args:
-        limit: seconds for one case.
+        limit: CPU seconds for one case.
         case: the record of a case's number and the seed; default: `run_one`.
     """
     if case is None:
@@ -32,13 +37,15 @@ def run_cases(
     for entry in done.values():
         if entry["n"] < count:
             report.add(entry)
-    left = [(n, seed) for n in range(count) if n not in done]
+    name = f"{case.__module__}:{case.__name__}"
+    left = [(name, limit, n, seed) for n in range(count) if n not in done]
     file = _open_state(state, seed)
     environment = {name: os.environ.get(name, "1") for name in ("TRITON_INTERPRET", "OMP_NUM_THREADS")}
     try:
         for first in range(0, len(left), _BATCH):
             tasks = left[first : first + _BATCH]
-            for (n, _), found in run_apart(case, tasks, workers=jobs, timeout_s=limit, environment=environment):
+            apart = run_apart(run_in_time, tasks, workers=jobs, timeout_s=_WAITS * limit, environment=environment)
+            for (_, _, n, _), found in apart:
                 entry = _lost(n, found) if isinstance(found, Lost) else found
                 report.add(entry)
                 if file is not None:
@@ -51,7 +58,8 @@ def run_cases(
 
 def _lost(n: int, lost: Lost) -> dict[str, Any]:
     """The record of a case that gave none."""
-    return {"n": n, "verdict": "late" if lost.reason.startswith("took longer") else "crashed", "detail": lost.reason}
+    late = lost.reason.startswith(("took longer", f"the process ended with status {-signal.SIGPROF:d}"))
+    return {"n": n, "verdict": "late" if late else "crashed", "detail": lost.reason}
 
 
 def _read_state(state: Path | None, seed: str) -> dict[int, dict[str, Any]]:
