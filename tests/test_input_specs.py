@@ -37,7 +37,7 @@ def stated(draw: st.DrawFn) -> tuple[str, dict[str, Value]]:
 
 
 @given(stated())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_what_is_written_is_read(case: tuple[str, dict[str, Value]]):
     text, values = case
     found = parse_inputs(text)
@@ -47,7 +47,7 @@ def test_what_is_written_is_read(case: tuple[str, dict[str, Value]]):
 
 
 @given(stated(), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_damaged_text_is_read_or_refused_at_a_place_in_it(case: tuple[str, dict[str, Value]], data: st.DataObject):
     text = case[0]
     at = data.draw(st.integers(0, len(text) - 1))

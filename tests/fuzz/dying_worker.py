@@ -1,4 +1,4 @@
-"""Cases that do nothing, of which case 1 ends its process or has no end; a module of its own, so that a process starts fast."""
+"""Cases that do nothing, of which case 1 ends its process or never ends; apart, so that a process starts fast."""
 
 from __future__ import annotations
 

@@ -211,6 +211,7 @@ def test_a_short_product_of_e4m3_is_one_of_float16():
     assert set(PRODUCTS.findall(ptx)) == {("f16", "f16"), ("e4m3", "e4m3")}
 
 
+@pytest.mark.nightly
 def test_weights_of_8_bits_cannot_exceed_the_largest():
     """No product is fused with a difference, so that exp2(x * c - m * c) is at most 1 if x <= m, however large m is."""
     assert "fma.rn.f32" in of_eights()

@@ -152,6 +152,7 @@ def test_a_graph_of_torch_compile_whose_sizes_are_symbols_has_kernels_of_its_len
     torch._dynamo.reset()
 
 
+@pytest.mark.nightly
 def test_dynamic_false_has_kernels_of_each_length(made_for_all: list[str]):
     sweep([(20, 20), (21, 21)], lambda: (None, causal), dynamic=False)
     assert (kernels(), made_for_all) == (2, [])
