@@ -11,6 +11,7 @@ from torch.autograd import forward_ad
 from neptune_lab.errors import LaunchError
 from neptune_lab.runtime.differentiable import is_transformed
 from neptune_lab.runtime.subclasses import refuse_subclass
+from neptune_lab.runtime.torch_state import has_tangent
 
 
 def refuse_layout(name: str, tensor: torch.Tensor) -> None:
@@ -91,7 +92,7 @@ def refuse_forward_gradients(tensors: Mapping[str, torch.Tensor], captured: Sequ
         return
     named = {f"argument {name}": tensor for name, tensor in tensors.items()}
     for name, tensor in (named | captured_by_name(captured)).items():
-        if forward_ad.unpack_dual(tensor).tangent is not None:
+        if has_tangent(tensor):
             raise LaunchError(
                 f"{name} carries a forward gradient, and attention has no derivative",
                 help="call it with the tensor's .detach()",

@@ -332,19 +332,25 @@ def refuse_transforms(tensors: tuple[Any, ...]) -> None:
 def refuse_gradients(spec: KernelSpec, tensors: tuple[Any, ...]) -> None:
     """Raise LaunchError, naming the argument, if one records gradients: a kernel has no backward."""
     import torch
-    from torch.autograd import forward_ad
 
-    forward = forward_ad._current_level >= 0  # torch has no public name for "inside dual_level()"
     for argument, tensor in zip(spec.inputs, tensors, strict=True):
         if torch.is_grad_enabled() and tensor.requires_grad:
             raise LaunchError(
                 f"argument {argument.name} records gradients, and the kernel has no backward",
-                help=f"call it under torch.no_grad(), or with {argument.name}.detach()",
+                help=f"call kernel.with_gradients(); or this under torch.no_grad(), or with {argument.name}.detach()",
             )
-        if forward and forward_ad.unpack_dual(tensor).tangent is not None:
+    refuse_tangents([argument.name for argument in spec.inputs], tensors)
+
+
+def refuse_tangents(names: Sequence[str], tensors: Sequence[Any]) -> None:
+    """Raise LaunchError, naming the argument, if one carries a tangent of torch.autograd.forward_ad."""
+    from neptune_lab.runtime.torch_state import has_tangent
+
+    for name, tensor in zip(names, tensors, strict=True):
+        if has_tangent(tensor):
             raise LaunchError(
-                f"argument {argument.name} carries a forward gradient, and the kernel has no derivative",
-                help=f"call it with {argument.name}.detach()",
+                f"argument {name} carries a forward gradient, and the kernel has no derivative",
+                help=f"call it with {name}.detach()",
             )
 
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from neptune_lab.errors import LaunchError
-from neptune_lab.runtime.load import LoadedKernel, check_shapes, refuse_gradients
+from neptune_lab.runtime.load import LoadedKernel, check_shapes, refuse_gradients, refuse_tangents
 from neptune_lab.runtime.sized import check_sizes, shape_at
 from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.strict.console import shown
@@ -148,9 +148,26 @@ def _register(kernel: LoadedKernel, name: str, launch: Callable[..., Any], autog
             f"{NAMESPACE}::{name}",
             backward,
             setup_context=lambda ctx, inputs, output: keep(ctx, inputs, output),
-            lib=library,
+            lib=_WithoutTangents(spec),  # type: ignore[arg-type]
         )
     return getattr(getattr(torch.ops, NAMESPACE), name).default
+
+
+class _WithoutTangents:
+    """The library of the operators, as `register_autograd` uses it: an operator refuses tangents, which torch would
+    drop."""
+
+    def __init__(self, spec: KernelSpec) -> None:
+        self._spec = spec
+
+    def impl(self, name: str, function: Callable[..., Any], key: str, **options: Any) -> None:
+        """Registers what torch calls for gradients, behind the look for tangents."""
+
+        def checked(keyset: Any, *given: Any) -> Any:
+            refuse_tangents([t.name for t in self._spec.inputs], given)
+            return function(keyset, *given)
+
+        operator_library().impl(name, checked, key, **options)
 
 
 def without_backward(name: str, run: Callable[..., Any], refuse: Callable[[Sequence[Tensor]], None]) -> None:

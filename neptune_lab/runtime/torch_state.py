@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,6 +27,21 @@ def is_watched() -> bool:
     return bool(watched) or forward_ad._current_level >= 0
 
 
+def has_tangent(tensor: Any) -> bool:
+    """Whether a tensor carries a tangent of torch.autograd.forward_ad.
+
+    Dynamo, which traces our functions behind a graph break, would take it that none does.
+    """
+    if forward_ad._current_level < 0:
+        return False
+    dynamo: Any = sys.modules.get("torch._dynamo")
+    return (_has_tangent if dynamo is None else dynamo.disable(_has_tangent))(tensor)
+
+
+def _has_tangent(tensor: Any) -> bool:
+    return forward_ad.unpack_dual(tensor).tangent is not None
+
+
 def is_plain(tensors: Sequence[Any], cotangents: Sequence[Any] | None = None) -> bool:
     """Whether these are tensors that a kernel can be launched on, and nothing but the kernel has to see the launch.
 
@@ -42,4 +58,4 @@ def is_plain(tensors: Sequence[Any], cotangents: Sequence[Any] | None = None) ->
     return not is_watched()
 
 
-__all__ = ["current_gpu", "is_plain", "is_watched", "modes", "tracing", "transform"]
+__all__ = ["current_gpu", "has_tangent", "is_plain", "is_watched", "modes", "tracing", "transform"]

@@ -14,9 +14,9 @@ from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from neptune_lab.errors import LaunchError, NeptuneError
-from neptune_lab.runtime.load import LoadedKernel, load
+from neptune_lab.runtime.load import LoadedKernel, load, refuse_tangents
 from neptune_lab.runtime.sized import sizes_in
-from neptune_lab.runtime.torch_op import NAMESPACE, operator_library
+from neptune_lab.runtime.torch_op import NAMESPACE, operator_library, without_backward
 from neptune_lab.torch_regions.compiled import CompiledRegion, compiled_region, kernel_for_sizes
 from neptune_lab.torch_regions.extract import Extract, extracted_as
 from neptune_lab.torch_regions.symbols import Symbols
@@ -143,7 +143,20 @@ def sized_operator(sizes: Sizes) -> Callable[..., Any]:
         for device in ("CPU", "CUDA"):  # on a CPU for Triton's interpreter
             library.impl(name, run, device)
         torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=library)
+        without_backward(name, run, _refuse_derivatives)
     return getattr(getattr(torch.ops, NAMESPACE), name).default
+
+
+def _refuse_derivatives(tensors: Sequence[torch.Tensor]) -> None:
+    """Raise LaunchError for tensors that record gradients or carry a tangent."""
+    names = [f"{index} of a region" for index in range(len(tensors))]
+    for name, tensor in zip(names, tensors, strict=True):
+        if torch.is_grad_enabled() and tensor.requires_grad:
+            raise LaunchError(
+                f"argument {name} records gradients, and the region's kernel has no backward",
+                help="take the gradient of the compiled function, which is made for it then",
+            )
+    refuse_tangents(names, tensors)
 
 
 def _original(sizes: Sizes) -> list[torch.Tensor]:

@@ -116,7 +116,7 @@ def test_wrong_arguments_are_refused_as_the_graph_is_made(kernel, compile_whole)
         compile_whole(lambda *given: op(*given))(q, k[:, :, :16].contiguous(), v)
     with pytest.raises(LaunchError, match="argument v has strides"):
         op(q, k, v.mT.contiguous().mT)
-    with pytest.raises(LaunchError, match="argument q records gradients, and the kernel has no backward"):
+    with pytest.raises(LaunchError, match=r"q records gradients, and the kernel has no backward(.|\n)*with_gradients"):
         op(q.requires_grad_(), k, v)
     with torch.no_grad():
         assert not op(q, k, v).requires_grad
@@ -156,6 +156,27 @@ def test_no_transform_takes_the_derivative_of_attention_in_a_graph_to_be_0(compi
         compile_whole(torch.func.grad(lambda q: nl.attention(q, k, v).sum()))(q)
     with pytest.raises(Exception, match="records gradients, and attention inside of a graph"):
         compile_whole(torch.func.grad(lambda q: nl.paged_attention(q[:, :, :1], *cache).sum()))(q)
+
+
+def test_a_kernel_with_gradients_refuses_tangents_in_a_graph(kernel, compile_whole):
+    """torch drops those of an operator whose backward pass is given."""
+    call = kernel.with_gradients()
+    q, k, v = tensors()
+    with pytest.raises(Exception, match="argument v carries a forward gradient, and the kernel has no derivative"):
+        compile_whole(lambda q, k, v: torch.func.jvp(lambda t: call(q, k, t), (v,), (v,)))(q, k, v)
+    assert torch.equal(compile_whole(call)(q, k, v), call(q, k, v))
+
+
+def test_a_tangent_is_refused_behind_a_graph_break(compile_whole):
+    """Dynamo, which then traces our functions, sees no tangents."""
+    q, k, v = tensors()
+    compiled = torch.compile(lambda q: nl.attention(q, k, v), backend="aot_eager")
+    with pytest.raises(LaunchError, match=r"inside torch.vmap or a transform"):
+        torch.func.grad(lambda q: compiled(q).sum())(q)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(q, q)
+        with pytest.raises(LaunchError, match="argument q carries a forward gradient"):
+            compiled(dual)
 
 
 # -- nl.attention inside torch.compile --------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from neptune_lab.torch_regions import Partition
 from neptune_lab.torch_regions.backend import backend, recorded_partitions
 from neptune_lab.torch_regions.launch import NO_KERNELS
 from neptune_lab.torch_regions.partition import KEEPS_MORE, OWN_KERNEL, SYMBOLIC
-from neptune_lab.torch_regions.sizes import SizedLaunch
+from neptune_lab.torch_regions.sizes import SizedLaunch, sized_operator
 
 X, ROW, W = torch.randn(4, 32), torch.randn(32), torch.randn(32, 32)
 
@@ -297,6 +297,22 @@ def test_all_sizes_from_the_first_call():
             x = torch.randn(shape)
             torch.testing.assert_close(compiled(x), softmax_of_rows(x))
     assert found[0].regions[0].sizes is not None
+
+
+@pytest.mark.nightly
+def test_no_transform_takes_the_derivative_of_a_region_for_all_sizes_to_be_0():
+    x = torch.randn(5, 16)
+    with torch.inference_mode(), recorded_partitions() as found:
+        torch.compile(softmax_of_rows, backend=backend, dynamic=True)(x)
+    sizes = found[0].regions[0].sizes
+    assert sizes is not None
+    op = sized_operator(sizes)
+    values = [5, 16][: len(sizes.names)]
+    torch.testing.assert_close(op([x], values)[0], softmax_of_rows(x))
+    with pytest.raises(LaunchError, match="records gradients, and the region's kernel has no backward"):
+        torch.func.grad(lambda x: op([x], values)[0].sum())(x)
+    with pytest.raises(LaunchError, match="carries a forward gradient"):
+        torch.func.jvp(lambda x: op([x], values)[0], (x,), (x,))
 
 
 @pytest.fixture
