@@ -169,7 +169,7 @@ class _Writer:
             case Cast(dtype, arg):
                 inner = self.expr(arg, env)
                 if "int" in dtype:
-                    return f"wrapped(truncated({inner}), {_bits(dtype)})"
+                    return f"wrapped(truncated({inner}), {dtype!r})"
                 return inner if "float" in dtype else f"bool({inner})"
             case Op("select", (condition, yes, no)):
                 return f"({self.expr(yes, env)} if {self.expr(condition, env)} else {self.expr(no, env)})"
@@ -183,18 +183,14 @@ class _Writer:
                 dtype = dtype_of(e, self.program)
                 # Positions are small; Python's integers, which have no end, are cut where tensors are computed with.
                 wraps = "int" in dtype and any(isinstance(part, (Load, Previous)) for part in walk(e))
-                return f"wrapped({text}, {_bits(dtype)})" if wraps else text
+                return f"wrapped({text}, {dtype!r})" if wraps else text
 
 
-def _bits(dtype: str) -> int:
-    """Of a signed integer: 8 of int8."""
-    return int(dtype.removeprefix("int"))
-
-
-def _wrapped(value: Any, bits: int) -> Any:
-    """What a signed integer of so many bits holds of an integer; other numbers as they are."""
-    half = 1 << (bits - 1)
-    return (value + half) % (2 * half) - half if isinstance(value, int) else value
+def _wrapped(value: Any, dtype: str) -> Any:
+    """What an integer dtype holds of an integer; other numbers as they are."""
+    bits = int(dtype.lstrip("uint"))
+    start = 0 if dtype.startswith("u") else 1 << (bits - 1)
+    return (value + start) % (1 << bits) - start if isinstance(value, int) else value
 
 
 def _inside(index: int, size: int, buffer: str) -> int:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import torch
 
 # The dtypes that a kernel made here reads.
-_READ = ("float16", "bfloat16", "float32", "float64", "int8", "int32", "int64", "bool")
+_READ = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64", "bool")
 _SMALL = 8  # random integers are below it
 
 

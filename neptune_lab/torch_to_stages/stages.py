@@ -16,7 +16,17 @@ from neptune_lab.loop_ir.walks import loads, substitute, transform, variables
 from neptune_lab.operators.ties import HALVES_TIES, OF_EXTREMA, without_indices
 from neptune_lab.torch_to_stages.lines import SourceLine
 from neptune_lab.torch_to_stages.masks import decided
-from neptune_lab.torch_to_stages.values import HALVES, Index, Value, computed_dtype, folded, has_loads, type_of
+from neptune_lab.torch_to_stages.values import (
+    HALVES,
+    NARROW_INTEGERS,
+    Index,
+    Value,
+    computed_dtype,
+    folded,
+    has_loads,
+    narrowed,
+    type_of,
+)
 
 Reducer = Literal["sum", "max", "min", "prod", "any", "all"]
 
@@ -187,14 +197,15 @@ class Stages:
         self._ties.update(dict.fromkeys(marks, 1.0))
         reduced, value = _without_unused(reducer, reduced, value, stored)
         if not reduced:
-            return self.map(Value(tuple(shape), dtype, lambda i: substitute(value, _named(spatial, i)), line=self.line))
+            once = Value(tuple(shape), dtype, lambda i: substitute(value, _named(spatial, i)), line=self.line)
+            return _wrapping(reducer, self.map(once))
         key = (reducer, *_positional((*spatial, *reduced), value), stored, *self._told())
         if key in self._same:
-            return self._again(self._same[key], dtype)
+            return _wrapping(reducer, self._again(self._same[key], dtype))
         name = self._same[key] = self._name(hint)
         body = Store(name, at, Op(OPERATORS[reducer], (Load(name, at), value)))
         self._add(name, (*spatial, *reduced), body, Store(name, at, identity(reducer, stored)))
-        return self._stored(Buffer(name, tuple(shape), stored), dtype)
+        return _wrapping(reducer, self._stored(Buffer(name, tuple(shape), stored), dtype))
 
     def _again(self, name: str, dtype: str) -> Value:
         """The stage that computes what was just asked for: a softmax and a log-softmax of a tensor share their sums."""
@@ -296,6 +307,13 @@ class Stages:
 
         self._elements.add(at)
         return Value(buffer.shape, dtype, at, plain=True)
+
+
+def _wrapping(reducer: Reducer, value: Value) -> Value:
+    """A folded tensor; sums and products of integers of 8 and 16 bits wrap around."""
+    if reducer not in ("sum", "prod") or value.dtype not in NARROW_INTEGERS:
+        return value
+    return replace(value, at=lambda i: narrowed(value.at(i), value.dtype))
 
 
 def _positional(iters: tuple[Iter, ...], value: Expr) -> tuple[object, ...]:

@@ -155,6 +155,11 @@ def folded(expr: Expr) -> Expr:
     return expr
 
 
+def narrowed(expr: Expr, dtype: str) -> Expr:
+    """An integer element as torch's `dtype` holds it: one of 8 or 16 bits, which is computed in 32, wraps around."""
+    return Cast("int32", Cast(dtype, expr)) if dtype in NARROW_INTEGERS else expr
+
+
 def has_loads(expr: Expr) -> bool:
     """Whether an expression reads a tensor; otherwise it depends on indices alone."""
     return any(isinstance(part, Load) for part in walk(expr))

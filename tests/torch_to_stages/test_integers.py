@@ -16,6 +16,9 @@ WHOLE = torch.arange(-8, 7).view(3, 5)
 LARGE = WHOLE + 2**40
 FLOATS = WHOLE.float() + 0.5
 
+BYTES = torch.arange(0, 255, 17).view(3, 5)  # as numbers of int8, some are below 0
+NARROW = (torch.int8, torch.uint8, torch.int16)
+
 FUNCTIONS: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
     "a constant beyond int32": (lambda x: ((x.int() + 2**31) % 1000, x.int() * 65536 * 65536, x.int() < 2**40), WHOLE),
     "a sum of positions and int32": (lambda x: (x.int() + 2**31 - 9) + torch.arange(5), WHOLE),
@@ -42,8 +45,67 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
         lambda x: ((x << x.abs() * 9), x * 2**60 >> (x * 5), x.int() * 2**28 >> torch.arange(5), 1 << x.int()),
         WHOLE,
     ),
+    "arithmetic of 8 and 16 bits": (
+        lambda x: tuple(
+            f(x.to(t) * 91)
+            for t in NARROW
+            for f in (lambda y: (y + 100).float(), lambda y: -y // 3, lambda y: y**3 - y.abs(), lambda y: y << (y & 7))
+        ),
+        BYTES,
+    ),
+    "sums and products of 8 and 16 bits": (
+        lambda x: tuple(
+            f(x.to(t)).float()
+            for t in NARROW
+            for f in (
+                lambda y: y.sum(-1, dtype=y.dtype),
+                lambda y: y.cumprod(-1, dtype=y.dtype),
+                lambda y: (y @ y.T).amax(-1),
+                lambda y: y.any(-1) + 255,
+            )
+        ),
+        BYTES,
+    ),
+    "conversions to 8 and 16 bits": (
+        lambda x: (x.to(torch.uint8).float() * 0.5, (x * 300).short() // 7, x.byte(), x.char().sum(-1)),
+        BYTES - 100.0,
+    ),
+    "sums that are put into narrow elements": (
+        lambda x: (
+            torch.select_scatter(x.char(), x.sum(-1), 1, 0).float(),
+            torch.slice_scatter(x.byte(), x[:, :2] * -2.5, 1, 1, 3).float(),
+            x * torch.arange(253, 258, dtype=torch.uint8),
+        ),
+        BYTES,
+    ),
+    "positions of 8 bits": (
+        lambda x: x.repeat(1, 60).masked_fill(torch.arange(300).to(torch.uint8) > 100, -torch.inf).softmax(-1),
+        FLOATS,
+    ),
     "floats that are infinite": (lambda x: ((x * 1e39).amax(-1), x.clamp(-1e39, 1e300).sum(-1)), FLOATS),
 }
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+def test_inputs_of_8_and_16_bits(dtype: torch.dtype):
+    x = (BYTES * 91).to(dtype)
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.float() / 255
+        return (y - y.mean(-1, keepdim=True)).softmax(-1), x.amax(-1) - x.amin(-1), ~x, x.sum(-1), x.argmax(-1), x.all()
+
+    for ours, theirs in zip(nl.compile(nl.from_torch(function, x))(x), function(x), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7)
+
+
+def test_sums_of_integers_of_8_bits():
+    x, y = BYTES.char(), (BYTES * 3).char()
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x @ y.T).float(), x.sum(-1, dtype=torch.int8) * 0.5
+
+    for ours, theirs in zip(nl.compile(nl.from_torch(function, x, y))(x, y), function(x, y), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
 @pytest.mark.one_in(9)

@@ -191,11 +191,11 @@ def test_arguments_that_are_no_example():
         nl.from_torch(3, torch.randn(2))  # type: ignore[arg-type]
     with pytest.raises(DefinitionError, match=r"shape \(0, 2\)"):
         nl.from_torch(torch.exp, torch.randn(0, 2))
-    with pytest.raises(DefinitionError, match="the input 'x' has dtype uint8; expected float16"):
-        nl.from_torch(lambda x: x.sum(), torch.zeros(2, dtype=torch.uint8))
-    held = torch.zeros(4, 6, dtype=torch.uint8)
-    with pytest.raises(DefinitionError, match=r"outside of the function, of shape \(4, 6\) has dtype uint8") as raised:
-        nl.from_torch(lambda x: (x * held).sum(1), torch.zeros(4, 6))
+    with pytest.raises(DefinitionError, match="the input 'x' has dtype uint16; expected float16"):
+        nl.from_torch(lambda x: x.float().sum(), torch.zeros(2, dtype=torch.uint16))
+    held = torch.zeros(4, 6, dtype=torch.uint16)
+    with pytest.raises(DefinitionError, match=r"outside of the function, of shape \(4, 6\) has dtype uint16") as raised:
+        nl.from_torch(lambda x: (x * held.float()).sum(1), torch.zeros(4, 6))
     assert "mask.int()" in raised.value.help
 
 

@@ -21,7 +21,7 @@ from neptune_lab.loop_ir.simplify import bounds
 from neptune_lab.loop_ir.value_range import ValueRange, range_of_operation
 from neptune_lab.loop_ir.walks import substitute, variables, walk_once
 from neptune_lab.loop_schedule.definition.stages import computed, without_casts
-from neptune_lab.strict.dtypes import LARGEST_FINITE
+from neptune_lab.strict.dtypes import INTEGERS, LARGEST_FINITE
 
 # What a bound over the reals stays below if the value is finite in float32 after a few roundings.
 FINITE_IN_FLOAT32 = (1 - 1e-5) * LARGEST_FINITE["float32"]
@@ -351,7 +351,7 @@ def is_coarse(program: Program, expr: Expr) -> bool:
     inner = without_casts(expr)
     match inner:
         case Load(buffer, _):
-            return program.buffer(buffer).dtype in ("float16", "int8", "int32", "int64", "bool") or (
+            return program.buffer(buffer).dtype in {"float16", "bool", *INTEGERS} or (
                 (value := computed(program, inner)) is not None and is_coarse(program, value)
             )
         case Op("round" | "floor" | "ceil" | "trunc", _):

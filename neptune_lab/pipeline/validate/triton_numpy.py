@@ -31,6 +31,7 @@ from neptune_lab.pipeline.validate.numpy_tiles import (
     tile,
 )
 from neptune_lab.scalar_ops import NUMPY, rows
+from neptune_lab.strict.dtypes import INTEGERS
 from neptune_lab.tensor_spec import Strides
 
 
@@ -298,9 +299,7 @@ def run(
 
 
 # torch's dtypes by name.
-_DTYPES = {
-    name: Dtype(name) for name in (*AS_FLOAT32, "float16", "float32", "float64", "int8", "int32", "int64", "bool")
-}
+_DTYPES = {name: Dtype(name) for name in (*AS_FLOAT32, "float16", "float32", "float64", *INTEGERS, "bool")}
 
 
 def run_sets(

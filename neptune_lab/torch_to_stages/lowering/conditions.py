@@ -92,10 +92,8 @@ def _condition(ctx: Context, v: Operand) -> Operand:
 
 @lowers("logical_not", "bitwise_not")
 def invert(ctx: Context, x: Value) -> Value:
-    """The negation of a condition, or of each bit of a signed integer, which is -1 - x."""
+    """The negation of a condition, or of each bit of an integer, which is -1 - x."""
     if ctx.dtype != "bool":
-        if ctx.dtype == "uint8":
-            raise ctx.refused("for uint8")
         return ctx.elementwise(lambda e: ctx.applied("sub", Const(-1, ctx.stages.type_of(e)), e), x)
     return ctx.elementwise(negated, x)
 

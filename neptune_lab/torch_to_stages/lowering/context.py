@@ -21,6 +21,7 @@ from neptune_lab.torch_to_stages.values import (
     computed_dtype,
     constant,
     has_loads,
+    narrowed,
     rounded_number,
 )
 
@@ -32,6 +33,9 @@ L = TypeVar("L", bound=Callable[..., Any])
 LARGEST_REPEATED = 12
 # A mask may be larger: it is read from indices, and a loop is bounded by it only where it is used.
 LARGEST_MASK = 64
+
+# Narrow integers that a wider one holds.
+_HELD = {"int16": ("int8", "uint8")}
 
 # An index of no tensor's element, whose sum with a size is an int32.
 _OUTSIDE = 2**30
@@ -141,7 +145,14 @@ class Context:
         """`value` with elements computed in torch's `dtype`, without rounding a float to 16 bits."""
         if dtype == "int64" and value.dtype in ("int32", *NARROW_INTEGERS):
             return replace(value, dtype=dtype, at=lambda i: self.in_64_bits(self.as_dtype(value.at(i), dtype)))
+        if dtype in NARROW_INTEGERS and value.dtype not in ("bool", dtype, *_HELD.get(dtype, ())):
+            return replace(value, dtype=dtype, at=lambda i: narrowed(self._whole(value.at(i), dtype), dtype))
         return replace(value, dtype=dtype, at=lambda i: self.as_dtype(value.at(i), dtype))
+
+    def _whole(self, expr: Expr, dtype: str) -> Expr:
+        """An element before it is narrowed: a float is an int32 first, whose lowest bits are defined if it is below 0;
+        int8 has a sign of its own."""
+        return expr if dtype == "int8" else self.as_dtype(expr, "int32")
 
     def floats(self, value: Value) -> Value:
         """`value` in the result's dtype, which must be one of floats."""
@@ -201,7 +212,18 @@ class Context:
         """
         own = within or self.dtype
         tensors = [self.converted(self.tensor(x, own), own).expanded(self.shape) for x in operands]
-        return Value(self.shape, dtype or self.dtype, lambda i: compute(*(t.at(i) for t in tensors)))
+        made = dtype or self.dtype
+        return Value(self.shape, made, lambda i: self.wrapped(compute(*(t.at(i) for t in tensors)), made))
+
+    def wrapped(self, expr: Expr, dtype: str) -> Expr:
+        """The result of an operation on integers of torch's `dtype`, which wraps around if that has 8 or 16 bits.
+
+        Such integers are computed in 32 bits; other operations than these keep them in range.
+        """
+        match expr:
+            case Op("add" | "sub" | "mul" | "neg" | "abs" | "floordiv" | "select"):
+                return narrowed(expr, dtype)
+        return expr
 
     def in_64_bits(self, expr: Expr) -> Expr:
         """An element as an int64; one that depends on indices alone has 32 bits where these hold all such elements."""

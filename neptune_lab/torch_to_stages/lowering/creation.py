@@ -7,7 +7,7 @@ from typing import Any
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op, add, mul
 from neptune_lab.torch_to_stages.lowering.context import Context, lowers
 from neptune_lab.torch_to_stages.masks import chosen
-from neptune_lab.torch_to_stages.values import Index, Value, constant, rounded_number
+from neptune_lab.torch_to_stages.values import Index, Value, constant, narrowed, rounded_number, wrapped
 
 
 @lowers("arange")
@@ -17,8 +17,10 @@ def arange(ctx: Context, *limits: float, **_: Any) -> Value:
     dtype = ctx.dtype
     if "int" in dtype:
         first, step = int(start), int(step)
-        if all(-(2**31) <= end < 2**31 for end in (first, first + (ctx.shape[0] - 1) * step)):
-            return Value(ctx.shape, dtype, lambda i: add(mul(i[0], step), Const(first)), plain=True)
+        ends = first, first + (ctx.shape[0] - 1) * step
+        if all(-(2**31) <= end < 2**31 for end in ends):
+            own = "int64" if all(wrapped(end, dtype) == end for end in ends) else dtype
+            return Value(ctx.shape, dtype, lambda i: narrowed(add(mul(i[0], step), Const(first)), own), plain=True)
         factor, offset = Const(step, "int64"), Const(first, "int64")
         return Value(
             ctx.shape, dtype, lambda i: Op("add", (Op("mul", (Cast("int64", i[0]), factor)), offset)), plain=True
@@ -139,7 +141,7 @@ def copy(ctx: Context, x: Value, source: Value, non_blocking: bool = False) -> V
 @lowers("select_scatter")
 def select_scatter(ctx: Context, x: Value, source: Value, dim: int, index: int) -> Value:
     """`x` with one index of a dimension replaced by `source`."""
-    dim = dim % x.ndim
+    dim, source = dim % x.ndim, ctx.converted(source, ctx.dtype)
     place = Const(index % x.shape[dim])
 
     def element(i: Index) -> Expr:
@@ -153,7 +155,7 @@ def slice_scatter(
     ctx: Context, x: Value, source: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Value:
     """`x` with x[start:end:step] of a dimension replaced by `source`."""
-    dim = dim % x.ndim
+    dim, source = dim % x.ndim, ctx.converted(source, ctx.dtype)
     first, last, _ = slice(start, end).indices(x.shape[dim])
 
     def element(i: Index) -> Expr:

@@ -6,8 +6,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from neptune_lab.torch_to_stages.lowering.context import Context
-from neptune_lab.torch_to_stages.values import NARROW_INTEGERS, Value
+from neptune_lab.torch_to_stages.values import Value
 
 Number: TypeAlias = float | int | bool
 Operand: TypeAlias = Value | Number
@@ -21,10 +20,3 @@ def promoted(a: Operand, b: Operand) -> str:
 def _like(x: Operand) -> Any:
     """A small tensor that promotes as `x` does, or the number."""
     return torch.empty((1,) * min(x.ndim, 1), dtype=getattr(torch, x.dtype)) if isinstance(x, Value) else x
-
-
-def not_wrapping(ctx: Context, x: Operand) -> Operand:
-    """`x`, unless the result is an integer of 8 or 16 bits, whose arithmetic wraps around."""
-    if ctx.dtype in NARROW_INTEGERS:
-        raise ctx.refused(f"for {ctx.dtype}: convert to int32 or float32 before, with .int() or .float()")
-    return x

@@ -10,7 +10,7 @@ from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op
 from neptune_lab.operators.ties import HALVES_TIES
 from neptune_lab.torch_to_stages.lowering.activations import FORMULAS, Term, by_formula, formula
 from neptune_lab.torch_to_stages.lowering.context import Context, lowers
-from neptune_lab.torch_to_stages.lowering.operands import Number, Operand, not_wrapping
+from neptune_lab.torch_to_stages.lowering.operands import Number, Operand
 from neptune_lab.torch_to_stages.lowering.whole_powers import power_of_number
 from neptune_lab.torch_to_stages.masks import chosen
 from neptune_lab.torch_to_stages.values import HALVES, NARROW_INTEGERS, Value, negated
@@ -20,7 +20,7 @@ from neptune_lab.torch_to_stages.values import HALVES, NARROW_INTEGERS, Value, n
 def sign_changes(ctx: Context, x: Value) -> Value:
     """-x or |x|, of floats and integers."""
     name = ctx.name
-    return ctx.elementwise(lambda e: Op(name, (e,)), not_wrapping(ctx, x))
+    return ctx.elementwise(lambda e: Op(name, (e,)), x)
 
 
 @lowers("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Scalar", "rsub.Tensor")
@@ -39,7 +39,7 @@ def add_or_subtract(ctx: Context, a: Operand, b: Operand, alpha: Number = 1) -> 
             y = ctx.applied("mul", y, ctx.tensor(alpha, ctx.dtype).at(()))
         return with_mask(ctx, name, x, y)
 
-    return ctx.elementwise(element, not_wrapping(ctx, a), not_wrapping(ctx, b))
+    return ctx.elementwise(element, a, b)
 
 
 def with_mask(ctx: Context, name: str, x: Expr, y: Expr) -> Expr:
@@ -62,7 +62,7 @@ def multiply(ctx: Context, a: Operand, b: Operand) -> Value:
     """a * b; of conditions, both."""
     if ctx.dtype == "bool":
         return ctx.elementwise(lambda x, y: Op("and", (x, y)), a, b)
-    return ctx.elementwise(lambda x, y: ctx.applied("mul", x, y), not_wrapping(ctx, a), not_wrapping(ctx, b))
+    return ctx.elementwise(lambda x, y: ctx.applied("mul", x, y), a, b)
 
 
 @lowers("div")
@@ -89,14 +89,14 @@ def _quotient(ctx: Context, a: Operand, b: Operand) -> Value:
         inexact = Op("and", (below, Op("ne", (left, Const(0, ctx.stages.type_of(left))))))
         return ctx.applied("add", quotient, Op("select", (inexact, Const(1), Const(0))))
 
-    return ctx.elementwise(element, not_wrapping(ctx, a), _divisor(ctx, b))
+    return ctx.elementwise(element, a, _divisor(ctx, b))
 
 
 @lowers("floor_divide")
 def floor_divide(ctx: Context, a: Operand, b: Operand) -> Value:
     """The quotient rounded down; of an infinite number it is NaN, as in torch."""
     if "int" in ctx.dtype:
-        return ctx.elementwise(lambda x, y: ctx.applied("floordiv", x, y), not_wrapping(ctx, a), _divisor(ctx, b))
+        return ctx.elementwise(lambda x, y: ctx.applied("floordiv", x, y), a, _divisor(ctx, b))
     _checked_step(ctx, b)
 
     def element(x: Expr, y: Expr) -> Expr:
@@ -111,7 +111,7 @@ def floor_divide(ctx: Context, a: Operand, b: Operand) -> Value:
 def remainder(ctx: Context, a: Operand, b: Operand) -> Value:
     """What is left of a after a whole number of b, with the sign of b."""
     if "int" in ctx.dtype:
-        return ctx.elementwise(lambda x, y: ctx.applied("floormod", x, y), not_wrapping(ctx, a), _divisor(ctx, b))
+        return ctx.elementwise(lambda x, y: ctx.applied("floormod", x, y), a, _divisor(ctx, b))
     _checked_step(ctx, b)
 
     def element(x: Expr, y: Expr) -> Expr:
@@ -132,7 +132,7 @@ def fmod(ctx: Context, a: Operand, b: Operand) -> Value:
             other_sign = Op("and", (negative, Op("ne", (left, Const(0, ctx.stages.type_of(left))))))
             return Op("select", (other_sign, ctx.applied("sub", left, y), left))
 
-        return ctx.elementwise(whole, not_wrapping(ctx, a), _divisor(ctx, b))
+        return ctx.elementwise(whole, a, _divisor(ctx, b))
     _checked_step(ctx, b)
 
     def element(x: Expr, y: Expr) -> Expr:
@@ -156,7 +156,7 @@ def _divisor(ctx: Context, b: Operand) -> Operand:
     """A divisor of integers.  Where a tensor holds 0, any number comes out, as on PyTorch's GPUs."""
     if not isinstance(b, Value) and b == 0:
         raise ctx.refused("for integers by 0")
-    return not_wrapping(ctx, b)
+    return b
 
 
 @lowers("maximum", "minimum", "max.other", "min.other")
@@ -224,7 +224,6 @@ def power(ctx: Context, base: Operand, exponent: Operand) -> Value:
     if "int" in ctx.dtype:
         if exponent not in range(1, _LARGEST_EXPONENT + 1):
             raise ctx.refused(f"for integers with the exponent {exponent}")
-        not_wrapping(ctx, base)
         return by_formula(ctx, base, simple.get(exponent) or _product(int(exponent)))
     if exponent in simple:
         return by_formula(ctx, base, simple[exponent])
@@ -293,11 +292,7 @@ def convert(ctx: Context, x: Value, *_: Any, **__: Any) -> Value:
         def element(e: Expr) -> Expr:
             return ctx.rounded(ctx.as_dtype(e, dtype), dtype)
     elif dtype in NARROW_INTEGERS:
-        if dtype != "int8":
-            raise ctx.refused(f"to {dtype}")
-
-        def element(e: Expr) -> Expr:
-            return Cast("int32", Cast("int8", e if ctx.stages.type_of(e) != "bool" else ctx.as_dtype(e, "int32")))
+        return ctx.converted(x, dtype)
     elif dtype == "int64" and own != "bool":
 
         def element(e: Expr) -> Expr:

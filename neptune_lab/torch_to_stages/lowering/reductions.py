@@ -135,7 +135,8 @@ def any_or_all(ctx: Context, x: Value, dim: Any = None, keepdim: bool = False) -
     """Whether one element, or every element, is true or not 0."""
     dims = dims_of(x, dim)
     x = ctx.converted(x, "bool")
-    return finished(reduced(ctx, "any" if ctx.name == "any" else "all", x, dims, dtype="bool"), x, dims, keepdim)
+    found = reduced(ctx, "any" if ctx.name == "any" else "all", x, dims, dtype="bool")
+    return finished(ctx.converted(found, ctx.dtype), x, dims, keepdim)
 
 
 @lowers("argmax", "argmin")

@@ -15,10 +15,9 @@ from neptune_lab.loop_ir.reduction import identity
 from neptune_lab.operators.ties import WITHOUT_FILLING
 from neptune_lab.torch_to_stages.lowering.context import Context, lowers
 from neptune_lab.torch_to_stages.lowering.gathers import row
-from neptune_lab.torch_to_stages.lowering.operands import not_wrapping
 from neptune_lab.torch_to_stages.masks import chosen
 from neptune_lab.torch_to_stages.stages import Reducer
-from neptune_lab.torch_to_stages.values import Index, Value, computed_dtype, constant
+from neptune_lab.torch_to_stages.values import NARROW_INTEGERS, Index, Value, computed_dtype, constant
 
 # Positions of an element up to which what is written is a chain of choices; more of them are folded.
 _MOST_CHOICES = 8
@@ -284,8 +283,8 @@ def _check_fold(ctx: Context, reduce: str) -> None:
         raise ctx.refused(f"with reduce={reduce!r}")
     if ctx.dtype == "bool":
         raise ctx.refused("for conditions: convert them before, with .int()")
-    if reduce not in ("amax", "amin"):
-        not_wrapping(ctx, 1)
+    if reduce not in ("amax", "amin") and ctx.dtype in NARROW_INTEGERS:
+        raise ctx.refused(f"for {ctx.dtype}: convert to int32 or float32 before, with .int() or .float()")
 
 
 @lowers("index_put", "_unsafe_index_put")
