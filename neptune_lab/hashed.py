@@ -9,11 +9,12 @@ T = TypeVar("T")
 
 
 class Hashed:
-    """A slot for the hash of a node. It is not a field: it is not compared, printed, copied by `replace` or pickled
-    (another process hashes strings differently)."""
+    """Slots for the hash of a node, and for a mark that nodes share which were found equal.  They are no fields: they
+    are not compared, printed, copied by `replace` or pickled (another process hashes strings differently)."""
 
-    __slots__ = ("_hash",)
+    __slots__ = ("_hash", "_kind")
     _hash: int
+    _kind: object
 
 
 def hash_once(cls: type[T]) -> type[T]:

@@ -104,6 +104,10 @@ def _same(one: Load | Previous | Op | Cast, other: object) -> bool:
         return NotImplemented
     if hash(one) != hash(other):
         return False
+    # Caches compare the same two trees again and again.
+    kind = getattr(other, "_kind", None)
+    if kind is not None and getattr(one, "_kind", None) is kind:
+        return True
     compared: set[tuple[int, int]] = set()
     waiting: list[tuple[Expr, Expr]] = [(one, other)]  # type: ignore[list-item]
     while waiting:
@@ -128,6 +132,9 @@ def _same(one: Load | Previous | Op | Cast, other: object) -> bool:
                 return False
             compared.add((id(own), id(its)))
             waiting.append((own, its))
+    kind = kind or getattr(one, "_kind", None) or object()
+    object.__setattr__(one, "_kind", kind)
+    object.__setattr__(other, "_kind", kind)
     return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 from math import inf, nan
 
@@ -10,6 +11,7 @@ import pytest
 import small_operators as small  # pyright: ignore[reportMissingImports]
 
 from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir import nodes
 from neptune_lab.loop_ir.nodes import Const, Load, Op, Var
 from neptune_lab.loop_ir.reduction import match_reduction, reducer_of
 from neptune_lab.loop_ir.run import compare, run
@@ -92,6 +94,21 @@ def test_when_programs_are_equal(ours: float, theirs: float, equal: bool):
     inputs = {"inp": np.zeros((2, 3))}
     a, b = (with_output(Const(v, "float64")) for v in (ours, theirs))
     assert bool(compare(a, b, inputs)) is equal  # type: ignore[arg-type]
+
+
+def test_nodes_that_were_found_equal_are_compared_once(monkeypatch: pytest.MonkeyPatch):
+    def made(zero: float) -> Op:
+        return Op("add", (Op("exp", (Load("inp", (Var("i"), Var("j"))),)), Const(zero, "float64")))
+
+    one, other, third, negative = made(0.0), made(0.0), made(0.0), made(-0.0)
+    assert one == other
+    assert other == third
+    assert negative not in (one, other, third)
+    with monkeypatch.context() as patched:
+        patched.setattr(nodes, "children", lambda expr: pytest.fail("compared again"))
+        assert one == other
+        assert third == one
+    assert pickle.loads(pickle.dumps(one)) == third
 
 
 def test_reductions_are_read_off_blocks():
