@@ -171,10 +171,43 @@ def blocks(document: int = 0) -> Row:
 def sequences() -> Row:
     """Four packed sequences of 16 tokens, whose places are computed on the device at each call."""
     q, k, v = drawn(*[(1, 4, 64, 64)] * 3)
-    offsets = torch.arange(0, 65, 16, device="cuda", dtype=torch.int32)
-    of = torch.arange(64, device="cuda") // 16
-    mask = (of[:, None] == of) & ordered(q, k)
+    offsets = quarters(64)
+    mask = one_sequence(64, 64) & ordered(q, k)
     return Row(lambda _: nl.attention(q, k, v, mask_mod=causal, cu_seqlens_q=offsets), lambda: sdpa(q, k, v, mask))
+
+
+def quarters(total: int) -> torch.Tensor:
+    """The offsets of four packed sequences."""
+    return torch.tensor([total * n // 4 for n in range(5)], device="cuda", dtype=torch.int32)
+
+
+def one_sequence(total_q: int, total_k: int) -> torch.Tensor:
+    """Whether a query and a key are of one of four packed sequences."""
+    one, other = (
+        torch.bucketize(torch.arange(n, device="cuda"), quarters(n)[1:], right=True) for n in (total_q, total_k)
+    )
+    return one[:, None] == other
+
+
+def apart() -> Row:
+    """Queries and keys with offsets of their own, without a mask."""
+    q, k, v = drawn((1, 4, 64, 64), *[(1, 4, 96, 64)] * 2)
+    of_q, of_k = quarters(64), quarters(96)
+    mask = one_sequence(64, 96)
+    return Row(lambda _: nl.attention(q, k, v, cu_seqlens_q=of_q, cu_seqlens_k=of_k), lambda: sdpa(q, k, v, mask))
+
+
+def packed_totals(dynamic: bool | None) -> Row:
+    """Packed sequences whose number of tokens is another one at each call."""
+    every = [[*drawn(*[(1, 16, 64 + n, 64)] * 3), quarters(64 + n)] for n in range(LENGTHS)]
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, offsets: torch.Tensor) -> Any:
+        return nl.attention(q, k, v, mask_mod=causal, cu_seqlens_q=offsets, dynamic=dynamic)
+
+    def answer(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        return sdpa(q, k, v, one_sequence(q.shape[2], q.shape[2]) & ordered(q, k))
+
+    return new_each(attend, every, answer)
 
 
 def aux() -> Row:
@@ -238,6 +271,9 @@ ROWS: dict[str, Callable[[], Row]] = {
     "block mask": blocks,
     "block mask of documents": lambda: blocks(20),
     "packed sequences": sequences,
+    "packed sequences, keys apart": apart,
+    "packed sequences, a new total each": lambda: packed_totals(True),
+    "packed sequences, new totals, unasked": lambda: packed_totals(None),
     "return_aux": aux,
     "kernel(q, k, v)": compiled,
     "training, forward": lambda: training(own, False),
@@ -342,11 +378,11 @@ def main() -> None:
     beside = ROWS["sdpa"]()
     spent(beside, chosen.warm)
     print(f"rows are ready after {time.perf_counter() - begin:.0f} s")
-    print(f"{'call':30} microseconds  launched  torch's  error")
+    print(f"{'call':37} microseconds  launched  torch's  error")
     for _ in range(chosen.rounds):
         for name in names:
             (whole, launched), (of_torch, _) = spent(rows[name], chosen.turns), spent(beside, BESIDE)
-            print(f"{name:30} {whole:12.1f} {launched:9.1f} {of_torch:8.1f}  {errors[name]:.1e}", flush=True)
+            print(f"{name:37} {whole:12.1f} {launched:9.1f} {of_torch:8.1f}  {errors[name]:.1e}", flush=True)
     print(f"{time.perf_counter() - begin:.0f} s together")
 
 

@@ -279,7 +279,7 @@ def _attend(
         return outputs_of_empty(q, k, v, extras, read(score_mod).tensors if torch.is_grad_enabled() else ())
     states = None
     if places is not None:
-        states = packed_states(score_mod, mask_mod, places)
+        states = packed_states(score_mod, mask_mod, places.k_sequence is places.q_sequence, places)
         score_mod, mask_mod = packed_mods(score_mod, mask_mod, places)
         places = None
         if not extras.formats:

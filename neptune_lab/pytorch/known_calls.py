@@ -15,15 +15,21 @@ from typing import Any, TypeAlias
 import torch
 
 from neptune_lab.pytorch.alike import alike
-from neptune_lab.pytorch.arguments import are_inputs, captured_inputs
+from neptune_lab.pytorch.arguments import are_inputs
 from neptune_lab.pytorch.compiled import Compiled
 from neptune_lab.pytorch.extras import Extras
+from neptune_lab.pytorch.known_launches import (
+    launch,
+    launch_packed,
+    launch_recorded,
+    launch_recorded_packed,
+    launch_unnegated,
+)
 from neptune_lab.pytorch.known_tables import ForLengths, Group, Known, Recorded, Stream
 from neptune_lab.pytorch.length_layouts import Layout, Layouts, fixed_layout, layouts_of, moving_layout
 from neptune_lab.pytorch.lengths import Family
 from neptune_lab.pytorch.mod_state import States, states_of
 from neptune_lab.runtime.differentiable import Differentiable
-from neptune_lab.runtime.direct import unnegated
 from neptune_lab.runtime.tensor_guards import same_as
 from neptune_lab.runtime.torch_state import is_watched
 from neptune_lab.tensor_spec import LONG, TensorSpec
@@ -62,6 +68,7 @@ def launched(
     more: tuple[tuple[str, Any], ...] = (),
     largest: bool = False,
     states: States | None = None,
+    offsets: tuple[torch.Tensor, ...] | None = None,
 ) -> Any:
     """The output of a call whose kernel is known; None if it is not.
 
@@ -69,6 +76,7 @@ def launched(
         more: as `Extras.options`.
         largest: as `Extras.max_scores`.
         states: of the mods, if they are known; the mods are not looked at then.
+        offsets: of packed sequences whose places are not computed yet: `known_offsets`.
     """
     if not type(q) is type(k) is type(v) is _Tensor or is_watched():
         return None
@@ -84,14 +92,18 @@ def launched(
         found = stream.lengths
         if found is None:
             if stream.tells(q, k, v, *tensors[own:]):
-                return _launch_unnegated(stream.known, q, k, v, tensors, stream.keys)
+                if offsets is not None:
+                    return launch_packed(stream.known, q, k, v, tensors, own, stream.keys, offsets, as_they_are=True)
+                return launch_unnegated(stream.known, q, k, v, tensors, stream.keys)
             _streams.pop((options, of_score, of_mask), None)
         # (a group with kernels of one length uses these first)
         elif not stream.group.known and stream.tells(q, k, v):
             m, n = q.shape[2], k.shape[2]
-            same = v.shape[2] == n and found.kind == _kind(m, n) and found.serves(m, n, tensors)
+            same = v.shape[2] == n and found.kind == _kind(m, n) and found.serves(m, n, tensors[own:])
             if same and q.is_contiguous() and k.is_contiguous() and v.is_contiguous():
-                return _launch_unnegated(stream.known, q, k, v, tensors, n)
+                if offsets is not None:
+                    return launch_packed(stream.known, q, k, v, tensors, own, n, offsets, as_they_are=True)
+                return launch_unnegated(stream.known, q, k, v, tensors, n)
     group = _groups.get((q.dtype, k.dtype, v.dtype, _devices(q, k, v), options, of_score, of_mask))
     if group is None:
         return None
@@ -100,13 +112,18 @@ def launched(
         of_q, of_k, of_v = q.shape, k.shape, v.shape
         if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
             strides = q.stride(), k.stride(), v.stride()
-        key = (of_q, of_k, of_v, strides, *[t.shape for t in tensors]) if tensors else (of_q, of_k, of_v, strides)
+        read = tensors[own:]
+        key = (of_q, of_k, of_v, strides, *[t.shape for t in read]) if read else (of_q, of_k, of_v, strides)
     except RuntimeError:  # a layout without sizes or strides, which is refused later
         return None
     records = q.requires_grad or k.requires_grad or v.requires_grad
-    if (records or (tensors and any(t.requires_grad for t in tensors))) and _recording():
+    if (records or (read and any(t.requires_grad for t in read))) and _recording():
         recorded = group.recorded.get(key)
-        return None if recorded is None else _launch_recorded(recorded, q, k, v, tensors)
+        if recorded is None:
+            return None
+        if offsets is not None:
+            return launch_recorded_packed(recorded, q, k, v, tensors, own, offsets)
+        return launch_recorded(recorded, q, k, v, tensors)
     known = group.known.get(key)
     if known is None:
         known = _known_for_lengths(group, key, (options, of_score, of_mask), q, k, v, tensors, own)
@@ -118,7 +135,9 @@ def launched(
             if tells is not None:
                 _add(_streams, (options, of_score, of_mask), Stream(group, known, tells, None, of_k[2]))
         group.last = key
-    return _launch(known, q, k, v, tensors, of_k[2])
+    if offsets is not None:
+        return launch_packed(known, q, k, v, tensors, own, of_k[2], offsets)
+    return launch(known, q, k, v, tensors, of_k[2])
 
 
 def _look(
@@ -127,7 +146,8 @@ def _look(
     """What tells calls that a kernel serves with the tensors as they are, by q, k, v and what the mods read; None if
     nothing does, such as for tensors that record gradients, in any mode."""
     compared = q, k, v, *tensors[own:]
-    if any(t.requires_grad for t in compared) or not are_inputs(known.captured, tensors, q.device):
+    captured = [(index, dtype) for index, dtype in known.captured if index >= own]
+    if any(t.requires_grad for t in compared) or not are_inputs(captured, tensors, q.device):
         return None
     return same_as(compared)
 
@@ -157,7 +177,7 @@ def _known_for_lengths(
     every = (_DENSE,) if strides is None else layouts_of((of_q, of_k, of_v), strides)
     for layouts in every:
         found = group.for_lengths.get(_family(of_q, of_k, of_v, layouts))
-        if found is not None and found.serves(of_q[2], of_k[2], tensors):
+        if found is not None and found.serves(of_q[2], of_k[2], tensors[own:]):
             break
     else:
         return None
@@ -172,50 +192,6 @@ def _known_for_lengths(
             _add(group.known, key, known)
         found.last = key
     return known
-
-
-def _launch_recorded(
-    recorded: Recorded, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tensors: list[torch.Tensor]
-) -> Any:
-    """The output of a kernel with gradients, which records them."""
-    if recorded.as_they_are:
-        direct = recorded.direct
-        if direct is None:
-            direct = recorded.direct = recorded.kernel.direct_on(q.device)
-        if direct is not None:
-            return direct(q, k, v)
-    return recorded.kernel(q, k, v, *captured_inputs(recorded.captured, tensors, q.device))
-
-
-def _launch(
-    known: Known, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tensors: list[torch.Tensor], keys: int
-) -> Any:
-    """The output of a known kernel; `keys`: the number of keys."""
-    if known.family is not None:
-        known.family.keys = keys
-    launch = known.direct
-    if launch is None:
-        kernel = known.compiled.kernel
-        launch = known.direct = kernel.direct_on(q.device)
-        if launch is None:
-            launch = kernel.launch
-        else:
-            known.unnegated = unnegated(launch)
-    if not known.captured:
-        return launch(q, k, v)
-    return launch(q, k, v, *captured_inputs(known.captured, tensors, q.device))
-
-
-def _launch_unnegated(
-    known: Known, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tensors: list[torch.Tensor], keys: int
-) -> Any:
-    """`_launch` of tensors whose memory holds no negated values; `tensors` are as the kernel takes them."""
-    launch = known.unnegated
-    if launch is None:
-        return _launch(known, q, k, v, tensors, keys)
-    if known.family is not None:
-        known.family.keys = keys
-    return launch(q, k, v, *[tensors[index] for index, _ in known.captured]) if tensors else launch(q, k, v)
 
 
 def _devices(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
@@ -252,9 +228,10 @@ Call: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any, Any, bool
 
 @dataclass(frozen=True, slots=True)
 class _Noted:
-    """A call that was checked: the keys of its group and in it, and `captured` as in `Known`."""
+    """A call that was checked: the keys of its group and in it, `captured` as in `Known`, and `own` as in `States`."""
 
     tensors: list[torch.Tensor]
+    own: int
     captured: tuple[tuple[int, torch.dtype], ...]
     kinds: Any
     strides: Any
@@ -275,7 +252,7 @@ def _noted(
     states: States | None,
 ) -> _Noted | None:
     """A call that was checked; None if `launched` could not find it."""
-    *mods, tensors, _ = states_of(score_mod, mask_mod) if states is None else states
+    *mods, tensors, made = states_of(score_mod, mask_mod) if states is None else states
     options = _options(enable_gqa, scale, *extras.known)
     if options is None or None in mods or extras.formats:
         return None
@@ -286,9 +263,9 @@ def _noted(
     strides = None
     if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
         strides = q.stride(), k.stride(), v.stride()
-    key = q.shape, k.shape, v.shape, strides, *[t.shape for t in tensors]
-    own = tuple((place[id(read[index])], dtype) for index, dtype in captured)
-    return _Noted(tensors, own, kinds, strides, key)
+    key = q.shape, k.shape, v.shape, strides, *[t.shape for t in tensors[made:]]
+    inputs = tuple((place[id(read[index])], dtype) for index, dtype in captured)
+    return _Noted(tensors, made, inputs, kinds, strides, key)
 
 
 def keep_recorded(
@@ -338,7 +315,7 @@ def keep(
         given = zip((q, k, v), compiled.kernel.spec.inputs[:3], strict=True)
         layouts = tuple(_layout_of(tensor, spec) for tensor, spec in given)
     key = _family(q.shape, k.shape, v.shape, layouts)
-    _add(_group_of(noted.kinds).for_lengths, key, _lengths_of(known, noted.tensors, _kind(q.shape[2], k.shape[2])))
+    _add(_group_of(noted.kinds).for_lengths, key, _lengths_of(known, noted, q.shape[2], k.shape[2]))
 
 
 def _layout_of(tensor: torch.Tensor, spec: TensorSpec) -> Layout:
@@ -347,8 +324,8 @@ def _layout_of(tensor: torch.Tensor, spec: TensorSpec) -> Layout:
     return (moving_layout if moves else fixed_layout)(tensor.shape, tensor.stride())
 
 
-def _lengths_of(known: Known, tensors: list[torch.Tensor], kind: tuple[bool, bool, bool]) -> ForLengths:
-    """The lengths that a kernel takes."""
+def _lengths_of(known: Known, noted: _Noted, m: int, n: int) -> ForLengths:
+    """The lengths that a kernel takes; m, n: those of the call."""
     spec = known.compiled.kernel.spec
     ranges = {name: (least, most) for name, least, most in spec.ranges}
     names = [(tensor.sizes or ("",) * len(tensor.shape)) for tensor in spec.inputs]
@@ -358,13 +335,17 @@ def _lengths_of(known: Known, tensors: list[torch.Tensor], kind: tuple[bool, boo
         extent = spec.inputs[place].shape[2]
         return ranges[name] if name else (extent, extent)
 
-    extents: list[tuple[int | str, ...]] = [tuple(tensor.shape) for tensor in tensors]
-    for (index, _), own in zip(known.captured, names[3:], strict=True):
-        if tensors[index].ndim:
-            shape = zip(tensors[index].shape, own, strict=True)
-            extents[index] = tuple(extent if not n else "kv" if n == of_kv else "q" for extent, n in shape)
+    lengths = range_of(0, of_q), range_of(1, of_kv)
+    extents: list[tuple[int | str, ...]] = [tuple(tensor.shape) for tensor in noted.tensors]
+    for (index, _), sizes in zip(known.captured, names[3:], strict=True):
+        tensor = noted.tensors[index]
+        if tensor.ndim:
+            shape = zip(tensor.shape, sizes, strict=True)
+            extents[index] = tuple(extent if not name else "kv" if name == of_kv else "q" for extent, name in shape)
+        if index < noted.own and not all(sizes):  # (the shapes of these are not compared)
+            lengths = (m, m), (n, n)
     together = bool(of_q) and of_q == of_kv
-    return ForLengths(known, range_of(0, of_q), range_of(1, of_kv), together, tuple(extents), kind)
+    return ForLengths(known, *lengths, together, tuple(extents[noted.own :]), _kind(m, n))
 
 
 def _group_of(kinds: Any) -> Group:

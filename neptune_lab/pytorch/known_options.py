@@ -14,8 +14,7 @@ from neptune_lab.pytorch.block_masks import known_mask_of
 from neptune_lab.pytorch.extras import as_ordered, known_own_options
 from neptune_lab.pytorch.known_calls import launched
 from neptune_lab.pytorch.mod_state import States
-from neptune_lab.pytorch.packed import known_places, packed_states
-from neptune_lab.runtime.torch_state import is_watched
+from neptune_lab.pytorch.packed import known_offsets, packed_states
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
@@ -79,13 +78,11 @@ def launched_packed(
     Args:
         of_q, of_k: the offsets of the sequences.
     """
-    if is_watched():  # (`launched` leaves such calls, for which places would be computed in vain)
+    offsets = known_offsets(of_q, of_k)
+    if offsets is None:
         return None
-    places = known_places(q, k, of_q, of_k, score_mod is not None or mask_mod is not None)
-    if places is None:
-        return None
-    states = packed_states(score_mod, mask_mod, places)
-    return launched(q, k, v, None, None, enable_gqa, scale, return_lse, dynamic, states=states)
+    states = packed_states(score_mod, mask_mod, len(offsets) == 1)
+    return launched(q, k, v, None, None, enable_gqa, scale, return_lse, dynamic, states=states, offsets=offsets)
 
 
 def with_aux(found: Any, lse: bool, largest: bool, output: type[AuxOutput]) -> tuple[Any, AuxOutput]:

@@ -24,6 +24,8 @@ class Known:
         direct: the kernel's launcher for the device of these calls that calls Triton's launch function itself; None
             while there is none.
         unnegated: the same, for tensors that hold no negated values.
+        packed: for packed sequences, by the dtypes of offsets: launchers as `direct` and `unnegated` that take offsets
+            and compute the places too; None: there is none.
     """
 
     compiled: Compiled
@@ -31,6 +33,7 @@ class Known:
     family: Family | None = None
     direct: Callable[..., Any] | None = None
     unnegated: Callable[..., Any] | None = None
+    packed: dict[Any, tuple[Callable[..., Any], Callable[..., Any]] | None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -55,7 +58,7 @@ class ForLengths:
     Args:
         q, kv: the least and the largest length of q, and of k and v.
         together: whether both are one length.
-        extents: of the mods' tensors: a number; "q" or "kv" for that length.
+        extents: of the mods' tensors, but for those that the call makes: a number; "q" or "kv" for that length.
         kind: the flags of its calls (`known_calls._kind`).
         last: the shapes and strides of the last call.
         alike: whether tensors are as those of a call, but for the length; None: it is not known.

@@ -30,6 +30,15 @@ _looks: list[tuple[Callable[..., bool], int]] = []
 _MOST_LOOKS = 8
 
 
+# By whether queries and keys are packed alike, and whether there are mods: what `packed_mods` reads of `Places`.
+PLACES = {
+    (True, False): (0,),
+    (True, True): (0, 2),
+    (False, False): (0, 1),
+    (False, True): (0, 1, 2, 3),
+}
+
+
 class Places(NamedTuple):
     """Which sequence each token belongs to, and where in it it is, all int32.
 
@@ -79,9 +88,8 @@ def places_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, of_q: Any, of_k
             f"q has {q.shape[2]} tokens and k {k.shape[2]}; with cu_seqlens_q alone, they have the same sequences",
             help="give cu_seqlens_k, the offsets of the keys",
         )
-    own = _sequence_and_position(of_q, q.shape[2], modified)
     if alike or of_k is None:
-        return Places(own[0], own[0], own[1], own[1])
+        return _places(of_q, of_q, q.shape[2], q.shape[2], modified)
     _check("cu_seqlens_k", of_k, k.shape[2], "k", device)
     if of_k.shape != of_q.shape:
         raise LaunchError(
@@ -89,7 +97,16 @@ def places_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, of_q: Any, of_k
             "sequences + 1",
             help="a sequence without keys has two equal offsets",
         )
-    other = _sequence_and_position(of_k, k.shape[2], modified)
+    return _places(of_q, of_k, q.shape[2], k.shape[2], modified)
+
+
+def _places(of_q: torch.Tensor, of_k: torch.Tensor, tokens: int, keys: int, modified: bool) -> Places:
+    """The places for offsets that fit."""
+    alike = of_k is of_q
+    if tokens and keys and _is_here(of_q) and (alike or _is_here(of_k)):
+        return Places(*token_places(of_q, of_k, tokens, keys, modified))
+    own = _sequence_and_position(of_q, tokens, modified)
+    other = own if alike else _sequence_and_position(of_k, keys, modified)
     return Places(own[0], other[0], own[1], other[1])
 
 
@@ -132,8 +149,6 @@ def _sequence_and_position(offsets: torch.Tensor, total: int, modified: bool) ->
 
     A sequence without tokens has two equal offsets, both of which a search to the right passes over.
     """
-    if total and _is_here(offsets):
-        return token_places(offsets, total, modified)
     tokens = torch.arange(total, device=offsets.device, dtype=offsets.dtype)
     sequence = torch.searchsorted(offsets[1:], tokens, right=True, out_int32=True)
     return sequence, (tokens - offsets[sequence]).to(torch.int32) if modified else sequence
@@ -154,29 +169,28 @@ def _is_here(offsets: torch.Tensor) -> bool:
     )
 
 
-def known_places(q: Any, k: Any, of_q: Any, of_k: Any, modified: bool) -> Places | None:
-    """`places_of` for tensors on a GPU, without errors: None for a call that it has to look at."""
-    of_k = of_q if of_k is None else of_k
-    alike = of_k is of_q
-    try:
-        if not (type(q) is type(k) is torch.Tensor and _are_offsets(of_q) and (alike or _are_offsets(of_k))):
-            return None
-        (batch, _, tokens, _), (kv_batch, _, keys, _) = q.shape, k.shape
-    except (RuntimeError, ValueError):  # of other axes, or a layout without sizes, which is refused later
+def known_offsets(of_q: Any, of_k: Any) -> tuple[torch.Tensor, ...] | None:
+    """The offsets of a call, one tensor if queries and keys are packed alike; None unless `launch_places` takes them.
+    Whether they fit to q and k, the call's shapes say, if a call of these shapes was checked."""
+    if of_k is None or of_k is of_q:
+        return (of_q,) if _are_offsets(of_q) else None
+    if not (_are_offsets(of_q) and _are_offsets(of_k)) or of_q.numel() != of_k.numel():
         return None
-    fits = batch == kv_batch == 1 and tokens > 0 < keys and of_q.get_device() == q.get_device()
-    if not (fits and (tokens == keys if alike else of_q.shape == of_k.shape)):
+    return of_q, of_k
+
+
+def places_at(q: torch.Tensor, k: torch.Tensor, offsets: Sequence[torch.Tensor], modified: bool) -> Places | None:
+    """The places of a call's tokens, for `known_offsets`; None if these are on another GPU than q."""
+    if offsets[0].get_device() != q.get_device():
         return None
-    own = token_places(of_q, tokens, modified)
-    other = own if alike else token_places(of_k, keys, modified)
-    return Places(own[0], other[0], own[1], other[1])
+    return Places(*token_places(offsets[0], offsets[-1], q.shape[2], k.shape[2], modified))
 
 
 def _are_offsets(offsets: Any) -> bool:
     """Whether these are offsets whose memory can be given to a kernel of ours, on the current GPU."""
     for tells, index in _looks:
         if tells(offsets):
-            return index == current_gpu() and offsets.shape[0] > 1
+            return index == current_gpu() and offsets.numel() > 1
     if not (isinstance(offsets, torch.Tensor) and offsets.dtype in _WHOLE and offsets.ndim == 1 and _is_here(offsets)):
         return False
     tells = guards_of([offsets], [[None]], [[1]])
@@ -216,14 +230,17 @@ def packed_mods(
     return None if score_mod is None else packed_score, packed_mask
 
 
-def packed_states(score_mod: Any, mask_mod: Any, places: Places) -> States:
-    """The states of `packed_mods` of these mods, which follow from those of the user's."""
-    q_sequence, k_sequence, q_place, k_place = places
-    alike, modified = k_place is q_place, score_mod is not None or mask_mod is not None
-    tensors = [q_sequence] if alike else [q_sequence, k_sequence]
-    if modified:
-        tensors += [q_place] if alike else [q_place, k_place]
-    own, kind = len(tensors), ("packed", alike, modified)
+def packed_states(score_mod: Any, mask_mod: Any, alike: bool, places: Places | None = None) -> States:
+    """The states of `packed_mods` of these mods, which follow from those of the user's.
+
+    Args:
+        alike: whether the keys are packed as the queries.
+        places: the tensors that `packed_mods` reads; None: they are not computed yet, and None is in their place.
+    """
+    modified = score_mod is not None or mask_mod is not None
+    rows = PLACES[alike, modified]
+    own, kind = len(rows), ("packed", alike, modified)
+    tensors: list[Any] = [None] * own if places is None else [places[row] for row in rows]
     of_score, of_mask = state_of(score_mod, tensors), state_of(mask_mod, tensors)
     score = "" if score_mod is None else None if of_score is None else (kind, of_score)
     return States(score, None if of_mask is None else (kind, of_mask), tensors, own)
@@ -235,4 +252,13 @@ def place_examples(q: Sequence[int], k: Sequence[int], alike: bool) -> Places:
     return Places(own[0], own[0], own[1], own[1]) if alike else Places(own[0], other[0], own[1], other[1])
 
 
-__all__ = ["Places", "known_places", "packed_mods", "packed_states", "place_examples", "places_of"]
+__all__ = [
+    "PLACES",
+    "Places",
+    "known_offsets",
+    "packed_mods",
+    "packed_states",
+    "place_examples",
+    "places_at",
+    "places_of",
+]

@@ -53,8 +53,8 @@ _COUNTERS = "_counters"
 _KEPT = "_kept"
 # The functions of a module that say how many heads run at once (`htile_to_gluon.launch_helpers`).
 _TOGETHER = ("_heads_together", "_heads_in_order")
-# The attribute of a launcher that is the same launcher without a test for negated values.
-_UNNEGATED = "unnegated"
+# The attributes of a launcher: the same launcher without a test for negated values, and what it is written of.
+_UNNEGATED, SOURCE = "unnegated", "source"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,16 @@ class Compiled:
 
     kernel: Any
     options: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a launcher is written of: a function of a generated module, and its kernels by name."""
+
+    function: ast.FunctionDef
+    module: ModuleType
+    kernels: Mapping[str, Compiled]
+    device: Any
 
 
 def direct(
@@ -78,12 +88,17 @@ def direct(
             memory holds negated values, another current device, a profiler that has to see each launch.
     """
     function = next(n for n in reversed(ast.parse(text).body) if isinstance(n, ast.FunctionDef) and n.name == entry)
+    return direct_of(Source(function, module, kernels, device), slow)
+
+
+def direct_of(source: Source, slow: Callable[..., Any]) -> Callable[..., Any] | None:
+    """`direct` of a launcher that is parsed."""
     try:
-        written = _Rewrite(function, module, kernels, device, slow)
+        written = _Rewrite(source.function, source.module, source.kernels, source.device, slow)
     except Unknown:
         return None
-    made, other = (_function(text, entry, written.names) for text in written.texts)
-    made.__dict__[_UNNEGATED] = other
+    made, other = (_function(text, source.function.name, written.names) for text in written.texts)
+    made.__dict__ |= {_UNNEGATED: other, SOURCE: source}
     return made
 
 
@@ -312,6 +327,8 @@ class _Rewrite:
         match argument:
             case ast.Name(id=name):
                 return Argument(name if name in self._sizes else f"{_PREFIX}p_{name}")
+            case ast.Constant(value=int(size)):
+                return Argument(str(size))
             case ast.Call(func=ast.Name(id=maker), args=[ast.Name(id=tensor), *rest], keywords=[]):
                 return Argument(f"{_PREFIX}p_{tensor}", getattr(self.module, maker), rest)
         raise Unknown
@@ -321,6 +338,8 @@ class _Rewrite:
         match argument:
             case ast.Name(id=name):
                 return name if name in self._sizes else f"{_PREFIX}p_{name}"
+            case ast.Constant(value=int(size)):
+                return str(size)
             case ast.Call(func=ast.Name(id=maker), args=[ast.Name(id=tensor), *rest], keywords=[]):
                 inside = self.inside.get(tensor)
                 whole = "" if tensor in self.inside else tensor
@@ -374,4 +393,4 @@ def launch_function(run: Any) -> tuple[Any, str, list[Any] | None]:
     return own, "arguments last" if version == (3, 7) else "arguments in place", metas
 
 
-__all__ = ["Compiled", "direct", "launch_function", "unnegated"]
+__all__ = ["SOURCE", "Compiled", "Source", "direct", "direct_of", "launch_function", "unnegated"]

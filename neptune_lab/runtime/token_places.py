@@ -9,6 +9,7 @@ PyTorch's functions for it are five launches, which take the host longer than th
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,60 +22,107 @@ from neptune_lab.runtime.launch_memory import maker
 from neptune_lab.runtime.native_launch import Argument, native_launch
 
 TOKENS = tl.constexpr(256)  # of a program
-# Launches that skip Triton's work, by device and dtype of the offsets; None: Triton launches.
-_launches: dict[tuple[int | None, torch.dtype], Callable[..., Any] | None] = {}
-# What makes tensors, by device (None: the CPU).
-_makers: dict[int | None, Callable[..., torch.Tensor]] = {}
+
+Tensor = torch.Tensor
 
 
-@triton.jit(
-    do_not_specialize=["tokens", "sequences", "steps", "positions"],
-    do_not_specialize_on_alignment=["offsets_ptr", "sequence_ptr", "place_ptr"],
-)
-def _places(offsets_ptr, sequence_ptr, place_ptr, tokens, sequences, steps, positions):
+@triton.jit
+def _of_side(offsets_ptr, sequence_ptr, place_ptr, tokens, ends):
     """The number of sequences that end at or before each token, by bisection, and its distance to its sequence."""
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     low = tl.zeros((TOKENS,), tl.int32)
-    high = low + sequences
-    for _ in range(steps):
+    high = low + ends - 1
+    left = ends - 1
+    while left > 0:
         middle = (low + high) // 2
         is_open = low < high
-        ends = tl.load(offsets_ptr + 1 + middle, is_open, 0) <= token
-        low = tl.where(is_open & ends, middle + 1, low)
-        high = tl.where(is_open & (ends == 0), middle, high)
+        is_behind = tl.load(offsets_ptr + 1 + middle, is_open, 0) <= token
+        low = tl.where(is_open & is_behind, middle + 1, low)
+        high = tl.where(is_open & (is_behind == 0), middle, high)
+        left = left // 2
     inside = token < tokens
     tl.store(sequence_ptr + token, low, inside)
-    if positions != 0:
+    if place_ptr.to(tl.int64) != sequence_ptr.to(tl.int64):
         tl.store(place_ptr + token, (token - tl.load(offsets_ptr + low, inside, 0)).to(tl.int32), inside)
 
 
-def token_places(offsets: torch.Tensor, tokens: int, positions: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """For each token the number of its sequence, and, if `positions`, its position in it; all int32 (tokens,).
+@triton.jit(
+    do_not_specialize=["tokens", "keys", "ends"],
+    do_not_specialize_on_alignment=["of_q", "of_k", "q_sequence", "k_sequence", "q_place", "k_place"],
+)
+def _places(of_q, of_k, q_sequence, k_sequence, q_place, k_place, tokens, keys, ends):
+    """Those of the queries, and in a second row of programs those of the keys; where a place is the sequence's memory,
+    only the sequence."""
+    if tl.program_id(1) == 0:
+        _of_side(of_q, q_sequence, q_place, tokens, ends)
+    else:
+        _of_side(of_k, k_sequence, k_place, keys, ends)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacesKernel:
+    """The kernel of places as Triton compiled it for one GPU and the dtypes of offsets.
 
     Args:
-        offsets: int32 or int64 (sequences + 1,), contiguous, on the current device; sequence n has the tokens
-            offsets[n] to offsets[n + 1] - 1.  A sequence without tokens has two equal offsets.
-        tokens: how many there are, fewer than 2^31.
+        launch: skips Triton's work; None: Triton launches.
     """
-    device = offsets.device
+
+    compiled: Any
+    launch: Callable[..., Any] | None
+
+
+# By device and the dtypes of the offsets.
+_kernels: dict[tuple[int, torch.dtype, torch.dtype], PlacesKernel] = {}
+# What makes tensors, by device (None: the CPU).
+_makers: dict[int | None, Callable[..., Tensor]] = {}
+
+
+def places_kernel(device: torch.device, of_q: torch.dtype, of_k: torch.dtype) -> PlacesKernel | None:
+    """The kernel of places for offsets of these dtypes on a GPU; None before `token_places` launched it."""
+    return None if device.index is None else _kernels.get((device.index, of_q, of_k))
+
+
+def token_places(
+    of_q: Tensor, of_k: Tensor, tokens: int, keys: int, positions: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """For each query and each key the number of its sequence, and, if `positions`, its position in it, all int32:
+    q_sequence, k_sequence, q_place and k_place; without `positions`, the sequences again.
+
+    Args:
+        of_q: int32 or int64 (sequences + 1,), contiguous, on the current device; sequence n has the tokens
+            of_q[n] to of_q[n + 1] - 1.  A sequence without tokens has two equal offsets.
+        of_k: of the keys, as many; the same tensor: the keys are packed as the queries, and their places are the same
+            tensors.
+        tokens, keys: how many there are, fewer than 2^31.
+    """
+    device = of_q.device
     index = device.index
     empty = _makers.get(index)
     if empty is None:
         empty = _makers[index] = maker(device)
-    sequence = empty((tokens,), (1,), torch.int32)
-    place = empty((tokens,), (1,), torch.int32) if positions else sequence
-    count = offsets.shape[0] - 1
-    grid = (tokens + TOKENS.value - 1) // TOKENS.value
-    numbers = tokens, count, count.bit_length(), int(positions)
-    key = index, offsets.dtype
-    launch = _launches.get(key)
-    if launch is not None and not _is_watched():
-        launch(grid, offsets, sequence, place, numbers)
-        return sequence, place
-    compiled = _places[(grid,)](offsets, sequence, place, *numbers)
-    if index is not None and key not in _launches:
-        _launches[key] = _launch_of(compiled, index)
-    return sequence, place
+    alike = of_k is of_q
+    one = (tokens,), (1,), torch.int32
+    q_sequence = empty(*one)
+    q_place = empty(*one) if positions else q_sequence
+    if alike:
+        k_sequence, k_place = q_sequence, q_place
+    else:
+        other = (keys,), (1,), torch.int32
+        k_sequence = empty(*other)
+        k_place = empty(*other) if positions else k_sequence
+    made = q_sequence, k_sequence, q_place, k_place
+    most = tokens if alike else max(tokens, keys)
+    grid = (most + TOKENS.value - 1) // TOKENS.value, 1 if alike else 2
+    numbers = tokens, keys, of_q.shape[0]
+    key = index, of_q.dtype, of_k.dtype
+    known = _kernels.get(key)
+    if known is not None and known.launch is not None and not _is_watched():
+        known.launch(grid, (of_q, of_k, *made), numbers)
+        return made
+    compiled = _places[grid](of_q, of_k, *made, *numbers)
+    if index is not None and known is None:
+        _kernels[key] = PlacesKernel(compiled, _launch_of(compiled, index))
+    return made
 
 
 def _launch_of(compiled: Any, device: int) -> Callable[..., None] | None:
@@ -83,15 +131,14 @@ def _launch_of(compiled: Any, device: int) -> Callable[..., None] | None:
 
     run = compiled.run
     _, form, metas = launch_function(run)
-    arguments = [*map(Argument, ("offsets", "sequence", "place", "tokens", "sequences", "steps", "positions"))]
-    found = None if form == "run" else native_launch(compiled, run, metas, device, arguments)
+    found = None if form == "run" else native_launch(compiled, run, metas, device, [*map(Argument, _places.arg_names)])
     if found is None:
         return None
     native, active = found[0], driver.active
     stream: Any = active.get_current_stream  # pyright: ignore[reportAttributeAccessIssue]
 
-    def launch(grid: int, offsets: Any, sequence: Any, place: Any, numbers: tuple[int, ...]) -> None:
-        native(grid, 1, 1, stream(device), offsets.data_ptr(), sequence.data_ptr(), place.data_ptr(), *numbers)
+    def launch(grid: tuple[int, int], tensors: tuple[Tensor, ...], numbers: tuple[int, ...]) -> None:
+        native(*grid, 1, stream(device), *[tensor.data_ptr() for tensor in tensors], *numbers)
 
     return launch
 
@@ -102,4 +149,4 @@ def _is_watched() -> bool:
     return any(chain is not None and getattr(chain, "calls", True) for chain in chains)
 
 
-__all__ = ["TOKENS", "token_places"]
+__all__ = ["TOKENS", "PlacesKernel", "places_kernel", "token_places"]

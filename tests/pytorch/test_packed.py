@@ -112,7 +112,7 @@ def _drawn(drawn: random.Random, total: int, count: int) -> list[int]:
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("alike", [True, False], ids=["alike", "apart"])
-def test_a_known_call_computes_its_places_in_one_launch_each(alike, monkeypatch):
+def test_a_known_call_computes_its_places_at_its_launch(alike, monkeypatch):
     looked, here = [], []
     whole, made = packed.places_of, packed.packed_mods
     monkeypatch.setattr(flex_attention, "places_of", lambda *given: looked.append("places") or whole(*given))
@@ -141,7 +141,11 @@ def test_no_places_are_computed_in_vain(monkeypatch):
     """Where torch has to see each operator, the call is not known, whatever its places are."""
     q, k, v = tensors(64, 64)
     given = q, k, v, None, causal, False, None, False, None, offsets(OF_Q), None
-    monkeypatch.setattr(known_options, "known_places", lambda *_: pytest.fail("the places"))
+    monkeypatch.setattr(packed, "token_places", lambda *_: pytest.fail("the places"))
+    monkeypatch.setattr(packed, "_is_here", lambda offsets: True)
+    monkeypatch.setattr(packed, "_looks", [])
+    monkeypatch.setattr(packed, "current_gpu", lambda: offsets([0]).get_device())
+    assert known_options.launched_packed(*given) is None  # (it is not known)
     with torch.autograd.forward_ad.dual_level():
         assert known_options.launched_packed(*given) is None
     with FlopCounterMode(display=False):
@@ -154,15 +158,28 @@ def test_no_places_are_computed_in_vain(monkeypatch):
 @pytest.mark.parametrize("tokens", [1, TOKENS.value - 1, 2 * TOKENS.value + 3])
 def test_places_are_those_of_a_search(tokens, dtype):
     generator = torch.Generator().manual_seed(tokens)
+    keys = tokens // 2 + 5
     for sequences in (1, 2, 3, 8, 57):
-        inner = torch.randint(0, tokens + 1, (sequences - 1,), generator=generator).sort().values
-        given = torch.tensor([-1, 0, *inner, tokens], dtype=dtype, device=DEVICE)[1:]  # (not aligned)
-        every = torch.arange(tokens, device=DEVICE)
-        sequence = torch.searchsorted(given[1:].contiguous(), every, right=True)
+        of_q, of_k = (
+            torch.tensor(
+                [-1, 0, *torch.randint(0, total + 1, (sequences - 1,), generator=generator).sort().values, total],
+                dtype=of,
+                device=DEVICE,
+            )[1:]  # (not aligned)
+            for total, of in ((tokens, dtype), (keys, torch.int32))
+        )
         for positions in (True, False):
-            found, place = token_places(given, tokens, positions)
-            assert torch.equal(found.long(), sequence)
-            assert torch.equal(place.long(), every - given[sequence] if positions else sequence)
+            found = token_places(of_q, of_k, tokens, keys, positions)
+            for total, given, sequence, place in ((tokens, of_q, *found[::2]), (keys, of_k, *found[1::2])):
+                every = torch.arange(total, device=DEVICE)
+                expected = torch.searchsorted(given[1:].contiguous(), every, right=True)
+                assert torch.equal(sequence.long(), expected)
+                assert torch.equal(place.long(), every - given[expected] if positions else expected)
+            one = token_places(of_q, of_q, tokens, tokens, positions)
+            assert torch.equal(one[0], found[0])
+            assert torch.equal(one[2], found[2])
+            assert one[1] is one[0]
+            assert one[3] is one[2]
 
 
 def test_other_offsets_need_no_compilation(all_compilations):
