@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -196,6 +197,10 @@ class Kernel:
         Raises:
             LaunchError: wrong number, name, shape, dtype, device or contiguity of an argument.
         """
+        if "torch._dynamo" in sys.modules:
+            from neptune_lab.runtime.refusals import break_graph
+
+            break_graph()
         if named:
             tensors = self._captured.in_order(tensors, named)
         try:

@@ -26,10 +26,11 @@ from neptune_lab.runtime.exported import exported
 from neptune_lab.runtime.fitting import fitting
 from neptune_lab.runtime.interpreter import lean_interpreter
 from neptune_lab.runtime.precompiled import compiled_in, with_precompiled_launches
+from neptune_lab.runtime.refusals import refuse_gradients, refuse_graphs, refuse_transforms
 from neptune_lab.runtime.sized import check_sizes
 from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.runtime.strided import copy_with, fits_strides
-from neptune_lab.runtime.subclasses import refuse_jit_trace, refuse_subclass
+from neptune_lab.runtime.subclasses import refuse_subclass
 from neptune_lab.strict.console import class_of
 from neptune_lab.strict.forks import ReentrantLock
 
@@ -85,6 +86,7 @@ class LoadedKernel:
         """
         if not self.fits(tensors):
             refuse_transforms(tensors)
+            refuse_graphs(tensors)
             check_arguments(self.spec, tensors, self.interpreter)
             refuse_gradients(self.spec, tensors)
         return self.launch(*tensors)
@@ -93,7 +95,7 @@ class LoadedKernel:
         """Whether all arguments are right, in as little time as possible; `check_arguments` says what is wrong."""
         if len(tensors) != len(self.spec.inputs) or not tensors or self._forward._current_level >= 0:
             return False
-        if self._state.transform() is not None or self._state.tracing() is not None:
+        if self._state.modes() or self._state.transform() is not None or self._state.tracing() is not None:
             return False
         try:
             device = tensors[0].device
@@ -313,45 +315,6 @@ def check_arguments(spec: KernelSpec, tensors: tuple[Any, ...], interpreter: boo
                 expected = f"{strides}, which the kernel was compiled for"
                 help = f"compile the operator for these strides: op.with_strides({argument.name}={tensor.stride()})"
             raise LaunchError(f"argument {argument.name} has strides {tensor.stride()}; expected {expected}", help=help)
-
-
-def refuse_transforms(tensors: tuple[Any, ...]) -> None:
-    """Raise LaunchError inside torch.vmap or a transform of torch.func, whose tensors have no memory of their own, and
-    inside torch.jit.trace."""
-    import torch
-
-    refuse_jit_trace("a kernel", "trace kernel.as_torch_op(), which is an operator of torch")
-    wrapped: Any = torch._C._functorch.is_functorch_wrapped_tensor  # pyright: ignore[reportAttributeAccessIssue]
-    if any(isinstance(tensor, torch.Tensor) and wrapped(tensor) for tensor in tensors):
-        raise LaunchError(
-            "a kernel inside torch.vmap or a transform of torch.func: it takes whole tensors",
-            help="make the mapped axis one of the operator's",
-        )
-
-
-def refuse_gradients(spec: KernelSpec, tensors: tuple[Any, ...]) -> None:
-    """Raise LaunchError, naming the argument, if one records gradients: a kernel has no backward."""
-    import torch
-
-    for argument, tensor in zip(spec.inputs, tensors, strict=True):
-        if torch.is_grad_enabled() and tensor.requires_grad:
-            raise LaunchError(
-                f"argument {argument.name} records gradients, and the kernel has no backward",
-                help=f"call kernel.with_gradients(); or this under torch.no_grad(), or with {argument.name}.detach()",
-            )
-    refuse_tangents([argument.name for argument in spec.inputs], tensors)
-
-
-def refuse_tangents(names: Sequence[str], tensors: Sequence[Any]) -> None:
-    """Raise LaunchError, naming the argument, if one carries a tangent of torch.autograd.forward_ad."""
-    from neptune_lab.runtime.torch_state import has_tangent
-
-    for name, tensor in zip(names, tensors, strict=True):
-        if has_tangent(tensor):
-            raise LaunchError(
-                f"argument {name} carries a forward gradient, and the kernel has no derivative",
-                help=f"call it with {name}.detach()",
-            )
 
 
 def _reordered(name: str, found: tuple[int, ...], expected: tuple[int, ...]) -> str | None:

@@ -9,7 +9,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from neptune_lab.errors import LaunchError
-from neptune_lab.runtime.load import LoadedKernel, check_shapes, refuse_gradients, refuse_tangents
+from neptune_lab.runtime.load import LoadedKernel, check_shapes
+from neptune_lab.runtime.refusals import refuse_gradients, refuse_tangents
 from neptune_lab.runtime.sized import check_sizes, shape_at
 from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.strict.console import shown

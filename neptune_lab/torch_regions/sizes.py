@@ -14,7 +14,8 @@ from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from neptune_lab.errors import LaunchError, NeptuneError
-from neptune_lab.runtime.load import LoadedKernel, load, refuse_tangents
+from neptune_lab.runtime.load import LoadedKernel, load
+from neptune_lab.runtime.refusals import refuse_tangents
 from neptune_lab.runtime.sized import sizes_in
 from neptune_lab.runtime.torch_op import NAMESPACE, operator_library, without_backward
 from neptune_lab.torch_regions.compiled import CompiledRegion, compiled_region, kernel_for_sizes

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from attention_reference import DEVICE, causal, make_bias, reference, tensors
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.flop_counter import FlopCounterMode
 
 import neptune_lab as nl
 from neptune_lab.errors import LaunchError
@@ -177,6 +179,35 @@ def test_a_tangent_is_refused_behind_a_graph_break(compile_whole):
         dual = torch.autograd.forward_ad.make_dual(q, q)
         with pytest.raises(LaunchError, match="argument q carries a forward gradient"):
             compiled(dual)
+
+
+class Calls(torch.nn.Module):
+    """A module that calls a function."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *given: Any) -> Any:
+        return self.function(*given)
+
+
+def test_a_compiled_kernel_in_a_graph_names_its_operator(compile_whole):
+    kernel = nl.compile(operators.causal(batch=1, heads=2, seq=32, head_dim=16, dtype="float32"))  # (not loaded yet)
+    q, k, v = tensors()
+    error = r"a compiled kernel inside of a graph of torch.compile(.|\n)*kernel.as_torch_op\(\)"
+    for way in (
+        lambda: compile_whole(lambda *given: kernel(*given))(q, k, v),
+        lambda: torch.export.export(Calls(kernel), (q, k, v)),
+        lambda: torch.export.export(Calls(kernel), (q, k, v), strict=True),
+        lambda: make_fx(kernel)(q, k, v),
+        lambda: make_fx(kernel, tracing_mode="fake")(q, k, v),
+    ):
+        with pytest.raises(Exception, match=error):
+            way()
+    whole = torch.compile(lambda *given: kernel(*given), backend="aot_eager")
+    with FlopCounterMode(display=False):  # (a mode that makes no graph)
+        assert torch.equal(whole(q, k, v), kernel(q, k, v))
 
 
 # -- nl.attention inside torch.compile --------------------------------------------------------------------------

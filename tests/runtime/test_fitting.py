@@ -10,7 +10,8 @@ import torch
 
 from neptune_lab.errors import LaunchError
 from neptune_lab.runtime.fitting import fitting
-from neptune_lab.runtime.load import check_arguments, refuse_gradients
+from neptune_lab.runtime.load import check_arguments
+from neptune_lab.runtime.refusals import refuse_gradients
 from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.tensor_spec import TensorSpec
 

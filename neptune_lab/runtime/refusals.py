@@ -1,0 +1,73 @@
+"""What kernels refuse of torch: transforms, graphs, gradients and tangents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from neptune_lab.errors import LaunchError
+from neptune_lab.runtime.spec import KernelSpec
+from neptune_lab.runtime.subclasses import refuse_jit_trace
+
+# What a call inside of a graph is told.
+_IN_GRAPHS = "a compiled kernel inside of a graph of torch.compile, torch.export or make_fx: it is no operator of torch"
+_AS_OPERATOR = "call kernel.as_torch_op(), or kernel.with_gradients() for gradients, made outside of the graph"
+
+
+def refuse_transforms(tensors: tuple[Any, ...]) -> None:
+    """Raise LaunchError inside torch.vmap or a transform of torch.func, whose tensors have no memory of their own, and
+    inside torch.jit.trace."""
+    import torch
+
+    refuse_jit_trace("a kernel", "trace kernel.as_torch_op(), which is an operator of torch")
+    wrapped: Any = torch._C._functorch.is_functorch_wrapped_tensor  # pyright: ignore[reportAttributeAccessIssue]
+    if any(isinstance(tensor, torch.Tensor) and wrapped(tensor) for tensor in tensors):
+        raise LaunchError(
+            "a kernel inside torch.vmap or a transform of torch.func: it takes whole tensors",
+            help="make the mapped axis one of the operator's",
+        )
+
+
+def break_graph() -> None:
+    """Ends the graph that Dynamo traces; with fullgraph=True and in torch.export, that is an error that says why."""
+    import torch
+
+    if torch.compiler.is_dynamo_compiling():
+        torch._dynamo.graph_break(msg=f"{_IN_GRAPHS}; {_AS_OPERATOR}")
+
+
+def refuse_graphs(tensors: tuple[Any, ...]) -> None:
+    """Raise LaunchError where torch makes a graph of the operators that it sees, and for tensors without memory."""
+    from torch._subclasses import FakeTensor
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+    if get_proxy_mode() is not None or any(isinstance(tensor, FakeTensor) for tensor in tensors):
+        raise LaunchError(_IN_GRAPHS, help=_AS_OPERATOR)
+
+
+def refuse_gradients(spec: KernelSpec, tensors: tuple[Any, ...]) -> None:
+    """Raise LaunchError, naming the argument, if one records gradients: a kernel has no backward."""
+    import torch
+
+    for argument, tensor in zip(spec.inputs, tensors, strict=True):
+        if torch.is_grad_enabled() and tensor.requires_grad:
+            raise LaunchError(
+                f"argument {argument.name} records gradients, and the kernel has no backward",
+                help=f"call kernel.with_gradients(); or this under torch.no_grad(), or with {argument.name}.detach()",
+            )
+    refuse_tangents([argument.name for argument in spec.inputs], tensors)
+
+
+def refuse_tangents(names: Sequence[str], tensors: Sequence[Any]) -> None:
+    """Raise LaunchError, naming the argument, if one carries a tangent of torch.autograd.forward_ad."""
+    from neptune_lab.runtime.torch_state import has_tangent
+
+    for name, tensor in zip(names, tensors, strict=True):
+        if has_tangent(tensor):
+            raise LaunchError(
+                f"argument {name} carries a forward gradient, and the kernel has no derivative",
+                help=f"call it with {name}.detach()",
+            )
+
+
+__all__ = ["break_graph", "refuse_gradients", "refuse_graphs", "refuse_tangents", "refuse_transforms"]
