@@ -10,7 +10,7 @@ import numpy as np
 
 from neptune_lab.htile.nodes import Literal
 from neptune_lab.htile_to_triton.context import ATOM, NEGATE
-from neptune_lab.strict.dtypes import EIGHTS, FLOATS, HALVES
+from neptune_lab.strict.dtypes import EIGHTS, FLOATS, HALVES, INTEGERS, wrapped
 from neptune_lab.wrapping import Doc, call, seq
 
 TRITON_NAMES = {"bool": "tl.int1", "float8_e4m3fn": "tl.float8e4nv", "float8_e5m2": "tl.float8e5"}
@@ -62,11 +62,13 @@ def literal_expression(value: float | int | bool, dtype: str) -> ExpressionText:
 
 
 def converted_number(value: float | int | bool, dtype: str) -> float | int | bool:
-    """A constant as its conversion to `dtype` gives it: rounded to floats of 8 and 16 bits.
+    """A constant as its conversion to `dtype` gives it: rounded to floats of 8 and 16 bits; integers wrap around.
 
     >>> converted_number(0.1, "float16"), converted_number(0.1, "bfloat16"), converted_number(0.1, "float32")
     (0.0999755859375, 0.10009765625, 0.1)
     """
+    if dtype in INTEGERS and math.isfinite(value):
+        return wrapped(int(value), dtype)
     if dtype not in (*EIGHTS, *HALVES):
         return value
     with np.errstate(over="ignore"):

@@ -23,6 +23,7 @@ from neptune_lab.loop_ir.simplify import bounds
 from neptune_lab.loop_ir.start_values import explicit_start_values
 from neptune_lab.loop_ir.walks import walk
 from neptune_lab.scalar_ops import NUMPY, OPERATIONS, Functions, ScalarOp, python_operator
+from neptune_lab.strict.dtypes import wrapped
 
 
 def run_in_python(program: Program, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -188,9 +189,7 @@ class _Writer:
 
 def _wrapped(value: Any, dtype: str) -> Any:
     """What an integer dtype holds of an integer; other numbers as they are."""
-    bits = int(dtype.lstrip("uint"))
-    start = 0 if dtype.startswith("u") else 1 << (bits - 1)
-    return (value + start) % (1 << bits) - start if isinstance(value, int) else value
+    return wrapped(value, dtype) if isinstance(value, int) else value
 
 
 def _inside(index: int, size: int, buffer: str) -> int:

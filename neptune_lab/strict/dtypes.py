@@ -41,3 +41,14 @@ def itemsize(dtype: str) -> int:
 def usual(value: float | int | bool) -> str:
     """The dtype of a literal in a program's text that nothing gives another one."""
     return "bool" if isinstance(value, bool) else "int32" if isinstance(value, int) else "float32"
+
+
+def wrapped(number: int, dtype: str) -> int:
+    """The number as an integer dtype holds it.
+
+    >>> wrapped(200, "int8"), wrapped(300, "uint8")
+    (-56, 44)
+    """
+    bits = int(dtype.lstrip("uint"))
+    start = 0 if dtype.startswith("u") else 2 ** (bits - 1)
+    return (number + start) % 2**bits - start

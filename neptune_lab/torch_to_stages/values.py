@@ -15,7 +15,7 @@ import torch
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var
 from neptune_lab.loop_ir.walks import walk
 from neptune_lab.scalar_ops import NEGATION, OPERATIONS
-from neptune_lab.strict.dtypes import HALVES
+from neptune_lab.strict.dtypes import HALVES, wrapped
 from neptune_lab.torch_to_stages.lines import SourceLine
 
 Index: TypeAlias = tuple[Expr, ...]
@@ -116,7 +116,8 @@ def constant(value: float | int | bool, dtype: str, shape: Sequence[int] = ()) -
     if kind == "bool":
         number = bool(value)
     elif "int" in kind:
-        number = wrapped(int(value), dtype)
+        least = -(2**63) if dtype == "int64" else -(2**31)  # as x86 converts infinities and NaN
+        number = wrapped(int(value) if isinstance(value, int) or isfinite(value) else least, dtype)
         kind = "int32" if kind == "int32" and -(2**31) <= number < 2**31 else "int64"
     else:
         number = float(value)
@@ -136,13 +137,6 @@ def rounded_number(value: float | int | bool, dtype: str) -> float | int | bool:
 
 # The least number that float32 rounds to infinity.
 _INFINITE = (2 - 2**-24) * 2.0**127
-
-
-def wrapped(number: int, dtype: str) -> int:
-    """The number as torch's integer `dtype` holds it."""
-    bits = int(dtype.lstrip("uint"))
-    start = 0 if dtype.startswith("u") else 2 ** (bits - 1)
-    return (number + start) % 2**bits - start
 
 
 def folded(expr: Expr) -> Expr:

@@ -67,7 +67,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
         BYTES,
     ),
     "conversions to 8 and 16 bits": (
-        lambda x: (x.to(torch.uint8).float() * 0.5, (x * 300).short() // 7, x.byte(), x.char().sum(-1)),
+        lambda x: (x.to(torch.uint8).float() * 0.5, (x * 300).short() // 7, x.byte(), (x.char() * 0.01).softmax(-1)),
         BYTES - 100.0,
     ),
     "sums that are put into narrow elements": (
@@ -102,7 +102,8 @@ def test_sums_of_integers_of_8_bits():
     x, y = BYTES.char(), (BYTES * 3).char()
 
     def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return (x @ y.T).float(), x.sum(-1, dtype=torch.int8) * 0.5
+        thousand = torch.full((3,), 1000.0).to(torch.int8) * x.sum(-1).float()
+        return (x @ y.T).float(), x.sum(-1, dtype=torch.int8) * 0.5, thousand
 
     for ours, theirs in zip(nl.compile(nl.from_torch(function, x, y))(x, y), function(x, y), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)

@@ -146,13 +146,9 @@ class Context:
         if dtype == "int64" and value.dtype in ("int32", *NARROW_INTEGERS):
             return replace(value, dtype=dtype, at=lambda i: self.in_64_bits(self.as_dtype(value.at(i), dtype)))
         if dtype in NARROW_INTEGERS and value.dtype not in ("bool", dtype, *_HELD.get(dtype, ())):
-            return replace(value, dtype=dtype, at=lambda i: narrowed(self._whole(value.at(i), dtype), dtype))
+            # A float is an int32 first: its conversion to fewer bits is not the same everywhere if it is out of range.
+            return replace(value, dtype=dtype, at=lambda i: narrowed(self.as_dtype(value.at(i), "int32"), dtype))
         return replace(value, dtype=dtype, at=lambda i: self.as_dtype(value.at(i), dtype))
-
-    def _whole(self, expr: Expr, dtype: str) -> Expr:
-        """An element before it is narrowed: a float is an int32 first, whose lowest bits are defined if it is below 0;
-        int8 has a sign of its own."""
-        return expr if dtype == "int8" else self.as_dtype(expr, "int32")
 
     def floats(self, value: Value) -> Value:
         """`value` in the result's dtype, which must be one of floats."""
