@@ -13,9 +13,10 @@ from neptune_lab.autotune import packed_groups
 from neptune_lab.autotune.calibration import Calibration, calibration_of, kind
 from neptune_lab.autotune.cost_model import Machine
 from neptune_lab.autotune.few_rows import FewRows
-from neptune_lab.autotune.nests import DEFAULT_WARPS, Nests, entry
+from neptune_lab.autotune.misjudged import is_misjudged
+from neptune_lab.autotune.nests import Nests
 from neptune_lab.autotune.resolved import Resolver
-from neptune_lab.autotune.shared_memory import GROUP_ROWS, GROUP_WARPS
+from neptune_lab.autotune.shared_memory import GROUP_ROWS
 from neptune_lab.autotune.space import Space, Subspace, compares_inputs, has_tanh, space
 from neptune_lab.choice import NOTHING, Choice, CodeOptions, Given
 from neptune_lab.errors import NeptuneError, TuneError
@@ -355,10 +356,10 @@ def _space(operator: Operator, target: Target, calibrated: Calibration, template
     for subspace in whole.subspaces:
         if dict(subspace.fixed).get("code") == "gluon" or template not in (None, subspace.template):
             continue
-        yield from _tiles(whole, subspace, calibrated)
+        yield from _tiles(whole, subspace, calibrated, Machine.of(target))
 
 
-def _tiles(whole: Space, subspace: Subspace, calibrated: Calibration) -> Iterator[Choice]:
+def _tiles(whole: Space, subspace: Subspace, calibrated: Calibration, machine: Machine) -> Iterator[Choice]:
     usual = calibrated.usual.get(f"{kind(whole.nests)} {subspace.template}", {})
     knobs = [knob for knob in subspace.knobs if knob.option in RANKED]
     if prod(len(knob.values) for knob in knobs) > MOST:
@@ -369,21 +370,9 @@ def _tiles(whole: Space, subspace: Subspace, calibrated: Calibration) -> Iterato
         candidate = reduced.candidate(values)
         options = candidate.options | {name: value for name, value in usual.items() if name in known}
         candidate = Choice.of(subspace.template, options, "the usual options")
-        known_well = calibrated.knows(whole.nests, candidate) and not _is_crowded(whole.nests, candidate)
+        known_well = calibrated.knows(whole.nests, candidate) and not is_misjudged(whole.nests, candidate, machine)
         if known_well and whole.refusal(candidate) is None:
             yield candidate
-
-
-def _is_crowded(nests: Nests, candidate: Choice) -> bool:
-    """Whether a group of four warps has more rows than two products at a time: hardly another program then fits beside
-    it, and the warps wait for each other's products, which the model does not count.  On an H200, 4 x 32 heads of 135
-    queries took 19.4 us in tiles of 256 rows and 7.7 in tiles of 64, 8 x 16 of 196 took 31.7 and 13.9."""
-    sizes = candidate.sizes
-    for n, nest in enumerate(nests.of(candidate)):
-        warps = entry(sizes.num_warps, n) or DEFAULT_WARPS
-        if nest.has_product and (entry(sizes.block_q, n) or 1) * GROUP_WARPS > 2 * GROUP_ROWS * warps:
-            return True
-    return False
 
 
 __all__ = ["FEW_ROWS", "GLUON", "PACKED", "RECORD", "SHAPE", "SPACE", "Ranked", "Ranking", "ranking"]

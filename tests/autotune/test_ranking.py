@@ -17,6 +17,7 @@ from neptune_lab.bench.drawn import rows
 from neptune_lab.bench.drawn.problems import ROWS, draw
 from neptune_lab.errors import TuneError
 from neptune_lab.operators import Operator, attention
+from neptune_lab.operators.rows import cross_entropy
 from neptune_lab.pipeline import Choice, Given, TileConfig
 from neptune_lab.target import Target
 from neptune_lab.tuning import tune
@@ -135,6 +136,13 @@ def test_a_choice_of_the_space_comes_first_only_if_it_is_faster_by_more_than_the
 
     assert first(1.01, 3.0) in (SPACE, SHAPE)
     assert first(1e6, 3.0) == RECORD, "the model is too far off to overrule a record"
+
+
+@pytest.mark.parametrize(("sizes", "splits"), [((125, 124_823), False), ((125, 124_824), True), ((64, 124_823), True)])
+def test_unaligned_rows_are_split_only_if_they_leave_half_of_the_gpu_idle(sizes: tuple[int, int], splits: bool):
+    made = ranking.ranking(cross_entropy(*sizes, dtype="float16"), H200)
+    assert made is not None
+    assert (made.ranked[0].choice.template == "split_k_update") == splits
 
 
 def test_the_callers_template_leaves_others_out():
