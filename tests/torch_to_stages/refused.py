@@ -86,6 +86,11 @@ def takes_complex(x):
     return torch.view_as_complex(x.reshape(4, 4, 2)).sin().real  # here
 
 
+def limits_int8_beyond_its_range(x):
+    whole = x.to(torch.int8)
+    return whole.clamp(max=200)  # here
+
+
 def adds_int8_at_positions(x):
     whole = x.to(torch.int8)
     return whole.index_add(0, torch.tensor([0, 0]), whole[:2])  # here
@@ -114,6 +119,7 @@ def returns_a_number(x):
 FUNCTIONS = (
     sorts, takes_the_middle, selects_by_mask, finds_nonzero, branches, makes_a_number, writes_to_its_input, drops_out,
     draws, counts, convolves, inverts, scatters, puts_a_value_per_true_element,
-    views_strides_of_a_view, multiplies_different_dtypes, takes_complex, adds_int8_at_positions, rounds_to_8_bits,
+    views_strides_of_a_view, multiplies_different_dtypes, takes_complex, adds_int8_at_positions,
+    limits_int8_beyond_its_range, rounds_to_8_bits,
     measures_distances_of_order_three, leaves_a_remainder, rounds_a_quotient, shapes_do_not_fit, returns_a_number,
 )  # fmt: skip

@@ -53,6 +53,14 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
         ),
         BYTES,
     ),
+    "divisors that 8 or 16 bits do not hold": (
+        lambda x: tuple(
+            f(x.to(t))
+            for t in NARROW
+            for f in (lambda y: y >> 7, lambda y: y >> 15, lambda y: torch.fmod(y, 200), lambda y: y % 200)
+        ),
+        BYTES,
+    ),
     "sums and products of 8 and 16 bits": (
         lambda x: tuple(
             f(x.to(t)).float()

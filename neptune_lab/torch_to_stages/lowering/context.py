@@ -23,6 +23,7 @@ from neptune_lab.torch_to_stages.values import (
     has_loads,
     narrowed,
     rounded_number,
+    wrapped,
 )
 
 Results: TypeAlias = Value | tuple[Value, ...]
@@ -138,7 +139,12 @@ class Context:
         return operand if isinstance(operand, Value) else constant(operand, dtype)
 
     def element(self, operand: Value | float | int | bool) -> Value:
-        """An operand that may become an element of the result; a number is rounded to its dtype."""
+        """An operand that may become an element of the result; a number is rounded to its dtype.
+
+        A number that an integer of 8 or 16 bits does not hold is refused, as torch refuses it when the function runs.
+        """
+        if isinstance(operand, int) and self.dtype in NARROW_INTEGERS and wrapped(operand, self.dtype) != operand:
+            raise self.refused(f"for {self.dtype} with {operand}, which it does not hold")
         return self.tensor(operand if isinstance(operand, Value) else rounded_number(operand, self.dtype), self.dtype)
 
     def converted(self, value: Value, dtype: str) -> Value:

@@ -13,7 +13,7 @@ from neptune_lab.torch_to_stages.lowering.context import Context, lowers
 from neptune_lab.torch_to_stages.lowering.operands import Number, Operand
 from neptune_lab.torch_to_stages.lowering.whole_powers import power_of_number
 from neptune_lab.torch_to_stages.masks import chosen
-from neptune_lab.torch_to_stages.values import HALVES, NARROW_INTEGERS, Value, negated
+from neptune_lab.torch_to_stages.values import HALVES, NARROW_INTEGERS, Value, negated, wrapped
 
 
 @lowers("neg", "abs")
@@ -124,15 +124,16 @@ def remainder(ctx: Context, a: Operand, b: Operand) -> Value:
 def fmod(ctx: Context, a: Operand, b: Operand) -> Value:
     """What is left of a after a whole number of b, with the sign of a."""
     if "int" in ctx.dtype:
+        divisor = _divisor(ctx, b)
 
         def whole(x: Expr, y: Expr) -> Expr:
             left = ctx.applied("floormod", x, y)
-            sign = x if not isinstance(b, Value) and b > 0 else ctx.applied("bitxor", x, y)
+            sign = x if not isinstance(divisor, Value) and divisor > 0 else ctx.applied("bitxor", x, y)
             negative = Op("lt", (sign, Const(0, ctx.stages.type_of(sign))))
             other_sign = Op("and", (negative, Op("ne", (left, Const(0, ctx.stages.type_of(left))))))
             return Op("select", (other_sign, ctx.applied("sub", left, y), left))
 
-        return ctx.elementwise(whole, a, _divisor(ctx, b))
+        return ctx.elementwise(whole, a, divisor)
     _checked_step(ctx, b)
 
     def element(x: Expr, y: Expr) -> Expr:
@@ -154,7 +155,11 @@ def _checked_step(ctx: Context, b: Operand) -> None:
 
 def _divisor(ctx: Context, b: Operand) -> Operand:
     """A divisor of integers.  Where a tensor holds 0, any number comes out, as on PyTorch's GPUs."""
-    if not isinstance(b, Value) and b == 0:
+    if isinstance(b, Value):
+        return b
+    if ctx.dtype in NARROW_INTEGERS:
+        b = wrapped(int(b), ctx.dtype)
+    if b == 0:
         raise ctx.refused("for integers by 0")
     return b
 

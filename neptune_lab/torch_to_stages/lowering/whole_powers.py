@@ -29,7 +29,9 @@ def shift(ctx: Context, x: Operand, by: Operand) -> Value:
     if not isinstance(by, Value):
         if not 0 <= by < SHIFTS:
             raise ctx.refused(f"by a constant that is not from 0 to {SHIFTS - 1}")
-        return ctx.elementwise(lambda e, y: ctx.applied(name, e, y), x, 1 << int(by))
+        # (of 8 bits, 2 ** 7 is no divisor: it would be -2 ** 7)
+        factor = Const(1 << int(by), _dtype(ctx))
+        return ctx.elementwise(lambda e: ctx.applied(name, e, factor), x)
 
     def element(e: Expr, n: Expr) -> Expr:
         e = _wide(ctx, e)
