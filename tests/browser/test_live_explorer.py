@@ -349,23 +349,34 @@ def test_the_tag_table_is_one_tab_stop(live):
     assert min(gaps) >= 2, gaps
 
 
-@pytest.mark.nightly
-def test_the_explorer_fits_a_box_that_scrolls(live):
-    """As marimo's output area, in a shadow root."""
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("height", ["max-height", "height"])
+def test_the_explorer_fits_a_box_that_scrolls(live, height: str):
+    """As marimo's output area, and as JupyterLab's notebook around an output that scrolls sideways; in a shadow root."""
     drawn = live(figure1())
-    drawn.page.evaluate("""() => {
+    drawn.page.evaluate(
+        """height => {
         window.end();
         document.querySelector("body > div").remove();
         const box = document.createElement("div");
-        box.style = "max-height: 610px; overflow: auto";
+        box.style = `${height}: 610px; overflow: auto`;
         document.body.append(box);
-        const inner = box.appendChild(document.createElement("div"));
+        const output = box.appendChild(document.createElement("div"));
+        if (height === "height") output.style = "overflow-x: auto";
+        const inner = output.appendChild(document.createElement("div"));
         window.draw(inner.attachShadow({ mode: "open" }));
-    }""")
+    }""",
+        height,
+    )
     box = drawn.page.locator("body > div").first
     expect(box.locator(".nx.sized")).to_be_visible()
     assert box.evaluate("e => e.scrollHeight <= e.clientHeight")
     assert box.locator(".nx").evaluate("e => e.offsetHeight") > 560
+    if height == "height":
+        box.evaluate("e => e.style.height = '560px'")
+        drawn.page.wait_for_function(
+            "() => { const b = document.querySelector('body > div'); return b.scrollHeight <= b.clientHeight }"
+        )
 
 
 @pytest.fixture(scope="module")

@@ -121,9 +121,10 @@ export function frame(ctx: Context, places: Map<string, Pane>): Frame {
   };
 
   let narrow = false;
+  let unfit = () => {};
   const watch = new ResizeObserver(([entry]) => {
     const width = entry!.contentRect.width;
-    if (width && !ctx.root.classList.contains("sized")) fitHeight(ctx.root);
+    if (width && !ctx.root.classList.contains("sized")) unfit = fitHeight(ctx.root);
     const is = width < NARROW;
     const middle = width < MIDDLE;
     ctx.root.classList.toggle("thin", width < THIN);
@@ -139,7 +140,7 @@ export function frame(ctx: Context, places: Map<string, Pane>): Frame {
 
   return {
     el: main,
-    destroy: () => watch.disconnect(),
+    destroy: () => (watch.disconnect(), unfit()),
     update() {
       const { view } = ctx;
       const shown = (kind: PaneKind) => !view.hidden.includes(kind.id);
