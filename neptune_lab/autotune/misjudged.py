@@ -8,8 +8,7 @@ from neptune_lab.autotune.cost_model import Machine
 from neptune_lab.autotune.nests import DEFAULT_WARPS, Nests, entry, splits_of
 from neptune_lab.autotune.shared_memory import GROUP_ROWS, GROUP_WARPS
 from neptune_lab.choice import Choice
-
-ALIGNED = 16  # bytes that a thread loads at once
+from neptune_lab.htile.aligned import AT_ONCE
 
 
 def is_misjudged(nests: Nests, candidate: Choice, machine: Machine) -> bool:
@@ -40,7 +39,7 @@ def _splits_unaligned_rows(nests: Nests, candidate: Choice, machine: Machine) ->
         rows = nest.extent(nest.row) * prod(nest.extent(loop) for loop in nest.batch)
         if nest.has_product or splits_of(candidate, n) == 1 or 2 * rows < machine.multiprocessors:
             continue
-        if any(columns * size % ALIGNED for size in sizes):
+        if any(columns * size % AT_ONCE for size in sizes):
             return True
     return False
 

@@ -20,6 +20,7 @@ from neptune_lab.autotune.shared_memory import GROUP_ROWS
 from neptune_lab.autotune.space import Space, Subspace, compares_inputs, has_tanh, space
 from neptune_lab.choice import NOTHING, Choice, CodeOptions, Given
 from neptune_lab.errors import NeptuneError, TuneError
+from neptune_lab.htile_passes.input_comparisons import FEWEST_TILES
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_schedule.plan import parallelism
 from neptune_lab.loop_schedule.templates import TileConfig
@@ -53,8 +54,6 @@ SMALL_S, SMALL_COLUMNS = 50e-6, 256
 # Programs that see no more columns have at most 32 tiles of 64, wherever these begin; with rows of so many columns,
 # shared memory has room for outputs beside what persistent programs load ahead.
 SURELY_SHORT, SURELY_STORED = 2048 - 2 * GROUP_ROWS, 256
-# Loops of fewer tiles are not bounded by data (`htile_passes.input_comparisons`).
-BOUNDED_TILES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +342,7 @@ def _is_surely_bounded_by_data(operator: Operator, resolve: Resolver) -> bool:
     """Whether `pipeline.hopper` would find that a mask compares inputs, so that the form in Gluon is not even compiled:
     there are enough tiles, and outputs are not narrow, for which more decides."""
     program, nest = resolve.program, resolve.nests[0]
-    enough = columns_of(program, nest) > (BOUNDED_TILES - 1) * GLUON_COLUMNS
+    enough = columns_of(program, nest) > (FEWEST_TILES - 1) * GLUON_COLUMNS
     return enough and len(resolve.nests) == 1 and accumulated(program, nest) > NARROW and compares_inputs(operator)
 
 
