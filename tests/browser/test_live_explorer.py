@@ -352,7 +352,7 @@ def test_the_tag_table_is_one_tab_stop(live):
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("height", ["max-height", "height"])
 def test_the_explorer_fits_a_box_that_scrolls(live, height: str):
-    """As marimo's output area, and as JupyterLab's notebook around an output that scrolls sideways; in a shadow root."""
+    """As marimo's output area, and as JupyterLab's notebook around an output that scrolls sideways."""
     drawn = live(figure1())
     drawn.page.evaluate(
         """height => {
