@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from math import copysign
 from typing import Any, TypeVar
 
@@ -56,4 +57,14 @@ def same_constant(one: Any, other: object) -> bool:
     return one.dtype == theirs.dtype
 
 
-__all__ = ["Hashed", "hash_once", "same_constant"]
+def full_text(data: Any) -> str:
+    """The call that makes an equal dataclass: source code, or the text of a digest or a key. `repr` may be a summary.
+
+    >>> from neptune_lab.loop_ir.nodes import Program
+    >>> full_text(Program("f", ("x",), (), (), ()))
+    "Program(name='f', params=('x',), outputs=(), buffers=(), body=(), masked=())"
+    """
+    return f"{type(data).__name__}({', '.join(f'{field.name}={getattr(data, field.name)!r}' for field in fields(data))})"
+
+
+__all__ = ["Hashed", "full_text", "hash_once", "same_constant"]

@@ -94,6 +94,8 @@ REFUSED = {
     ): "--inputs, line 1, column 3: there is no dtype 'float3'; help: did you mean",
     ("model.py:best", "--inputs", "x=float32[4]", "--seq", "3"): "model.py:best has no option --seq",
     ("none.py:f", "--inputs", "x=float32[4]"): "there is no file none.py",
+    ("none.py",): "there is no file none.py",
+    ("none.py:f",): "there is no file none.py",
     ("broken.py:f", "--inputs", "x=float32[4]"): "broken.py, line 2: ZeroDivisionError: division by zero",
     ("torn.py:f", "--inputs", "x=float32[4]"): "torn.py, line 1: SyntaxError: '(' was never closed; help: ",
     ("ends.py:f", "--inputs", "x=float32[4]"): "ends.py, line 2: the file ends the program (sys.exit)",

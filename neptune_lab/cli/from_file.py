@@ -58,6 +58,10 @@ def from_file(text: str, inputs: str | None) -> FromFile:
             are missing, not written as `parse_inputs` reads them, or not those of the function.
     """
     path, _, name = text.rpartition(":") if ".py:" in text else (text, "", "")
+    if not Path(path).is_file():
+        raise DefinitionError(
+            f"there is no file {path}", help="give the path of a Python file, as in model.py:attention"
+        )
     if not name:
         raise DefinitionError(f"{text} names no function", help=f"add one after a colon: {_EXAMPLE}")
     if inputs is None:
@@ -76,10 +80,6 @@ def from_file(text: str, inputs: str | None) -> FromFile:
 
 def _module(path: Path) -> ModuleType:
     """The file as a module; what it imports is looked for in its folder first."""
-    if not path.is_file():
-        raise DefinitionError(
-            f"there is no file {path}", help="give the path of a Python file, as in model.py:attention"
-        )
     name = path.stem if path.stem.isidentifier() and path.stem not in sys.modules else "neptune_lab_user_file"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None

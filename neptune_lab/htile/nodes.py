@@ -348,3 +348,16 @@ class Program(Hashed):
             if tensor.name == name:
                 return tensor
         raise KeyError(name)
+
+    def __repr__(self) -> str:
+        """Its signature alone; `hashed.full_text` has all of it, for digests."""
+        typed = {t.name: f"{t.name}: {t.dtype}[{', '.join(map(str, t.shape))}]" for t in self.tensors}
+        inputs, outputs = (", ".join(typed.get(n, n) for n in names) for names in (self.inputs, self.outputs))
+        kernels = f"{len(self.kernels)} kernel{'s' if len(self.kernels) != 1 else ''}"
+        return f"<Tile program {self.name}({inputs}) -> {outputs}, {kernels}; print it to see its tiles>"
+
+    def __str__(self) -> str:
+        """The text of HTile."""
+        from neptune_lab.htile.printer import to_text
+
+        return to_text(self).rstrip("\n")

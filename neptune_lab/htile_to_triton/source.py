@@ -82,6 +82,10 @@ class EmittedModule:
     lines: tuple[SourceLine, ...]
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        kernels = ", ".join(f"{k.name}{k.grid}" for k in self.kernels)
+        return f"<EmittedModule {self.name}: {kernels}; print its text to see the code>"
+
 
 class Writer:
     """The lines of a module; lines that compute are linked to their HTile nodes."""

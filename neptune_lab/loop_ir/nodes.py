@@ -286,6 +286,18 @@ class Program(Hashed):
                 return buffer
         raise KeyError(name)
 
+    def __repr__(self) -> str:
+        """Its signature alone; `hashed.full_text` has all of it, for digests."""
+        typed = {b.name: f"{b.name}: {b.dtype}[{', '.join(map(str, b.shape))}]" for b in self.buffers}
+        inputs, outputs = (", ".join(typed.get(n, n) for n in names) for names in (self.inputs, self.outputs))
+        return f"<Loop program {self.name}({inputs}) -> {outputs}; print it to see its loops>"
+
+    def __str__(self) -> str:
+        """Its loops in the style of the paper's figures."""
+        from neptune_lab.loop_ir.render import as_figure
+
+        return as_figure(self).rstrip("\n")
+
 
 @lru_cache(maxsize=256)
 def _inputs(params: tuple[str, ...], outputs: tuple[str, ...]) -> tuple[str, ...]:

@@ -83,13 +83,14 @@ def check_note(key: str, value: Any, where: str) -> None:
 
 
 def closed_fields(cls: type[T]) -> type[T]:
-    """Makes a dataclass raise ScheduleError, with its fields in the help, for a keyword that is not one of them.
+    """Makes a dataclass of options raise ScheduleError, with its fields in the help, for a keyword that is not one of
+    them, and print only the fields that differ from their defaults.
 
     Args:
-        cls: a dataclass.
+        cls: a dataclass, all of whose fields have defaults.
 
     Returns:
-        The same class; its `__init__` is replaced.
+        The same class; its `__init__` and `__repr__` are replaced.
 
     Raises:
         ScheduleError: an instance is made with an unknown keyword.
@@ -99,12 +100,15 @@ def closed_fields(cls: type[T]) -> type[T]:
     ... @dataclass(frozen=True)
     ... class Size:
     ...     rows: int = 1
+    ...     cols: int = 1
+    >>> Size(rows=2)
+    Size(rows=2)
     >>> Size(row=2)
     Traceback (most recent call last):
     neptune_lab.errors.ScheduleError: Size has no field 'row'
-      help: did you mean 'rows'? The fields: rows
+      help: did you mean 'rows'? The fields: rows, cols
     >>> inspect.signature(Size)
-    <Signature (rows: 'int' = 1)>
+    <Signature (rows: 'int' = 1, cols: 'int' = 1)>
     """
     made = cls.__init__
     names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
@@ -116,7 +120,13 @@ def closed_fields(cls: type[T]) -> type[T]:
                 raise ScheduleError(f"{cls.__name__} has no field {name!r}", help=nearest(name, names, "fields"))
         made(self, *args, **given)
 
-    cls.__init__ = __init__
+    def __repr__(self: T) -> str:
+        values = [(field.name, getattr(self, field.name), field.default) for field in fields(self)]  # type: ignore[arg-type]
+        # True equals 1: the text is the key of a cache, so it tells them apart.
+        differing = [f"{name}={value!r}" for name, value, usual in values if repr(value) != repr(usual)]
+        return f"{type(self).__name__}({', '.join(differing)})"
+
+    cls.__init__, cls.__repr__ = __init__, __repr__
     # `help` would show the signature of `__new__`, if there is one.
     _, *own = inspect.signature(made).parameters.values()
     cls.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]

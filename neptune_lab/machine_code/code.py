@@ -97,6 +97,11 @@ class MachineCode:
     triton: str
     kernels: tuple[KernelCode, ...]
 
+    def __repr__(self) -> str:
+        stages = ", ".join(dict.fromkeys(s.name for kernel in self.kernels for s in kernel.stages))
+        kernels = ", ".join(kernel.name for kernel in self.kernels)
+        return f"<MachineCode of {kernels} for {self.target}, by Triton {self.triton}: {stages}; print one to see it>"
+
     def kernel(self, name: str) -> KernelCode:
         """The kernel called `name`; MachineCodeError if there is none."""
         for kernel in self.kernels:

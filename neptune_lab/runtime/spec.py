@@ -30,3 +30,9 @@ class KernelSpec:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     ranges: Ranges = field(default=(), metadata=OMIT_DEFAULT)
+
+    def __repr__(self) -> str:
+        """Its signature alone; `hashed.full_text` has all of it, for digests."""
+        inputs, outputs = (", ".join(map(str, tensors)) for tensors in (self.inputs, self.outputs))
+        lines = self.text.count("\n")
+        return f"<KernelSpec {self.entry}({inputs}) -> {outputs}, {lines} lines; print its text to see them>"

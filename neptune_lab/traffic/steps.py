@@ -43,6 +43,9 @@ class TrafficRecord:
         """The kernels that were emitted; the last loop program if none were."""
         return self.forms[-1]
 
+    def __repr__(self) -> str:
+        return f"<TrafficRecord of {len(self.forms)} forms on {self.target}>\n{self}"
+
     def as_record(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
         return {"target": self.target, "blocks": self.blocks, "forms": [form.as_record() for form in self.forms]}

@@ -8,16 +8,19 @@ import pickle
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 
 import neptune_lab as nl
 from neptune_lab.errors import DefinitionError, LaunchError, ScheduleError
+from neptune_lab.hashed import full_text
 from neptune_lab.htile.nodes import Dot, Elementwise, For, Store
 from neptune_lab.htile.walk import reads, stores, subexpressions
 from neptune_lab.operators import attention, softmax
 from neptune_lab.runtime.exported import exported
+from neptune_lab.runtime.torch_op import _digest
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +138,31 @@ def test_what_is_no_operator_is_named_without_its_numbers():
     with pytest.raises(ScheduleError, match=r"nl\.from_torch\(function, \*inputs\)"):
         nl.compile(lambda x: x)
     assert repr(nl.operators.rows.softmax(2, 3)) == "<Operator softmax(x: float32[2, 3]) -> out: float32[2, 3]>"
+
+
+QKV = ", ".join(f"{name}: float16[1, 4, 256, 64]" for name in "qkv")
+
+
+def test_what_a_kernel_has_is_shown_in_a_line(causal):
+    signature = f"attention_causal({QKV}) -> out: float16[1, 4, 256, 64]"
+    assert repr(causal.program) == f"<Loop program {signature}; print it to see its loops>"
+    assert str(causal.program) == str(causal.schedule)
+    assert repr(causal.htile) == f"<Tile program {signature}, 1 kernel; print it to see its tiles>"
+    assert str(causal.htile) == causal.htile_text.rstrip("\n")
+    lines = len(causal.source.splitlines())
+    assert repr(causal.spec) == f"<KernelSpec {signature}, {lines} lines; print its text to see them>"
+    assert repr(causal.triton).startswith("<EmittedModule attention_causal: attention_causal_kernel(4, 4, 1);")
+    for shown in (causal.program, causal.htile, causal.spec):
+        assert len(full_text(shown)) > 1000
+    assert repr(nl.SplitKConfig(splits=4, block_kv=(64, None))) == "SplitKConfig(block_kv=(64, None), splits=4)"
+    assert repr(nl.CodeOptions()) == "CodeOptions()"
+    assert eval(repr(nl.CodeOptions(interleave=2)), {"CodeOptions": nl.CodeOptions}) == nl.CodeOptions(interleave=2)
+
+
+def test_operators_of_torch_by_hash_differ_if_their_code_does(causal):
+    spec = causal.spec
+    assert repr(spec) == repr(replace(spec, text=spec.text.replace("0.125", "0.250")))
+    assert _digest(spec, "") != _digest(replace(spec, text=spec.text.replace("0.125", "0.250")), "")
 
 
 def test_a_template_on_other_steps_says_where_to_begin():

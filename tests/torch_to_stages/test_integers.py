@@ -144,14 +144,14 @@ def test_lengths_of_32_bits_are_compared_in_them():
     def padded(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         return x.masked_fill(torch.arange(5) >= lengths[:, None], -1.0).sum(-1)
 
-    assert "int64" not in repr(nl.from_torch(padded, FLOATS, torch.tensor([1, 5, 2], dtype=torch.int32)).program)
+    assert "int64" not in repr(nl.from_torch(padded, FLOATS, torch.tensor([1, 5, 2], dtype=torch.int32)).program.body)
 
 
 def test_positions_of_masks_keep_32_bits():
     def masked(x: torch.Tensor) -> torch.Tensor:
         return x.masked_fill(torch.arange(5) > torch.arange(3)[:, None], -1.0).sum(-1)
 
-    assert "int64" not in repr(nl.from_torch(masked, FLOATS).program)
+    assert "int64" not in repr(nl.from_torch(masked, FLOATS).program.body)
 
 
 @pytest.mark.parametrize("factor", [2**20, 2**29])

@@ -52,7 +52,9 @@ def test_each_emitted_kernel_is_a_stage():
 
 def test_fused_blocks_are_one_stage():
     kernel = nl.compile(attention.full(heads=2, seq=64, head_dim=16), "rolling_update", validate="none")
-    forms = kernel.traffic("h200", blocks=1).forms
+    found = kernel.traffic("h200", blocks=1)
+    forms = found.forms
+    assert repr(found) == f"<TrafficRecord of {len(forms)} forms on h200>\n{found}"
     assert len(forms[-2].stages) == 1
     assert "acc" in forms[-2].stages[0].name.split(", ")
     assert len(forms[0].stages) > 5

@@ -391,5 +391,6 @@ def test_an_operator_that_its_template_makes_no_kernel_of_is_shown_as_it_compile
     chunks = operator("chunk_max")
     explorer = nl.explore(chunks)
     assert nl.explore(schedule(chunks)).kernel is None
+    assert repr(explorer).startswith("<Explorer of ")
     assert explorer.kernel is not None
     assert any("computed apart" in step.summary for step in explorer.trace.steps)

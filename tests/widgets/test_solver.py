@@ -92,6 +92,7 @@ def asked(panel: Solver, **fields: str) -> dict:
 def test_each_edit_is_answered_and_the_term_is_at_hand():
     panel = nl.solver()
     assert isinstance(panel.term, RepairTerm)
+    assert repr(panel) == f"<Solver: shown in a notebook; its term is {panel.term!r}>"
     answer = asked(panel, g="c - r")
     assert answer["question"] == panel.question
     assert answer["state"] == "family"

@@ -65,6 +65,10 @@ class Explorer(anywidget.AnyWidget):
     def _messages_of(self, session: Session | None) -> Messages | None:
         return None if session is None else Messages(session, lambda m: self.send(m), self._show, lambda: self.view)
 
+    def __repr__(self) -> str:
+        """What a terminal shows, where there is no widget."""
+        return f"<Explorer of {self.trace.operator.name}: shown in a notebook; export_html(path) writes a page>"
+
     # -- what it holds --------------------------------------------------------------------------------------
 
     @property

@@ -54,6 +54,10 @@ class Solver(anywidget.AnyWidget):
         super().__init__(**state(question, self._answer), **traits)
         self._due = False
 
+    def __repr__(self) -> str:
+        """What a terminal shows, where there is no widget."""
+        return f"<Solver: shown in a notebook; its term is {self.term!r}>"
+
     @property
     def term(self) -> RepairTerm | VectorRepair | None:
         """The repair of the term that stands in the panel; None where there is none."""

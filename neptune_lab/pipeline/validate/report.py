@@ -11,6 +11,7 @@ import numpy as np
 
 from neptune_lab.choice import CodeOptions
 from neptune_lab.errors import FileError, ValidationError
+from neptune_lab.hashed import full_text
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_schedule.schedule import Schedule
 
@@ -85,7 +86,7 @@ def script(scheduled: Schedule, code: CodeOptions, inputs: Mapping[str, np.ndarr
         "from neptune_lab.choice import CodeOptions\n"
         "from neptune_lab.pipeline.validate import repeat\n\n"
         'inf, nan = float("inf"), float("nan")\n\n'
-        f"definition = {scheduled.definition!r}\n\n"
+        f"definition = {full_text(scheduled.definition)}\n\n"
         f"steps = r'''{scheduled.to_json()}'''\n\n"
         f"inputs = {{\n{arrays}}}\n\n"
         f"repeat(definition, steps, {code!r}, inputs{layouts})\n"

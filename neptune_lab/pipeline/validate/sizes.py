@@ -14,6 +14,7 @@ from typing import Any
 from networkx.utils import UnionFind
 
 from neptune_lab.errors import ScheduleError
+from neptune_lab.hashed import full_text
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Block, Const, Expr, Op, Program, Var  # fmt: skip
 from neptune_lab.loop_ir.walks import loads, variables
@@ -55,7 +56,7 @@ def plan(scheduled: Schedule) -> Plan:
     small = at_small_sizes(definition, sizes)
     if small == definition:
         raise ScheduleError(f"no size of {definition.name} can be made smaller", help="validate a smaller operator")
-    key = "\n".join([repr(small), *_shapes_of_steps(scheduled, sizes)])
+    key = "\n".join([full_text(small), *_shapes_of_steps(scheduled, sizes)])
     return Plan(small, at_small_sizes(scheduled.base, sizes), sizes, key)
 
 
