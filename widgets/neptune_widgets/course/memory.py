@@ -43,7 +43,8 @@ def memory_figure(target: Target) -> tuple[Any, str]:
     for n, (level, colour) in enumerate(zip(levels, colours, strict=True)):
         y, half = len(levels) - n, 0.24 + 0.075 * n
         box = {"x0": 0.5 - half, "x1": 0.5 + half, "y0": y - 0.36, "y1": y + 0.36}
-        figure.add_shape(type="rect", **box, line={"color": colour, "width": 2}, fillcolor=colour, opacity=0.18)
+        # No fill: the text inside is read on white pages and on dark ones.
+        figure.add_shape(type="rect", **box, line={"color": colour, "width": 2})
         text = f"<b>{_named(level)}</b>, {_size(level)}<br>{_HOLDS[level.name]}"
         figure.add_annotation(x=0.5, y=y, text=text, showarrow=False, font={"size": 13})
         words.append(f"{_named(level)}: {_size(level)}, {_rate(level)}")
