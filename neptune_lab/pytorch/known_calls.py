@@ -96,10 +96,10 @@ def launched(
                     return launch_packed(stream.known, q, k, v, tensors, own, stream.keys, offsets, as_they_are=True)
                 return launch_unnegated(stream.known, q, k, v, tensors, stream.keys)
             _streams.pop((options, of_score, of_mask), None)
-        # (a group with kernels of one length uses these first)
-        elif not stream.group.known and stream.tells(q, k, v):
+        elif stream.tells(q, k, v):
             m, n = q.shape[2], k.shape[2]
             same = v.shape[2] == n and found.kind == _kind(m, n) and found.serves(m, n, tensors[own:])
+            same = same and (m, n) not in stream.group.lengths  # (those have kernels of their own)
             if same and q.is_contiguous() and k.is_contiguous() and v.is_contiguous():
                 if offsets is not None:
                     return launch_packed(stream.known, q, k, v, tensors, own, n, offsets, as_they_are=True)
@@ -182,15 +182,15 @@ def _known_for_lengths(
     else:
         return None
     known = found.known
-    if len(tensors) == own and not group.known and strides is None:
+    if len(tensors) == own and strides is None:
         if found.alike is None:
             found.alike = alike((q, k, v))
         if found.alike is not None:
             _add(_streams, mods, Stream(group, known, found.alike, found))
-    if found.alike is None or group.known:
-        if key == found.last:  # (new lengths would only fill the table)
-            _add(group.known, key, known)
-        found.last = key
+            return known
+    if key == found.last:  # (new lengths would only fill the table)
+        _add(group.known, key, known)
+    found.last = key
     return known
 
 
@@ -305,11 +305,15 @@ def keep(
     noted = _noted(*call, compiled.captured, read, states)
     if noted is None:
         return
+    q, k, v, *_ = call
     if family is None or not compiled.kernel.spec.ranges:
-        _add(_group_of(noted.kinds).known, noted.key, Known(compiled, noted.captured))
+        group = _group_of(noted.kinds)
+        _add(group.known, noted.key, Known(compiled, noted.captured))
+        if len(group.known) == 1:
+            group.lengths.clear()
+        group.lengths.add((q.shape[2], k.shape[2]))
         return
     known = Known(compiled, noted.captured, family)
-    q, k, v, *_ = call
     layouts: Any = _DENSE
     if noted.strides is not None:
         given = zip((q, k, v), compiled.kernel.spec.inputs[:3], strict=True)

@@ -91,10 +91,15 @@ class ForLengths:
 
 @dataclass(slots=True)
 class Group:
-    """Calls that differ in shapes and strides only, which are the keys of its tables; `last` is the key of the last
-    one that was found in `known`."""
+    """Calls that differ in shapes and strides only, which are the keys of its tables.
+
+    Args:
+        lengths: of q, and of k and v, that have kernels of their own in `known`, and perhaps others.
+        last: the key of the last call that was found in `known`.
+    """
 
     known: dict[Any, Known] = field(default_factory=dict)
+    lengths: set[tuple[int, int]] = field(default_factory=set)
     for_lengths: dict[Any, ForLengths] = field(default_factory=dict)
     recorded: dict[Any, Recorded] = field(default_factory=dict)
     last: Any = None

@@ -318,6 +318,11 @@ def test_streams_stay_with_the_lengths_of_their_kernel():
     assert known_calls.launched(*drawn(30), None, causal, False, 0.5, False, True) is None
     known_calls.keep((*drawn(9), *given), kernel_of("own", seen), (), None)
     assert [call(*drawn(n)) for n in (9, 10, 10, 10, 9)] == ["own", "all", "all", "all", "own"]
+    assert [call(*drawn(n)) for n in (11, 12, 12, 12)] == ["all"] * 4
+    ((stream,), (group,)) = known_calls._streams.values(), known_calls._groups.values()
+    assert stream.lengths is not None
+    assert len(group.known) == 1  # (a stream of new lengths notes none)
+    assert [call(*drawn(n)) for n in (9, 12)] == ["own", "all"]
     known_calls.forget()
     assert call(*drawn(9)) is None
 
