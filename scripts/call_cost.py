@@ -168,11 +168,11 @@ def blocks(document: int = 0) -> Row:
     return Row(lambda _: nl.attention(q, k, v, block_mask=block_mask), lambda: sdpa(q, k, v, mask))
 
 
-def sequences() -> Row:
-    """Four packed sequences of 16 tokens, whose places are computed on the device at each call."""
-    q, k, v = drawn(*[(1, 4, 64, 64)] * 3)
-    offsets = quarters(64)
-    mask = one_sequence(64, 64) & ordered(q, k)
+def sequences(total: int = 64, heads: int = 4) -> Row:
+    """Four packed sequences, whose places are computed on the device at each call."""
+    q, k, v = drawn(*[(1, heads, total, 64)] * 3)
+    offsets = quarters(total)
+    mask = one_sequence(total, total) & ordered(q, k)
     return Row(lambda _: nl.attention(q, k, v, mask_mod=causal, cu_seqlens_q=offsets), lambda: sdpa(q, k, v, mask))
 
 
@@ -264,6 +264,7 @@ ROWS: dict[str, Callable[[], Row]] = {
     "decode, a new length each": growing,
     "prompt, all lengths": one_prompt,
     "prompt, a new length each": lambda: prompts(of_all_lengths),
+    "prompt, new lengths, unasked": lambda: prompts(own),
     "long prompt, all lengths": lambda: one_prompt(1200, 128),  # (in Gluon)
     "long prompt, new each": lambda: prompts(of_all_lengths, 1100, 128),
     "options": options,
@@ -272,6 +273,7 @@ ROWS: dict[str, Callable[[], Row]] = {
     "block mask of documents": lambda: blocks(20),
     "packed sequences": sequences,
     "packed sequences, keys apart": apart,
+    "packed sequences of 2,048 tokens": lambda: sequences(2048, 16),
     "packed sequences, a new total each": lambda: packed_totals(True),
     "packed sequences, new totals, unasked": lambda: packed_totals(None),
     "return_aux": aux,

@@ -144,7 +144,7 @@ def _note_launchers(
         return kernel.launch(q, k, v, *[found[rows[index]] if index < own else next(others) for index, _ in names])
 
     places = {name: rows[index] for index, name in names if index < own}
-    launcher = with_places(source, inputs, places, made.compiled, slow, alike=alike)
+    launcher = with_places(source, kernel.spec.text, inputs, places, made.compiled, slow, alike=alike)
     known.packed[dtypes] = None if launcher is None else (launcher, unnegated(launcher))
     return known.packed[dtypes]
 

@@ -13,10 +13,12 @@ becomes, before `direct` writes it anew,
         n = q.shape[2]
         _ends = _of_q.shape[0]
         k_sequence = torch.empty((n,), dtype=torch.int32, device=q.device)
-        _places[((n + 255) // 256, 1)](_of_q, _of_q, k_sequence, k_sequence, k_sequence, k_sequence, n, n, _ends)
+        _places[((n + 255) // 256, 1)](_of_q, _of_q, *[k_sequence] * 6, n, n, _ends, 0, 0)
         out = ...
 
-Positions that no kernel reads, as here (a causal mask compares tokens of one sequence), are not computed.
+Positions that no kernel reads, as here (a causal mask compares tokens of one sequence), are not computed.  Kernels that
+find the tiles of keys that a tile of queries sees are left out: that of places finds them from the offsets
+(`packed_tiles`).
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from neptune_lab.runtime.direct import Compiled, Source, direct_of
+from neptune_lab.runtime.packed_tiles import Tiles, tiles_in
 from neptune_lab.runtime.token_places import TOKENS
 from neptune_lab.tensor_spec import TensorSpec
 
@@ -37,6 +40,7 @@ _SPARE = "_q_sequence", "_k_sequence"
 
 def with_places(
     source: Source,
+    text: str,
     inputs: Sequence[TensorSpec],
     places: Mapping[str, int],
     kernel: Any,
@@ -48,6 +52,7 @@ def with_places(
 
     Args:
         source: of the direct launcher that takes places.
+        text: of its module.
         inputs: of its kernel: q, k, v, and others.
         places: which of its arguments are places, by their index in what `token_places` returns.
         kernel: of places, compiled for the offsets' dtypes.
@@ -55,12 +60,16 @@ def with_places(
         alike: whether the keys are packed as the queries; the launcher takes one tensor of offsets then, or else two.
     """
     function = source.function
-    names = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
+    every = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
     arguments = [argument.arg for argument in function.args.args]
-    if {*names, *arguments} & {_OF_Q, _OF_K, _ENDS, _KERNEL, *_SPARE}:  # (a mod reads a tensor that is called so)
+    if {*every, *arguments} & {_OF_Q, _OF_K, _ENDS, _KERNEL, *_SPARE}:  # (a mod reads a tensor that is called so)
         return None
     sizes = [(tensor.sizes[2] if tensor.sizes else "") or str(tensor.shape[2]) for tensor in inputs[:2]]
-    made = {index: name for name, index in places.items() if name in names}
+    named = {index: name for name, index in places.items()}
+    sequences = named.get(0, ""), named.get(0 if alike else 1, "")
+    tiles = tiles_in(text, function, sequences, sizes) or Tiles("", "", 0, 0, function.body)
+    names = {node.id for stmt in tiles.left for node in ast.walk(stmt) if isinstance(node, ast.Name)}
+    made = {index: name for index, name in named.items() if name in names}
     offsets = [_OF_Q] if alike else [_OF_Q, _OF_K]
     for side in range(len(offsets)):
         made.setdefault(side, _SPARE[side])
@@ -68,13 +77,15 @@ def with_places(
     for index, name in made.items():
         lines.append(f"{name} = torch.empty(({sizes[index % 2]},), dtype=torch.int32, device={arguments[0]}.device)")
     rows = [made.get(row, made[row % 2]) for row in ((0, 0, 2, 2) if alike else range(4))]
-    programs = f"[({_programs(sizes[: len(offsets)])}, {len(offsets)})]"
-    lines.append(f"{_KERNEL}{programs}({', '.join([_OF_Q, offsets[-1], *rows, *sizes, _ENDS])})")
-    first = next(n for n, statement in enumerate(function.body) if not _is_head(statement))
+    bounds = [tiles.first or made[0], tiles.last or made[0]]
+    programs = f"[({_programs(sizes[: len(offsets)])}, {len(offsets) + bool(tiles.rows)})]"
+    numbers = [*sizes, _ENDS, str(tiles.rows), str(tiles.columns)]
+    lines.append(f"{_KERNEL}{programs}({', '.join([_OF_Q, offsets[-1], *rows, *bounds, *numbers])})")
+    first = next(n for n, statement in enumerate(tiles.left) if not _is_head(statement))
     written = ast.FunctionDef(
         name=function.name,
         args=_arguments([name for name in arguments if name not in places] + offsets),
-        body=[*function.body[:first], *ast.parse("\n".join(lines)).body, *function.body[first:]],
+        body=[*tiles.left[:first], *ast.parse("\n".join(lines)).body, *tiles.left[first:]],
         decorator_list=[],
     )
     kernels = {**source.kernels, _KERNEL: Compiled(kernel, {})}

@@ -27,9 +27,8 @@ Tensor = torch.Tensor
 
 
 @triton.jit
-def _of_side(offsets_ptr, sequence_ptr, place_ptr, tokens, ends):
-    """The number of sequences that end at or before each token, by bisection, and its distance to its sequence."""
-    token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
+def _sequence_of(offsets_ptr, token, ends):
+    """The number of sequences that end at or before each of `TOKENS` tokens, by bisection."""
     low = tl.zeros((TOKENS,), tl.int32)
     high = low + ends - 1
     left = ends - 1
@@ -40,20 +39,72 @@ def _of_side(offsets_ptr, sequence_ptr, place_ptr, tokens, ends):
         low = tl.where(is_open & is_behind, middle + 1, low)
         high = tl.where(is_open & (is_behind == 0), middle, high)
         left = left // 2
+    return low
+
+
+@triton.jit
+def _of_side(offsets_ptr, sequence_ptr, place_ptr, tokens, ends):
+    """The sequence of each token, and its distance to that."""
+    token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
+    sequence = _sequence_of(offsets_ptr, token, ends)
     inside = token < tokens
-    tl.store(sequence_ptr + token, low, inside)
+    tl.store(sequence_ptr + token, sequence, inside)
     if place_ptr.to(tl.int64) != sequence_ptr.to(tl.int64):
-        tl.store(place_ptr + token, (token - tl.load(offsets_ptr + low, inside, 0)).to(tl.int32), inside)
+        tl.store(place_ptr + token, (token - tl.load(offsets_ptr + sequence, inside, 0)).to(tl.int32), inside)
+
+
+@triton.jit
+def _tiles_of(of_q, of_k, first_tile, last_tile, tokens, keys, ends, rows, columns):
+    """For each tile of `rows` queries the first tile of `columns` keys that may have one of their sequences, and the
+    last one plus 1: at least one tile, of those that there are, whatever the offsets are."""
+    tile = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
+    inside = tile <= (tokens - 1) // rows
+    least = _sequence_of(of_q, tile * rows, ends)
+    most = _sequence_of(of_q, tl.minimum(tile * rows + rows, tokens) - 1, ends)
+    # (keys before the first sequence count as its own, and those behind the last one are a sequence)
+    begin = tl.where(least == 0, 0, tl.load(of_k + least, inside, 0))
+    end = tl.where(most == ends - 1, keys, tl.load(of_k + tl.minimum(most + 1, ends - 1), inside, 0))
+    first = tl.minimum(tl.maximum(begin, 0), keys - 1) // columns
+    last = (tl.minimum(tl.maximum(end, 1), keys) - 1) // columns
+    tl.store(first_tile + tile, first.to(tl.int32), inside)
+    tl.store(last_tile + tile, tl.maximum(first, last).to(tl.int32) + 1, inside)
 
 
 @triton.jit(
-    do_not_specialize=["tokens", "keys", "ends"],
-    do_not_specialize_on_alignment=["of_q", "of_k", "q_sequence", "k_sequence", "q_place", "k_place"],
+    do_not_specialize=["tokens", "keys", "ends", "rows", "columns"],
+    do_not_specialize_on_alignment=[
+        "of_q",
+        "of_k",
+        "q_sequence",
+        "k_sequence",
+        "q_place",
+        "k_place",
+        "first_tile",
+        "last_tile",
+    ],
 )
-def _places(of_q, of_k, q_sequence, k_sequence, q_place, k_place, tokens, keys, ends):
+def _places(
+    of_q,
+    of_k,
+    q_sequence,
+    k_sequence,
+    q_place,
+    k_place,
+    first_tile,
+    last_tile,
+    tokens,
+    keys,
+    ends,
+    rows,
+    columns,
+):
     """Those of the queries, and in a second row of programs those of the keys; where a place is the sequence's memory,
-    only the sequence."""
-    if tl.program_id(1) == 0:
+    only the sequence.  With `rows`, the last row of programs finds the tiles of keys that tiles of queries see."""
+    side = tl.program_id(1)
+    if (rows > 0) & (side == tl.num_programs(1) - 1):
+        if tl.program_id(0) * TOKENS <= (tokens - 1) // rows:
+            _tiles_of(of_q, of_k, first_tile, last_tile, tokens, keys, ends, rows, columns)
+    elif side == 0:
         _of_side(of_q, q_sequence, q_place, tokens, ends)
     else:
         _of_side(of_k, k_sequence, k_place, keys, ends)
@@ -113,13 +164,13 @@ def token_places(
     made = q_sequence, k_sequence, q_place, k_place
     most = tokens if alike else max(tokens, keys)
     grid = (most + TOKENS.value - 1) // TOKENS.value, 1 if alike else 2
-    numbers = tokens, keys, of_q.shape[0]
+    numbers = tokens, keys, of_q.shape[0], 0, 0
     key = index, of_q.dtype, of_k.dtype
     known = _kernels.get(key)
     if known is not None and known.launch is not None and not _is_watched():
-        known.launch(grid, (of_q, of_k, *made), numbers)
+        known.launch(grid, (of_q, of_k, *made, q_sequence, q_sequence), numbers)
         return made
-    compiled = _places[grid](of_q, of_k, *made, *numbers)
+    compiled = _places[grid](of_q, of_k, *made, q_sequence, q_sequence, *numbers)
     if index is not None and known is None:
         _kernels[key] = PlacesKernel(compiled, _launch_of(compiled, index))
     return made

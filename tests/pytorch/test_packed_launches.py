@@ -18,6 +18,7 @@ from attention_reference import causal
 from triton.runtime.jit import KernelInterface
 
 import neptune_lab as nl
+from neptune_lab.loop_schedule.templates import choose
 from neptune_lab.pytorch import flex_attention, known_launches, packed
 from neptune_lab.runtime import LoadedKernel, token_places, torch_state
 from neptune_lab.runtime.direct import Compiled, direct
@@ -31,8 +32,10 @@ def at(address: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def run_by_interpreter(jit: Any, dtypes: dict[str, torch.dtype], seen: list[Any]) -> Compiled:
-    """A kernel that is "compiled": Triton's launch function, which takes addresses; the intermediates are float32."""
-    dtypes |= {name: torch.float32 for name in jit.arg_names if name.endswith("_ptr") and name not in dtypes}
+    """A kernel that is "compiled": Triton's launch function, which takes addresses; the intermediates are float32, but
+    for the numbers of tiles."""
+    others = [name for name in jit.arg_names if name.endswith("_ptr") and name not in dtypes]
+    dtypes |= {name: torch.int32 if "_tiles_" in name else torch.float32 for name in others}
 
     def run(x: int, y: int, z: int, *rest: Any) -> None:
         given = rest[6:]
@@ -61,7 +64,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Any:
         return made[id(self)]
 
     def places_kernel(device: torch.device, of_q: torch.dtype, of_k: torch.dtype) -> Any:
-        places = ("q_sequence", "k_sequence", "q_place", "k_place")
+        places = ("q_sequence", "k_sequence", "q_place", "k_place", "first_tile", "last_tile")
         dtypes = {"of_q": of_q, "of_k": of_k} | dict.fromkeys(places, torch.int32)
         return SimpleNamespace(compiled=run_by_interpreter(token_places._places, dtypes, seen).kernel)
 
@@ -136,6 +139,26 @@ def test_places_are_computed_with_the_launch(launches, alike: bool, mask_mod: An
     (_, arguments), *_ = launches.seen
     positions = [arguments[n + 2] != arguments[n] for n in (2, 3)]
     assert positions == [mask_mod is bounded or (mask_mod is causal and not alike)] * 2
+
+
+@pytest.mark.one_in(4)
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("alike", [True, False], ids=["alike", "apart"])
+def test_tiles_are_found_with_the_places(launches, monkeypatch, alike: bool, dynamic: bool):
+    """Kernels that visit tiles of keys of some sequences find them from the offsets, by no launches of their own."""
+    monkeypatch.setattr(choose, "TILES_TO_SPLIT", 1 << 20)
+    of_q, of_k = torch.zeros(6, dtype=torch.int32), torch.zeros(6, dtype=torch.int64)
+    for turn in range(3):
+        one = [0, [1, 90, 150][turn], 150, 180, 190, 200 + turn * dynamic]
+        other = one if alike else [0, 70, [150, 70, 70][turn], 200, 240, 250 + turn * dynamic]
+        of_q.copy_(torch.tensor(one))
+        of_k.copy_(torch.tensor(other))
+        given = drawn(one[-1], other[-1], turn)
+        launches.seen.clear()
+        options: dict[str, Any] = {} if alike else {"cu_seqlens_k": of_k}
+        found = nl.attention(*given, mask_mod=causal, cu_seqlens_q=of_q, dynamic=dynamic, **options)
+        assert (found - wanted(given, one, other, causal)).abs().max() < 1e-5
+    assert [name for name, _ in launches.seen] == ["_places", "attention_general_kernel"]
 
 
 def test_what_a_launcher_does_not_take(launches):
