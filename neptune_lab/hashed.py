@@ -64,7 +64,9 @@ def full_text(data: Any) -> str:
     >>> full_text(Program("f", ("x",), (), (), ()))
     "Program(name='f', params=('x',), outputs=(), buffers=(), body=(), masked=())"
     """
-    return f"{type(data).__name__}({', '.join(f'{field.name}={getattr(data, field.name)!r}' for field in fields(data))})"
+    return (
+        f"{type(data).__name__}({', '.join(f'{field.name}={getattr(data, field.name)!r}' for field in fields(data))})"
+    )
 
 
 __all__ = ["Hashed", "full_text", "hash_once", "same_constant"]

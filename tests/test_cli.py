@@ -62,6 +62,12 @@ def test_the_trace_says_how_to_make_it_again(call, tmp_path):
     assert json.loads(path.read_text(encoding="utf-8"))["command"].startswith("neptune-lab compile attention.causal")
 
 
+@pytest.mark.parametrize("command", ["compile", "bundle", "records"])
+def test_help_fits_a_terminal_of_80_columns(call, command: str):
+    status, out, _ = call(command, "--help")
+    assert (status, [line for line in out.splitlines() if len(line) > 80]) == (0, [])
+
+
 @pytest.mark.nightly
 def test_the_examples_of_the_help_run(call, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")

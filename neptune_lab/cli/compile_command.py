@@ -43,7 +43,9 @@ AS_JSON = (Emit.traffic, Emit.resources)
 
 def compile_command(
     request: Request,
-    emit: Annotated[Emit, typer.Option(help="Which stage to print.")] = Emit.triton,
+    emit: Annotated[
+        Emit, typer.Option(metavar="STAGE", help=f"Which stage to print: {', '.join(Emit)}.")
+    ] = Emit.triton,
     target: Annotated[
         str | None,
         typer.Option(

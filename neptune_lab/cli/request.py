@@ -75,7 +75,11 @@ SHARED: dict[str, Any] = {
     **{name: _size(help) for name, help in TILES.items()},
     "option": Annotated[
         list[str] | None,
-        typer.Option("--option", "-O", help="Any other option of the template or of code generation, as name=value."),
+        typer.Option(
+            *("--option", "-O"),
+            metavar="NAME=VALUE",
+            help="Any other option of the template or of code generation; can be repeated.",
+        ),
     ],
 }
 

@@ -75,7 +75,7 @@ def bundle_command(
     operators: Annotated[
         list[str],
         typer.Argument(
-            metavar="OPERATOR...",
+            metavar="OPERATOR",
             help="Operators or presets with their sizes: causal_pf:seq=2048, gemm_chain:m=512,n=256,k=64,h=64",
         ),
     ],
@@ -126,7 +126,8 @@ def report_command(
 def records_command(
     records: Annotated[Path | None, typer.Option(help="The file of records (default: in the cache).")] = None,
     load: Annotated[
-        list[Path] | None, typer.Option(help="First add the records of this JSON file (can be repeated).")
+        list[Path] | None,
+        typer.Option(metavar="PATH", help="First add the records of this JSON file (can be repeated)."),
     ] = None,
     export: Annotated[
         Path | None,
