@@ -72,8 +72,8 @@ def main() -> None:
     looks = [(1440, "light"), (1440, "dark"), (900, "light"), (900, "dark")]
     wanted = [(n, w, c) for n in pages for w, c in looks]
     if not options.all:
-        wanted = [("figure1", 1440, "light"), ("attention", 1440, "dark"), ("traffic", 1440, "light")]
-        wanted.append(("training", 1440, "light"))
+        wanted = [("figure1", 1440, "light"), ("figure1", 1440, "dark"), ("attention", 1440, "dark")]
+        wanted += [("traffic", 1440, "light"), ("training", 1440, "light")]
     wanted = [w for w in wanted if options.only in (None, w[0])]
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as p:
         files = {}

@@ -13,7 +13,7 @@ Own = ParamSpec("Own")
 
 
 class AttentionOptions(TypedDict, total=False):
-    """The keyword arguments of every attention operator (`_SHARED` describes them)."""
+    """The keyword arguments of every attention operator, each of which describes them."""
 
     q_len: int | None
     kv_len: int | None
