@@ -91,13 +91,16 @@ def access_region(indices: tuple[Expr, ...], text: str, nest: TileableNest) -> t
         index = simplify(index, nest.extents)
         parts = split_inner(index, nest)
         if parts is None or len(parts[1]) > 1:
-            inner = ", ".join(sorted(variables(index) & set(nest.inner)))
+            inner = sorted(variables(index) & set(nest.inner))
+            several = len(inner) > 1
+            loops = f"inner loop{'s' if several else ''} {', '.join(inner)}"
             raise TileError(
-                f"block {nest.block!r}: the access {text} uses inner loop {inner} in {expression(index)}, which is not "
+                f"block {nest.block!r}: the access {text} uses {loops} in {expression(index)}, which is not "
                 "one loop with step 1",
                 node=nest.block,
                 help="split or fuse the loops so that each index runs along one inner loop, or keep the others outside "
-                "the tile",
+                "the tile"
+                + (": bind those that run in parallel to the grid, the outermost loops first" if several else ""),
             )
         start, used = parts
         if not used:
