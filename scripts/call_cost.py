@@ -115,12 +115,12 @@ def decode(**options: Any) -> Row:
 def new_each(
     attend: Callable[..., Any], given: Sequence[Sequence[torch.Tensor]], answer: Callable[..., torch.Tensor] = sdpa
 ) -> Row:
-    """Calls whose length is another one each time."""
+    """Calls whose length is another one each time, of tensors that were just made, as a model's are."""
     turns = itertools.cycle(given)
     now: list[Any] = [None]
 
     def following() -> Any:
-        now[0] = next(turns)
+        now[0] = [tensor.clone() for tensor in next(turns)]
         return now[0]
 
     return Row(lambda tensors: attend(*tensors), lambda: answer(*now[0]), following)

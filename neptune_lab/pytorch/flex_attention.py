@@ -207,30 +207,26 @@ def attention(
         q, k, v = named(q, k, v, others)
     if torch._C._is_any_autocast_enabled():
         q, k, v = under_autocast(q, k, v)
-    plain = cu_seqlens_q is cu_seqlens_k is q_scale is k_scale is v_scale is weights_dtype is None
-    if plain and not torch.compiler.is_dynamo_compiling():
+    dynamo = torch.compiler.is_dynamo_compiling()
+    if q_scale is k_scale is v_scale is weights_dtype is None and not dynamo:
         given = q, k, v, score_mod, mask_mod, enable_gqa, scale, return_lse, dynamic
-        if block_mask is return_aux is None and not kernel_options:
+        simple = block_mask is return_aux is None and not kernel_options
+        if cu_seqlens_q is not None or cu_seqlens_k is not None:
+            found = launched_packed(*given, cu_seqlens_q, cu_seqlens_k) if simple else None
+        elif simple:
             found = launched(*given)
         else:
             found = launched_with(*given, block_mask, return_aux, kernel_options)
         if found is not None:
             return found
-    if torch.compiler.is_dynamo_compiling():
+    if dynamo:
         enable_gqa, return_lse = settled(enable_gqa), settled(return_lse)
     else:
         refuse_jit_trace("attention", EXPORTED)
     if q is None or k is None or v is None:
         raise LaunchError("attention takes three tensors, and one is missing or None", help="attention(q, k, v)")
-    packed = cu_seqlens_q is not None or cu_seqlens_k is not None
     places = None
-    if packed:
-        simple = q_scale is k_scale is v_scale is weights_dtype is block_mask is return_aux is None
-        if simple and not kernel_options and not torch.compiler.is_dynamo_compiling():
-            given = q, k, v, score_mod, mask_mod, enable_gqa, scale, return_lse, dynamic
-            found = launched_packed(*given, cu_seqlens_q, cu_seqlens_k)
-            if found is not None:
-                return found
+    if cu_seqlens_q is not None or cu_seqlens_k is not None:
         places = places_of(q, k, v, cu_seqlens_q, cu_seqlens_k, score_mod is not None or mask_mod is not None)
     formats = q_scale, k_scale, v_scale, weights_dtype
     eight = has_quantized(q, k, v, formats)

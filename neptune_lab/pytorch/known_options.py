@@ -15,6 +15,7 @@ from neptune_lab.pytorch.extras import as_ordered, known_own_options
 from neptune_lab.pytorch.known_calls import launched
 from neptune_lab.pytorch.mod_state import States
 from neptune_lab.pytorch.packed import known_offsets, packed_states
+from neptune_lab.runtime.torch_state import tracing
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
@@ -78,7 +79,7 @@ def launched_packed(
     Args:
         of_q, of_k: the offsets of the sequences.
     """
-    offsets = known_offsets(of_q, of_k)
+    offsets = None if tracing() else known_offsets(of_q, of_k)
     if offsets is None:
         return None
     states = packed_states(score_mod, mask_mod, len(offsets) == 1)

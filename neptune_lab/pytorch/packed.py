@@ -170,7 +170,7 @@ def _is_here(offsets: torch.Tensor) -> bool:
 
 
 def known_offsets(of_q: Any, of_k: Any) -> tuple[torch.Tensor, ...] | None:
-    """The offsets of a call, one tensor if queries and keys are packed alike; None unless `launch_places` takes them.
+    """The offsets of a call, one tensor if queries and keys are packed alike; None unless `token_places` takes them.
     Whether they fit to q and k, the call's shapes say, if a call of these shapes was checked."""
     if of_k is None or of_k is of_q:
         return (of_q,) if _are_offsets(of_q) else None
