@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from functools import lru_cache
 from typing import Any
 
@@ -25,7 +26,7 @@ def refuse_others(layer: torch.nn.Module, dropout: float, others: dict[str, Any]
             f"attn_implementation='{NAME}' has no dropout, and the layer asks for {dropout}",
             help="model.eval(), or a dropout of 0.0 in the model's config: attention_dropout, or dropout_rate of T5",
         )
-    if others.get("output_attentions"):
+    if others.get("output_attentions") or _weights_are_collected():
         raise LaunchError(
             f"attn_implementation='{NAME}' has no weights to return",
             help="model.set_attn_implementation('eager') returns them",
@@ -42,6 +43,13 @@ def refuse_others(layer: torch.nn.Module, dropout: float, others: dict[str, Any]
                 f"attn_implementation='{NAME}' does not know, so that its numbers might differ",
                 help=_ELSE,
             )
+
+
+def _weights_are_collected() -> bool:
+    """Whether the model collects its layers' weights; some models, such as GPT-2, do not tell their layers."""
+    active = getattr(sys.modules.get("transformers.utils.output_capturing"), "_active_collector", None)
+    collected = None if active is None else active.get()
+    return any(name.endswith("attentions") for name in collected or ())
 
 
 @torch.compiler.assume_constant_result  # Dynamo calls it once, while it traces

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from neptune_lab.pytorch import transformers_attention
-from neptune_lab.pytorch.transformers_arguments import NAME
+from neptune_lab.pytorch.transformers_arguments import NAME, refuse_others
 
 
 def _of_images(eager: Any) -> Any:
@@ -47,6 +47,10 @@ def _of_tokens(scaling: Callable[[Any], float]) -> Callable[[Any], Any]:
 
     def made(eager: Any) -> Any:
         class Attention(eager):
+            def forward(self, *args: Any, **given: Any) -> Any:
+                refuse_others(self, 0.0, {"output_attentions": given.get("output_attentions")})
+                return super().forward(*args, **given)
+
             def _attn(
                 self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any = None
             ) -> tuple[torch.Tensor, None]:

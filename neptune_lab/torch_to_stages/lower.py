@@ -307,10 +307,10 @@ def _dtype(node: torch.fx.Node, tensor: torch.Tensor) -> str:
 
 
 def _outputs(stages: Stages, graph: Graph, node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> tuple[str, ...]:
-    """A stage for each result, in torch's dtype."""
+    """A stage for each result that is a tensor, in torch's dtype; a number and None are left out."""
     names: list[str] = []
     for name, source in zip(graph.names, node.args[0], strict=True):  # type: ignore[arg-type]
-        if source is None:
+        if source is None or isinstance(source, (bool, int, float)):
             continue
         if not isinstance(source, torch.fx.Node):
             raise DefinitionError(

@@ -76,6 +76,6 @@ def reference_of(graph: Graph, names: tuple[str, ...], dtypes: dict[str, str]) -
         ]
         with torch.no_grad():
             results = _InFloat64(graph.module).run(*args)
-        return tuple(np.asarray(r.to(_WIDE)) for r in results if r is not None)
+        return tuple(np.asarray(r.to(_WIDE)) for r in results if isinstance(r, torch.Tensor))
 
     return compute

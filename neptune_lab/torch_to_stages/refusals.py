@@ -88,8 +88,8 @@ _UNTRACED = {
         _OF_DERIVATIVE,
     ),
     "a fake tensor in the exported program": (
-        "something that torch's exporter loses, such as torch.vmap with out_dims other than 0",
-        "torch.vmap(f)(x).movedim(0, 1) in place of torch.vmap(f, out_dims=1)(x)",
+        "something that torch's exporter loses, such as torch.func.linearize, or torch.vmap with out_dims other than 0",
+        "torch.vmap(f)(x).movedim(0, 1) in place of out_dims=1; nl.compile(op).with_gradients() for derivatives",
     ),
     "its data is not allocated yet": (
         "a function that reads the values of a tensor, such as torch.tensor([1.0, x[0]])",

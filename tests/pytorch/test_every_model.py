@@ -216,6 +216,7 @@ def test_a_layer_of_sam(model: str, name: str, relative: bool, layers: list[Any]
 
 LAYERS = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 FALCON = {**LAYERS, "vocab_size": 64}
+NEO = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "attention_types": [[["global"], 1]], "vocab_size": 64}
 PATCHES = {**LAYERS, "intermediate_size": 16, "image_size": 16, "patch_size": 8}
 POINTS = {"encoder_hidden_sizes": [8] * 4, "decoder_hidden_size": 8, "descriptor_decoder_dim": 16, "max_keypoints": 9}
 MATCHING = {
@@ -232,6 +233,7 @@ PAIRS_OF = {"pixel_values": torch.rand(1, 2, 3, 32, 32, generator=torch.Generato
 @pytest.mark.parametrize(
     ("name", "config", "others", "given"),
     [
+        ("GPTNeoForCausalLM", "GPTNeoConfig", NEO, {"attention_mask": LEFT}),
         ("FalconForCausalLM", "FalconConfig", FALCON, {"attention_mask": LEFT}),
         ("FalconForCausalLM", "FalconConfig", {**FALCON, "alibi": True}, {"attention_mask": LEFT}),
         (
@@ -263,7 +265,7 @@ def test_a_model_that_chooses_a_class_by_the_name(
     """Beside sdpa's layers if there are any: eager's of Falcon add ALiBi to the mask and to the scores."""
     make, settings = getattr(transformers, name), getattr(transformers, config)
     torch.manual_seed(0)
-    plain = "eager" if name.startswith(("Git", "SuperGlue")) else "sdpa"
+    plain = "eager" if name.startswith(("Git", "SuperGlue", "GPTNeo")) else "sdpa"
     usual, ours = (make._from_config(settings(**others), attn_implementation=n).eval() for n in (plain, "neptune_lab"))
     for p in usual.parameters():
         p.data = torch.randn(p.shape)

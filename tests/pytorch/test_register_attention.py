@@ -272,6 +272,17 @@ def test_refusals(options, match):
         attention_forward(layer(), q, k, v, options.pop("attention_mask", None), **options)
 
 
+@pytest.mark.parametrize("compiled_by", [None, "eager"])
+def test_weights_that_a_model_collects_without_telling_its_layers(compiled_by):
+    from transformers import GPT2Config, GPT2Model
+
+    config = GPT2Config(n_embd=8, n_head=2, n_layer=1, vocab_size=64)
+    model = GPT2Model._from_config(config, attn_implementation="neptune_lab").to(DEVICE).eval()
+    call = model if compiled_by is None else torch.compile(model, backend=compiled_by)
+    with pytest.raises(LaunchError, match="no weights to return"):
+        call(IDS, output_attentions=True)
+
+
 def test_without_transformers(monkeypatch):
     for name in [name for name in sys.modules if name.partition(".")[0] == "transformers"] or ["transformers"]:
         monkeypatch.setitem(sys.modules, name, None)

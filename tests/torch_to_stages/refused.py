@@ -112,8 +112,8 @@ def shapes_do_not_fit(x):
     return x @ x  # here
 
 
-def returns_a_number(x):
-    return x * 2, 3
+def returns_a_text(x):
+    return x * 2, "sum"
 
 
 FUNCTIONS = (
@@ -121,5 +121,5 @@ FUNCTIONS = (
     draws, counts, convolves, inverts, scatters, puts_a_value_per_true_element,
     views_strides_of_a_view, multiplies_different_dtypes, takes_complex, adds_int8_at_positions,
     limits_int8_beyond_its_range, rounds_to_8_bits,
-    measures_distances_of_order_three, leaves_a_remainder, rounds_a_quotient, shapes_do_not_fit, returns_a_number,
+    measures_distances_of_order_three, leaves_a_remainder, rounds_a_quotient, shapes_do_not_fit, returns_a_text,
 )  # fmt: skip

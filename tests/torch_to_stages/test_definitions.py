@@ -110,3 +110,12 @@ def test_a_function_that_ignores_all_of_its_arguments():
     x = torch.randn(3, 4)
     made = nl.compile(nl.from_torch(lambda x: torch.arange(3.0).softmax(0), x))(x)
     torch.testing.assert_close(made, torch.arange(3.0).softmax(0))
+
+
+def test_numbers_among_the_results_are_left_out():
+    x = torch.arange(12.0).view(3, 4)
+    operator = nl.from_torch(lambda x: {"size": x.shape[-1], "sum": x.sum(-1), "flag": True, "mean": x.mean(-1)}, x)
+    kernel = nl.compile(operator)
+    for ours, theirs in zip(kernel(x), (x.sum(-1), x.mean(-1)), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    assert kernel.relative_error() < 1e-6

@@ -39,6 +39,15 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
     ),
     "the lowest bits": (lambda x: tuple(x.to(t) & torch.iinfo(t).max for t in (torch.int8, torch.int32)), WHOLE),
     "a maximum of large numbers": (lambda x: ((x > 0) * 2**30).amax(-1) * 4, FLOATS),
+    "quotients of constants": (
+        lambda x: tuple(
+            torch.full_like(x.to(t), 7) // -2 + torch.div(torch.full_like(x, -7), -2, rounding_mode="trunc") + x % -3
+            for t in (torch.int64, torch.int32, torch.int8)
+        ),
+        WHOLE,
+    ),
+    "bits of a shifted constant": (lambda x: (torch.full_like(x, 7) >> 1) | x, WHOLE),
+    "the sign of a condition": (lambda x: (x > 0).sign(), FLOATS),
     "constants alone": (lambda x: (torch.full((5,), 2**30) * 4 + x).amax(-1), WHOLE),
     "powers of numbers": (lambda x: (2 ** (x * 9), (-6) ** x.int(), 10 ** (x + 17), 0**x), WHOLE),
     "shifts by a tensor": (

@@ -65,8 +65,9 @@ def _register_formulas() -> None:
 
 
 def _unary(term: Term, ctx: Context, x: Value, *more: Any, **kwargs: Any) -> Value:
-    """A function of each element."""
-    return by_formula(ctx, _only(ctx, x, more, kwargs), term)
+    """A function of each element; the sign of a condition is itself."""
+    own = "x" if ctx.name == "sign" and ctx.dtype == "bool" else term
+    return by_formula(ctx, _only(ctx, x, more, kwargs), own)
 
 
 def _only(ctx: Context, x: Value, more: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
