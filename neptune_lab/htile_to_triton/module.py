@@ -184,8 +184,8 @@ def write_kernel(out: Writer, function: str, kernel: Kernel, ctx: Context) -> Ke
         limit = registers(kernel.num_warps, held[1])
     if limit is None and ctx.options.target.kind == "cuda":
         limit = registers_of_two_rows(ctx.program, kernel)
-    if ctx.in_lanes and ctx.options.target.kind == "cuda":
-        limit = registers_in_lanes(kernel.num_warps or DEFAULT_WARPS)
+    if ctx.options.target.kind == "cuda":
+        limit = registers_in_lanes(ctx.program, kernel, kernel.num_warps or DEFAULT_WARPS) or limit
     return replace(made, sizes=tuple(sizes), fused=not rounds_to_eights(kernel), registers=limit)
 
 

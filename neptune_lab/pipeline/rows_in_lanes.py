@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING
 
 from neptune_lab.choice import NOTHING, Choice, CodeOptions, Given
@@ -15,7 +16,7 @@ from neptune_lab.loop_ir.nodes import Op
 from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.loop_ir.walks import walk
 from neptune_lab.loop_schedule.templates.config import TileConfig
-from neptune_lab.loop_schedule.templates.long_rows import HELD, HELD_TO_READ_ONCE, LESS_IDLE, LONG_TO_READ_ONCE, busy
+from neptune_lab.loop_schedule.templates.long_rows import HELD, HELD_TO_READ_ONCE, LONG_TO_READ_ONCE, busy
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.strict.dtypes import itemsize
 from neptune_lab.target import Target
@@ -25,13 +26,22 @@ if TYPE_CHECKING:
 
 # Bytes of an element of the rows that were measured.
 MEASURED = 2
-# Warps of rows that are read once, and those of fewer rows of each multiprocessor, by the most. On an H200, log-sum-exp
-# of 496 x 91115 takes 24.6 us in 8 warps and 27.8 in 4; cross entropy of 330 x 150001 29.3 in 8 and 32.2 in 16, and of
-# 255 x 134243 22.3 and 19.9. The fewest rows, and the fewest if the rows are shorter than `LONG_TO_READ_ONCE`.
-WARPS, FEW_ROWS = 4, ((2, 16), (4, 8))
-FEWEST_LONG_ROWS, FEWEST_ROWS = 1, 3
-# Programs of 4 and of 2 warps that a multiprocessor runs at a time; the latter from so many rows of each on.
-AT_A_TIME, OF_TWO, ROWS_OF_TWO = 9, 16, 9
+# Warps of rows that are read once, by the most rows of each multiprocessor: so many that all programs run at a time, or
+# in turns that leave few of them idle. On an H200, log-sum-exp of 448 x 90001 takes 24.5 us in 16 warps and 27.9 in 8,
+# of 580 x 100000 33.4 in 4 and 36.6 in 8, of 1174 x 68976 42.4 in 16, 43.6 in 8 and 48.8 in 4, of 1650 x 100003 82.0 in
+# 2 and 91.4 in 4, of 2508 x 120000 136.9 in 8 and 149.1 in 4; cross entropy of 369 x 120003 25.0 in 8 and 27.5 in 16.
+WARPS_TO_READ_ONCE = ((2, 16), (3, 8), (4, 16), (8, 4), (9, 16), (16, 2), (inf, 8))
+# Rows that 16 warps can hold have 8 in place of 16: cross entropy of 1122 x 45000 takes 28.8 us so and 29.2 in 16,
+# log-sum-exp of 1174 x 30001 20.6 and 22.8 (19.9 in 4).
+MANY, LONG, WARPS = 16, 65536, 8
+# If there are fewer rows than multiprocessors, the fewest rows and elements for each of these, and the warps, more of
+# rows that 16 cannot hold: split rows, whose parts are combined later, take longer. Cross entropy of 125 x 124823 takes
+# 8.6 us in 32 warps and 11.5 in tiles, log-sum-exp of 80 x 250001 13.2 and 28.2, of 40 x 200001 10.5 and 12.3, of 110 x
+# 60001 4.8 in 16, 5.4 in 32, and 7.8.
+FEWEST_OF_FEW, FEWEST_ELEMENTS, WARPS_OF_FEW = 0.3, 50_000, (16, 32)
+# The fewest rows of each multiprocessor if rows are shorter than `LONG_TO_READ_ONCE`, and there are more rows than
+# multiprocessors.
+FEWEST_ROWS = 3
 # The warps of rows that are written, by the longest: two programs of 8 have room on a multiprocessor, which then read
 # and write at the same time, while the second-level cache holds the rows of all programs; the first-level cache holds
 # the row of one of 32. At least so many rows of each multiprocessor, in turns that leave few of them idle.
@@ -81,17 +91,21 @@ def warps_to_read_once(width: int, rows: float) -> int | None:
         rows: of each multiprocessor.
 
     >>> warps_to_read_once(30000, 1634 / 132), warps_to_read_once(46621, 2143 / 132), warps_to_read_once(91115, 3.8)
-    (2, 4, 8)
-    >>> warps_to_read_once(134243, 255 / 132), warps_to_read_once(91115, 255 / 132)
-    (16, None)
+    (2, 8, 16)
+    >>> warps_to_read_once(124823, 125 / 132), warps_to_read_once(134243, 255 / 132), warps_to_read_once(91115, 1.9)
+    (32, 16, None)
+    >>> warps_to_read_once(900_000, 8 / 132), warps_to_read_once(60001, 100 / 132), warps_to_read_once(60001, 8.5)
+    (None, None, 8)
     """
-    fewest = FEWEST_LONG_ROWS if width >= LONG_TO_READ_ONCE else FEWEST_ROWS
-    if width <= HELD_TO_READ_ONCE or rows < fewest:
+    if width <= HELD_TO_READ_ONCE:
         return None
-    if few := next((warps for most, warps in FEW_ROWS if rows < most), None):
-        return few
-    two = rows >= ROWS_OF_TWO and busy(rows / OF_TWO) > busy(rows / AT_A_TIME) + LESS_IDLE
-    return WARPS // 2 if two else WARPS
+    if rows < 1:
+        enough = rows >= FEWEST_OF_FEW and rows * width >= FEWEST_ELEMENTS
+        return WARPS_OF_FEW[width >= LONG] if enough else None
+    if rows < FEWEST_ROWS and width < LONG_TO_READ_ONCE:
+        return None
+    warps = next(warps for most, warps in WARPS_TO_READ_ONCE if rows <= most)
+    return WARPS if warps == MANY and width < LONG else warps
 
 
 def warps_of_written(width: int, rows: float) -> int | None:

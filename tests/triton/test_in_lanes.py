@@ -13,13 +13,15 @@ from neptune_lab.operators import Operator, norms, rows
 @pytest.mark.parametrize(
     ("operator", "warps", "registers"),
     [
-        (rows.log_sum_exp(rows=2143, cols=46621, dtype="float16"), 4, None),
+        (rows.log_sum_exp(rows=2143, cols=46621, dtype="float16"), 8, None),
+        (rows.log_sum_exp(rows=1174, cols=68976, dtype="float16"), 16, 64),
+        (rows.cross_entropy(rows=125, cols=124823, dtype="float16"), 32, None),
         (rows.cross_entropy(rows=1634, cols=29647, dtype="bfloat16"), 2, None),
         (rows.softmax(rows=7766, cols=98799, dtype="float16"), 32, 64),
         (rows.softmax(rows=3000, cols=65537, dtype="bfloat16"), 8, 128),
         (rows.log_sum_exp(rows=2143, cols=46621, dtype="float32"), None, None),
         (rows.log_sum_exp(rows=100, cols=46621, dtype="float16"), None, None),
-        (rows.cross_entropy(rows=255, cols=134243, dtype="bfloat16"), 16, None),
+        (rows.cross_entropy(rows=255, cols=134243, dtype="bfloat16"), 16, 64),
         (rows.cross_entropy(rows=330, cols=150001, dtype="bfloat16"), 8, None),
         (rows.log_sum_exp(rows=255, cols=91115, dtype="float16"), None, None),
         (norms.l2_norm(rows=2143, cols=46621, dtype="float16"), None, None),
