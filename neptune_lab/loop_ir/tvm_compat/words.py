@@ -41,7 +41,17 @@ def build_as_written(name: str, operands: Sequence[Any]) -> Any:
         return compose(row.formula, operands, build_as_written, lambda v: tirx.const(v, operands[0].ty.dtype))
     if row.tvm[:1].isupper() and len(operands) == 2:
         operands = _opaque(operands[0]), _opaque(_opaque(operands[1]))
+    if name in ("max", "min") and "float" in str(operands[0].ty.dtype):
+        return _extremum(name, *operands)
     return build(name, operands)
+
+
+def _extremum(name: str, a: Any, b: Any) -> Any:
+    """The larger or smaller of two floats; NaN if one of them is, where TVM's is b if a is NaN."""
+    dtype = str(a.ty.dtype)
+    if dtype in ("float32", "float64"):
+        return tirx.call_llvm_pure_intrin(dtype, f"llvm.{name}imum", a, b)
+    return tirx.Cast(dtype, _extremum(name, tirx.Cast("float32", a), tirx.Cast("float32", b)))
 
 
 def _opaque(e: Any) -> Any:
