@@ -140,14 +140,14 @@ _INFINITE = (2 - 2**-24) * 2.0**127
 
 
 def folded(expr: Expr) -> Expr:
-    """A sum or product of constants of 64 bits, one that is cut to 32, or a quotient or remainder of constants, as a
+    """A sum or product of constants of 64 bits, one that is cut to 32, or a quotient or remainder of integers, as a
     constant; else the same object."""
     match expr:
         case Op("add" | "sub" | "mul" as name, (Const(a, "int64"), Const(b, "int64"))):
             return Const(wrapped(getattr(operator, name)(a, b), "int64"), "int64")
-        case Op("floordiv" | "floormod" as name, (Const(a, kind), Const(b, other))) if kind == other and b != 0:
+        case Op("floordiv" | "floormod" as name, (Const(int(a), kind), Const(int(b), other))) if kind == other and b:
             whole = a // b if name == "floordiv" else a % b
-            return Const(wrapped(int(whole), kind), kind)
+            return Const(wrapped(whole, kind), kind)
         case Cast("int32", Const(value, "int64")):
             return Const(wrapped(int(value), "int32"))
     return expr
