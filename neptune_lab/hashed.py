@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from math import copysign
 from typing import Any, TypeVar
@@ -57,6 +58,18 @@ def same_constant(one: Any, other: object) -> bool:
     return one.dtype == theirs.dtype
 
 
+def signature(name: str, tensors: Iterable[Any], inputs: Sequence[str], outputs: Sequence[str]) -> str:
+    """A program in a line, for its `repr`: its name, and the names, dtypes and shapes of its inputs and outputs.
+
+    >>> from neptune_lab.loop_ir.nodes import Buffer
+    >>> signature("scale", [Buffer("x", (2, 3), "float16"), Buffer("y", (2,), "float32")], ["x"], ["y"])
+    'scale(x: float16[2, 3]) -> y: float32[2]'
+    """
+    typed = {t.name: f"{t.name}: {t.dtype}[{', '.join(map(str, t.shape))}]" for t in tensors}
+    given, made = (", ".join(typed.get(n, n) for n in names) for names in (inputs, outputs))
+    return f"{name}({given}) -> {made}"
+
+
 def full_text(data: Any) -> str:
     """The call that makes an equal dataclass: source code, or the text of a digest or a key. `repr` may be a summary.
 
@@ -69,4 +82,4 @@ def full_text(data: Any) -> str:
     )
 
 
-__all__ = ["Hashed", "full_text", "hash_once", "same_constant"]
+__all__ = ["Hashed", "full_text", "hash_once", "same_constant", "signature"]

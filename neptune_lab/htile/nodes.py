@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Literal as Lit
 from typing import TypeAlias, get_args
 
-from neptune_lab.hashed import Hashed, hash_once, same_constant
+from neptune_lab.hashed import Hashed, hash_once, same_constant, signature
 from neptune_lab.tensor_spec import LARGEST
 
 # -- integer index expressions ------------------------------------------------------------------------------
@@ -351,10 +351,9 @@ class Program(Hashed):
 
     def __repr__(self) -> str:
         """Its signature alone; `hashed.full_text` has all of it, for digests."""
-        typed = {t.name: f"{t.name}: {t.dtype}[{', '.join(map(str, t.shape))}]" for t in self.tensors}
-        inputs, outputs = (", ".join(typed.get(n, n) for n in names) for names in (self.inputs, self.outputs))
+        shown = signature(self.name, self.tensors, self.inputs, self.outputs)
         kernels = f"{len(self.kernels)} kernel{'s' if len(self.kernels) != 1 else ''}"
-        return f"<Tile program {self.name}({inputs}) -> {outputs}, {kernels}; print it to see its tiles>"
+        return f"<Tile program {shown}, {kernels}; print it to see its tiles>"
 
     def __str__(self) -> str:
         """The text of HTile."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
-from neptune_lab.hashed import Hashed, hash_once, same_constant
+from neptune_lab.hashed import Hashed, hash_once, same_constant, signature
 from neptune_lab.loop_ir.roles import RepairInfo, Role
 
 # -- expressions --------------------------------------------------------------------------------------------
@@ -288,9 +288,8 @@ class Program(Hashed):
 
     def __repr__(self) -> str:
         """Its signature alone; `hashed.full_text` has all of it, for digests."""
-        typed = {b.name: f"{b.name}: {b.dtype}[{', '.join(map(str, b.shape))}]" for b in self.buffers}
-        inputs, outputs = (", ".join(typed.get(n, n) for n in names) for names in (self.inputs, self.outputs))
-        return f"<Loop program {self.name}({inputs}) -> {outputs}; print it to see its loops>"
+        shown = signature(self.name, self.buffers, self.inputs, self.outputs)
+        return f"<Loop program {shown}; print it to see its loops>"
 
     def __str__(self) -> str:
         """Its loops in the style of the paper's figures."""
