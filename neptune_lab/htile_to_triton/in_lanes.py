@@ -28,13 +28,17 @@ def writes_rows_in_lanes(program: Program, kernel: Kernel) -> bool:
     return rows and any(isinstance(e, Grouped) for s in own for e in expressions(s))
 
 
-def registers_in_lanes(program: Program, kernel: Kernel, warps: int) -> int | None:
+def registers_in_lanes(kernel: Kernel, warps: int, *, writes_rows: bool) -> int | None:
     """The most registers of a thread of a kernel that reduces rows lane by lane in a loop, so that a multiprocessor has
-    room for its programs; None of others."""
+    room for its programs; None of others.
+
+    Args:
+        writes_rows: as `writes_rows_in_lanes` has it.
+    """
     loops = [stmt for stmt in kernel.body if isinstance(stmt, For)]
     if not any(isinstance(e, Grouped) for loop in loops for s in stores(loop.body) for e in expressions(s)):
         return None
-    programs = (PROGRAMS if writes_rows_in_lanes(program, kernel) else PROGRAMS_THAT_READ).get(warps)
+    programs = (PROGRAMS if writes_rows else PROGRAMS_THAT_READ).get(warps)
     return None if programs is None else registers_of_thread(warps, programs)
 
 

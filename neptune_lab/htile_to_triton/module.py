@@ -185,7 +185,7 @@ def write_kernel(out: Writer, function: str, kernel: Kernel, ctx: Context) -> Ke
     if limit is None and ctx.options.target.kind == "cuda":
         limit = registers_of_two_rows(ctx.program, kernel)
     if ctx.options.target.kind == "cuda":
-        limit = registers_in_lanes(ctx.program, kernel, kernel.num_warps or DEFAULT_WARPS) or limit
+        limit = registers_in_lanes(kernel, kernel.num_warps or DEFAULT_WARPS, writes_rows=ctx.in_lanes) or limit
     return replace(made, sizes=tuple(sizes), fused=not rounds_to_eights(kernel), registers=limit)
 
 
