@@ -1,13 +1,19 @@
-"""Nodes that compute their hash once: caches are keyed by whole programs, and a hash walks the whole tree."""
+"""Hashes, digests and texts of data.  Nodes compute their hash once: caches are keyed by whole programs, and a hash
+walks the whole tree."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import fields
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from math import copysign
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+# Of these types, the repr has all.
+_PLAIN = frozenset({str, int, float, bool, bytes, complex, type(None)})
 
 
 class Hashed:
@@ -71,15 +77,50 @@ def signature(name: str, tensors: Iterable[Any], inputs: Sequence[str], outputs:
 
 
 def full_text(data: Any) -> str:
-    """The call that makes an equal dataclass: source code, or the text of a digest or a key. `repr` may be a summary.
+    """The expression that makes equal data: source code, or the text of a key.  `repr` may be a summary: that of
+    dataclasses is not used at any depth, and that of a set has another order in each process.
+
+    Raises:
+        TypeError: an object of this package that is no dataclass, whose `repr` need not have all that it holds.
 
     >>> from neptune_lab.loop_ir.nodes import Program
-    >>> full_text(Program("f", ("x",), (), (), ()))
-    "Program(name='f', params=('x',), outputs=(), buffers=(), body=(), masked=())"
+    >>> full_text((Program("f", ("x",), (), (), ()), {"a": 1.0}))
+    "(Program(name='f', params=('x',), outputs=(), buffers=(), body=(), masked=()), {'a': 1.0})"
     """
-    return (
-        f"{type(data).__name__}({', '.join(f'{field.name}={getattr(data, field.name)!r}' for field in fields(data))})"
-    )
+    of = type(data)
+    if of in _PLAIN:
+        return repr(data)
+    if is_dataclass(data) and not isinstance(data, type):
+        return f"{of.__name__}({', '.join(f'{f.name}={full_text(getattr(data, f.name))}' for f in fields(data))})"
+    if isinstance(data, tuple):
+        names = getattr(of, "_fields", None)
+        if names is not None:
+            return f"{of.__name__}({', '.join(f'{n}={full_text(v)}' for n, v in zip(names, data, strict=True))})"
+        return f"({', '.join(map(full_text, data))}{',' if len(data) == 1 else ''})"
+    if isinstance(data, list):
+        return f"[{', '.join(map(full_text, data))}]"
+    if isinstance(data, Mapping):
+        return f"{{{', '.join(f'{full_text(key)}: {full_text(value)}' for key, value in data.items())}}}"
+    if isinstance(data, Set):
+        return f"{of.__name__}([{', '.join(sorted(map(full_text, data)))}])"
+    if of.__module__.partition(".")[0] == __name__.partition(".")[0] and not isinstance(data, Enum):
+        raise TypeError(f"{of.__name__} is no dataclass: the text of a key needs what it holds, field by field")
+    return repr(data)
 
 
-__all__ = ["Hashed", "full_text", "hash_once", "same_constant", "signature"]
+def digest_of(*parts: Any) -> str:
+    """The SHA-256 of texts, bytes, and data as `full_text` writes it: all keys and names of files that are digests are
+    made here.
+
+    >>> digest_of("text") == digest_of(b"text"), digest_of("text") == digest_of("te", "xt")
+    (True, False)
+    """
+    found = hashlib.sha256()
+    for place, part in enumerate(parts):
+        if place:
+            found.update(b"\0")
+        found.update(part if isinstance(part, bytes) else (part if isinstance(part, str) else full_text(part)).encode())
+    return found.hexdigest()
+
+
+__all__ = ["Hashed", "digest_of", "full_text", "hash_once", "same_constant", "signature"]

@@ -6,7 +6,6 @@ file and function of each setup and variant.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from neptune_lab.bench.measured import DEFAULT
 from neptune_lab.bench.setups import Setup
 from neptune_lab.errors import MeasureError, NeptuneError
 from neptune_lab.files import write_text
+from neptune_lab.hashed import digest_of
 from neptune_lab.runtime import KernelSpec
 from neptune_lab.runtime.spec import Ranges
 from neptune_lab.strict.files import MIB, inside, read_text, shown_path
@@ -87,7 +87,7 @@ def export(
         made = kernels(setup, variant)
         entry: dict[str, Any] = {"options": dict(made.options), "note": made.note}
         if made.spec is not None:
-            digest = hashlib.sha256(made.spec.text.encode()).hexdigest()[:16]
+            digest = digest_of(made.spec.text)[:16]
             module = f"{made.spec.name}_{digest}.py"
             write_text(directory / module, made.spec.text, parents=True)
             said = {key: value for key, value in pack(made.spec).items() if key != "text"}

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from neptune_lab.hashed import full_text
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Block, Const, Program
 from neptune_lab.loop_ir.walks import walk
@@ -63,7 +64,7 @@ def cached_outcome(primitive: Primitive, program: Program, arguments: Mapping[st
         NeptuneError: the primitive refuses. Refusals are not cached.
     """
     # 1, 1.0 and True are equal in Python, and so are 0.0 and -0.0; their texts differ.
-    key = (primitive.name, repr(sorted(arguments.items())), program, _constants(program), resized())
+    key = (primitive.name, full_text(sorted(arguments.items())), program, _constants(program), resized())
     known = _outcomes.pop(key, None)
     if known is None:
         known = primitive.apply(program, **arguments)

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from neptune_lab.hashed import full_text
 from neptune_lab.loop_ir.nodes import Cast, Expr, Load, Op, Previous
 from neptune_lab.loop_schedule.range_samples import kind_of, leaves_of, may_hide_nan
 from neptune_lab.loop_schedule.scalar_loop import ScalarLoop
@@ -46,7 +47,7 @@ def cache_key(loop: ScalarLoop) -> str:
     moved = [numbered.of(h) for h in loop.moved]
     folds = {buffer: (reducer, numbered.of(element)) for buffer, (reducer, element) in loop.folds.items()}
     terms = [numbered.of(term) for term in loop.terms]
-    return repr(
+    return full_text(
         (
             [kind_of(loop, leaf) for leaf in leaves],
             may_hide_nan(loop),
@@ -83,7 +84,7 @@ class _Numbered:
                 return f"{name} {[self.of(arg) for arg in args]}"
             case Cast(dtype, arg):
                 return f"cast {dtype} {self.of(arg)}"
-        return repr(expr)
+        return full_text(expr)
 
 
 __all__ = ["cache_key", "cached", "clear_ranges"]

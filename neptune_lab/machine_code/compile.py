@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import threading
@@ -15,6 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from neptune_lab.errors import MachineCodeError, MeasureError
+from neptune_lab.hashed import digest_of
 from neptune_lab.machine_code.ahead import Failure, Launch, compiled
 from neptune_lab.machine_code.architectures import Architecture, architecture_of
 from neptune_lab.machine_code.code import KernelCode, KernelResources, MachineCode, Stage
@@ -151,7 +151,7 @@ def _cancelled(spec: KernelSpec, architecture: Architecture) -> MachineCodeError
 def _key(spec: KernelSpec, architecture: Architecture) -> str:
     inputs = ";".join(f"{t.shape} {t.dtype} {t.strides}" for t in spec.inputs)
     parts = (version("triton"), architecture.name, spec.entry, inputs, spec.text)
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    return digest_of(*parts)
 
 
 def _compile(spec: KernelSpec, architecture: Architecture) -> MachineCode:

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
+from neptune_lab.hashed import digest_of
 from neptune_lab.pytorch.arguments import problem_of
 from neptune_lab.pytorch.extras import Extras
-from neptune_lab.pytorch.graph_calls import digest_of, strides_like, with_strides
+from neptune_lab.pytorch.graph_calls import strides_like, with_strides
 from neptune_lab.pytorch.graph_mods import GraphMod
 from neptune_lab.pytorch.known_calls import launched
 from neptune_lab.pytorch.packed import Places
@@ -43,7 +44,7 @@ class AttentionCall:
         """A digest of all that the kernel depends on but its tensors."""
         mods = [None if mod is None else mod.key for mod in (self.score_mod, self.mask_mod)]
         counts = self.scales, self.captured, self.packed
-        return digest_of(("attention", mods, self.enable_gqa, self.scale, tuple(self.extras), counts))
+        return digest_of(("attention", mods, self.enable_gqa, self.scale, tuple(self.extras), counts))[:24]
 
     def _parts(self, tensors: Sequence[torch.Tensor]) -> tuple[list[Any], list[Any], list[Any], Places | None]:
         """q, k and v; the scales; the captured tensors; the places."""

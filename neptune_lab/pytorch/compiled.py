@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -14,6 +13,7 @@ import torch
 
 from neptune_lab.collector import uncollected
 from neptune_lab.errors import DefinitionError, NeptuneError, TileError
+from neptune_lab.hashed import digest_of
 from neptune_lab.pytorch import lengths, stored
 from neptune_lab.pytorch.arguments import Problem
 from neptune_lab.pytorch.kernel_choice import given_in, kernel_for
@@ -264,4 +264,4 @@ def known_records(workloads: tuple[str, ...]) -> str:
     device, store = device_facts().name, Store()
     records = [record for workload in workloads for record in store.look_up(workload=workload, device=device)]
     records += [r for r in shipped() if r.workload in workloads and r.device == device]
-    return hashlib.sha256(repr([(r.source, r.us, r.when) for r in records]).encode()).hexdigest()[:16]
+    return digest_of([(r.source, r.us, r.when) for r in records])[:16]

@@ -7,7 +7,6 @@ symbolic sizes need it, and the kernels are those of calls outside of graphs.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import Any, Protocol
@@ -90,11 +89,6 @@ def _refuse_derivatives(tensors: Sequence[torch.Tensor]) -> None:
         refuse_recording({f"argument {name}": t for name, t in named.items()})
 
 
-def digest_of(description: Any) -> str:
-    """A digest of nested tuples of texts and numbers."""
-    return hashlib.sha256(repr(description).encode()).hexdigest()[:24]
-
-
 def strides_like(shape: Sequence[Any], q: torch.Tensor) -> tuple[Any, ...]:
     """The strides of an output of attention: dense, in the order of q's dimensions."""
     return dense_strides(shape, q.stride()) if not q.is_contiguous() else _contiguous(shape)
@@ -115,4 +109,4 @@ def with_strides(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
-__all__ = ["Call", "add_call", "digest_of", "operator", "strides_like", "with_strides"]
+__all__ = ["Call", "add_call", "operator", "strides_like", "with_strides"]

@@ -21,7 +21,6 @@ makes the function for the tensors of one call.  So `attention` reads, keys and 
 
 from __future__ import annotations
 
-import hashlib
 import keyword
 import linecache
 import math
@@ -34,6 +33,7 @@ from typing import Any
 import torch
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.hashed import digest_of
 from neptune_lab.pytorch.mods import DROPOUTS, UNSEEN_NAMES
 
 # Python's spelling of functions of `operator`.
@@ -207,7 +207,7 @@ def _identifier(name: str) -> str:
 
 @lru_cache(1024)
 def _compiled_text(text: str) -> Callable[..., Callable[..., Any]]:
-    name = f"<mod {hashlib.sha256(text.encode()).hexdigest()[:16]}>"
+    name = f"<mod {digest_of(text)[:16]}>"
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     scope: dict[str, Any] = {"__name__": __name__, "torch": torch, "operator": operator, "math": math}
     exec(compile(text, name, "exec", dont_inherit=True), scope)  # names and constants of `_Writer` only

@@ -17,7 +17,6 @@ every call, and the kernel is chosen by the traced definition.
 from __future__ import annotations
 
 import dis
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +26,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
+from neptune_lab.hashed import digest_of
 from neptune_lab.operators.reach import global_names, is_library, names_in, parts, with_inner
 
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type(Ellipsis)})
@@ -370,7 +370,7 @@ def _examined(code: CodeType) -> _Code:
     private = {name for name in every if name.startswith("__")}
     seen = not hidden and not private and every.isdisjoint(UNSEEN_NAMES)
     return _Code(
-        hashlib.sha256(repr(_described(code)).encode()).hexdigest()[:32],
+        digest_of(_described(code))[:32],
         tuple(sorted(globals_read)),
         tuple(sorted(every)),
         not code.co_freevars and not globals_read and seen,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -16,6 +15,7 @@ from typing import Any
 
 from neptune_lab.errors import FileError, MeasureError
 from neptune_lab.files import write_text
+from neptune_lab.hashed import digest_of
 from neptune_lab.runtime import KernelSpec, cache_directory, device_facts
 from neptune_lab.strict.emitted import check_emitted
 from neptune_lab.strict.files import MIB
@@ -100,15 +100,14 @@ def put(key: str, entry: StoredKernel) -> None:
 def _digest(key: str, content: Any) -> str:
     """SHA-256 of an entry's key and content, by which `find` detects changed entries and entries of other keys."""
     text = json.dumps([SCHEMA, key, content], sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return digest_of(text)
 
 
 def key_of(description: Any) -> str:
-    """A digest of `description` (texts, numbers and tuples of them), the target and all versions."""
+    """A digest of `description` (texts, numbers, dataclasses and tuples of them), the target and all versions."""
     facts = device_facts()
     target = facts.name, facts.capability, facts.sm_count, facts.interpreter
-    text = repr((description, target, sorted(_versions().items()), _compiler()))
-    return hashlib.sha256(text.encode()).hexdigest()[:40]
+    return digest_of((description, target, _versions(), _compiler()))[:40]
 
 
 def _path(key: str) -> Path:
@@ -130,8 +129,5 @@ def _versions() -> Mapping[str, str]:
 def _compiler() -> str:
     """Digest of this package's files, so that kernels of another state of the compiler are not reused."""
     root = Path(__file__).parents[1]
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        digest.update(os.fsencode(path.relative_to(root)))
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    files = sorted(root.rglob("*.py"))
+    return digest_of(*(part for path in files for part in (os.fsencode(path.relative_to(root)), path.read_bytes())))

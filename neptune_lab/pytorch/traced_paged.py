@@ -11,9 +11,10 @@ import torch
 from torch._dynamo.comptime import comptime
 
 from neptune_lab.errors import NeptuneError
+from neptune_lab.hashed import digest_of
 from neptune_lab.pytorch.captured_mods import POSITIONS, SCORE, Captured, leave, traced_mod
 from neptune_lab.pytorch.dynamo import UNTRACEABLE, Tracing
-from neptune_lab.pytorch.graph_calls import add_call, digest_of
+from neptune_lab.pytorch.graph_calls import add_call
 from neptune_lab.pytorch.graph_mods import GraphMod
 from neptune_lab.pytorch.refusals import captured_by_name, refuse_captured, refuse_gradients
 
@@ -118,7 +119,7 @@ class PagedCall:
     @cached_property
     def key(self) -> str:
         mods = [None if mod is None else mod.key for mod in (self.score_mod, self.mask_mod)]
-        return digest_of(("paged", mods, self.scale, self.return_lse, self.kernel_options, self.scales))
+        return digest_of(("paged", mods, self.scale, self.return_lse, self.kernel_options, self.scales))[:24]
 
     def _parts(self, tensors: Sequence[torch.Tensor]) -> tuple[Sequence[Any], tuple[Any, ...], Sequence[Any]]:
         """q, the caches, the page table and the lengths; the scales; the captured tensors."""

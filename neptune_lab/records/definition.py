@@ -11,7 +11,6 @@ operator's name and its operands.  Infinities are the texts "inf" and "-inf", si
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from neptune_lab.errors import MeasureError
+from neptune_lab.hashed import digest_of
 from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Op, Program, Var
 from neptune_lab.loop_ir.reduction import match_reduction
 from neptune_lab.loop_ir.tree import blocks
@@ -105,7 +105,7 @@ def workload_key(op: Operator) -> str:
 
 def _key_of(op: Operator) -> str:
     text = json.dumps(definition_of_operator(op), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:24]
+    return digest_of(text)[:24]
 
 
 def _value(block: Block) -> tuple[str, Expr]:

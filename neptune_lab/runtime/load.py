@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import hashlib
 import importlib.util
 import os
 import re
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import FileError, LaunchError
 from neptune_lab.files import write_text
+from neptune_lab.hashed import digest_of
 from neptune_lab.runtime.device import check_device, interpreting
 from neptune_lab.runtime.direct import direct
 from neptune_lab.runtime.exported import exported
@@ -204,7 +204,7 @@ def load(spec: KernelSpec) -> LoadedKernel:
         LaunchError: there is no GPU, and Triton was imported without its interpreter, or the module needs a GPU.
     """
     interpreter = interpreting()
-    digest = hashlib.sha256(spec.text.encode()).hexdigest()[:20]
+    digest = digest_of(spec.text)[:20]
     stem = f"{re.sub(r'[^0-9A-Za-z_]', '_', spec.name)}_{digest}"
     key = (stem, spec.text)
     with _loading:

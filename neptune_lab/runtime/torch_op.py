@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import keyword
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from neptune_lab.errors import LaunchError
-from neptune_lab.hashed import full_text
+from neptune_lab.hashed import digest_of
 from neptune_lab.runtime.load import LoadedKernel, check_shapes
 from neptune_lab.runtime.refusals import refuse_gradients, refuse_tangents
 from neptune_lab.runtime.sized import check_sizes, shape_at
@@ -93,7 +92,7 @@ def _may_name_an_operator(name: str) -> bool:
 
 @lru_cache(1024)
 def _digest(spec: KernelSpec, besides: str) -> str:
-    return hashlib.sha256(f"{full_text(spec)}{besides}".encode()).hexdigest()
+    return digest_of(spec, besides)
 
 
 def _empty(spec: TensorSpec, shape: tuple[int, ...], device: Any) -> Tensor:

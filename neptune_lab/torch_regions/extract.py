@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.fx.node import map_arg
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.hashed import digest_of
 from neptune_lab.torch_regions.canonical import canonical
 from neptune_lab.torch_regions.families import Family, family_of, is_getitem, name_of, owner_of
 from neptune_lab.torch_regions.tensors import bytes_of, is_dense, is_static, memory_order, tensor_of
@@ -260,4 +260,4 @@ def key_of(graph: torch.fx.Graph) -> str:
         facts = "" if value is None else f"{tuple(value.shape)} {value.dtype} {value.device}"
         target = "" if node.op in ("placeholder", "output") else str(node.target)
         lines.append(f"{node.op} {target} {args} {facts}")
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    return digest_of("\n".join(lines))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from neptune_lab.errors import LaunchError, NeptuneError
+from neptune_lab.hashed import digest_of
 from neptune_lab.runtime.load import LoadedKernel, load
 from neptune_lab.runtime.refusals import refuse_tangents
 from neptune_lab.runtime.sized import sizes_in
@@ -53,7 +53,7 @@ class Sizes:
     @cached_property
     def key(self) -> str:
         """A digest of what the region computes."""
-        return hashlib.sha256(f"{self.names} {self.text} {self.extract.output_orders}".encode()).hexdigest()
+        return digest_of(self.names, self.text, self.extract.output_orders)
 
     @property
     def text(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neptune_lab.errors import MeasureError, NeptuneError
+from neptune_lab.hashed import digest_of
 from neptune_lab.operators import Operator
 from neptune_lab.pipeline import Choice, compile_choice
 from neptune_lab.records import Record, definition_of_operator, workload_key
@@ -146,7 +146,7 @@ def emit(op: Operator, candidate: Choice, target: Target | None = None) -> Kerne
 
 def source_hash(text: str) -> str:
     """The digest that identifies an emitted module in records."""
-    return hashlib.sha256(text.encode()).hexdigest()[:20]
+    return digest_of(text)[:20]
 
 
 def record_of(

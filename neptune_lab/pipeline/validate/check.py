@@ -14,6 +14,7 @@ import numpy as np
 
 from neptune_lab.choice import CodeOptions
 from neptune_lab.errors import NeptuneError, ScheduleError
+from neptune_lab.hashed import full_text
 from neptune_lab.htile import printer
 from neptune_lab.htile.interpret import interpret
 from neptune_lab.htile.walk import loops_in
@@ -90,7 +91,7 @@ def validate(kernel: Kernel, code: CodeOptions, target: Target | None, mode: str
             return Validated(mode, note=f"too large to run: {error.reason}")
         small = _resized(kernel.schedule, planned)
     whole = large and _has_whole_loop(kernel)
-    key = (mode, repr(code), (whole, _form(kernel, planned, small)))
+    key = (mode, full_text(code), (whole, _form(kernel, planned, small)))
     if key not in _seen:
         validated = (
             _validate(kernel, code, mode)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 
 from neptune_lab.choice import CodeOptions
 from neptune_lab.errors import FileError, ValidationError
-from neptune_lab.hashed import full_text
+from neptune_lab.hashed import digest_of, full_text
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_schedule.schedule import Schedule
 
@@ -98,7 +97,7 @@ def _written(text: str, name: str) -> Path | None:
     from neptune_lab.files import write_text
     from neptune_lab.runtime import cache_directory
 
-    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    digest = digest_of(text)[:12]
     path = cache_directory() / "validation" / f"{name}_{digest}.py"
     try:
         return write_text(path, text, parents=True)
