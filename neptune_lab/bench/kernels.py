@@ -20,7 +20,7 @@ from neptune_lab.errors import MeasureError, NeptuneError
 from neptune_lab.files import write_text
 from neptune_lab.hashed import digest_of
 from neptune_lab.runtime import KernelSpec
-from neptune_lab.runtime.spec import Ranges
+from neptune_lab.runtime.spec import Ranges, TileLaunches
 from neptune_lab.strict.files import MIB, inside, read_text, shown_path
 from neptune_lab.strict.json_text import check_schema, read_json
 from neptune_lab.strict.typed import OMIT_DEFAULT, Line, Name, Text, Words, pack, unpack
@@ -134,7 +134,7 @@ class Directory:
             return Compiled(None, entry.options, entry.note)
         text = read_text(inside(self.path, entry.module, MeasureError), MOST_SOURCE, MeasureError)
         said = entry.spec
-        spec = KernelSpec(said.name, said.entry, text, said.inputs, said.outputs, said.ranges)
+        spec = KernelSpec(said.name, said.entry, text, said.inputs, said.outputs, said.ranges, said.tiles)
         return Compiled(spec, entry.options, entry.note)
 
 
@@ -145,6 +145,7 @@ class _Spec:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     ranges: Ranges = field(default=(), metadata=OMIT_DEFAULT)
+    tiles: tuple[TileLaunches, ...] = field(default=(), metadata=OMIT_DEFAULT)
 
 
 @dataclass(frozen=True, slots=True)

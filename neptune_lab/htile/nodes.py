@@ -297,10 +297,31 @@ class GridAxis(Hashed):
 
 @hash_once
 @dataclass(frozen=True, slots=True)
+class FoundTiles(Hashed):
+    """For each tile of one vector, the tiles of another from the first to the last that may have an equal element.
+
+    Args:
+        first, last: the tensors that have the number of the first one, and of the last one plus 1.
+        rows, columns: the inputs, of one dimension each.
+        row_extent, column_extent: the elements of a tile; the tiles of a vector follow on each other from its start.
+    """
+
+    first: str
+    last: str
+    rows: str
+    columns: str
+    row_extent: int
+    column_extent: int
+
+
+@hash_once
+@dataclass(frozen=True, slots=True)
 class Kernel(Hashed):
     """One launch: at most three grid axes (x, y, z in this order), and a body.
 
-    num_warps and num_stages are hints for the emitter's launcher (None: Triton's defaults).
+    num_warps and num_stages are hints for the emitter's launcher (None: Triton's defaults).  `finds` is all that the
+    kernel computes, by itself or with the other kernels that have the same: a launcher that has the tiles from
+    elsewhere leaves these out.
     """
 
     node_id: str
@@ -309,6 +330,7 @@ class Kernel(Hashed):
     body: tuple[Stmt, ...]
     num_warps: int | None = None
     num_stages: int | None = None
+    finds: FoundTiles | None = None
 
 
 @hash_once

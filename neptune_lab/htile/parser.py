@@ -22,6 +22,7 @@ from neptune_lab.htile.nodes import (
     SPACES,
     Access,
     For,
+    FoundTiles,
     GridAxis,
     Int,
     Kernel,
@@ -111,7 +112,7 @@ class _Program:
         return reader.program()
 
     def _kernel(self, reader: Reader, labels: Labels) -> Kernel:
-        """A kernel: its grid, its launch hints, its label, and the statements in the lines below."""
+        """A kernel: its grid, its launch hints, what it finds, its label, and the statements in the lines below."""
         first = reader.expect("kernel")
         name = reader.name("the kernel")
         reader.expect("grid")
@@ -131,12 +132,13 @@ class _Program:
                 raise refusal(hint, "each hint once")
             reader.expect("=")
             hints[hint.text] = reader.integer(hint.text)
+        finds = _finds(reader) if reader.accept("finds") else None
         label = reader.label()
         reader.end()
         indent = self._statements[self._next].indent
         self._next += 1
         body = self._body(indent, 0)
-        kernel = Kernel("", name, tuple(grid), (), hints.get("num_warps"), hints.get("num_stages"))
+        kernel = Kernel("", name, tuple(grid), (), hints.get("num_warps"), hints.get("num_stages"), finds)
         kernel = labels.kernel(kernel, label)
         self.lines[kernel.node_id] = first.line
         return replace(kernel, body=tuple(self._named(parsed, labels, ()) for parsed in body))
@@ -214,6 +216,23 @@ class _Program:
             inner = (*around, stmt)
             return replace(stmt, body=tuple(self._named(p, labels, inner) for p in parsed.body))
         return stmt
+
+
+def _finds(reader: Reader) -> FoundTiles:
+    """`(FIRST, LAST, ROWS: EXTENT, COLUMNS: EXTENT)`."""
+    reader.expect("(")
+    first = reader.name("a tensor")
+    reader.expect(",")
+    last = reader.name("a tensor")
+    vectors: list[tuple[str, int]] = []
+    for _ in range(2):
+        reader.expect(",")
+        vector = reader.name("an input")
+        reader.expect(":")
+        vectors.append((vector, reader.integer("the elements of a tile")))
+    reader.expect(")")
+    (rows, row_extent), (columns, column_extent) = vectors
+    return FoundTiles(first, last, rows, columns, row_extent, column_extent)
 
 
 def _tensor(reader: Reader) -> tuple[Tensor, tuple[str, ...]]:

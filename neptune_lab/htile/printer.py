@@ -104,6 +104,9 @@ def _kernel(kernel: ir.Kernel, known: Callable[[ir.Store], Declared]) -> list[Pr
     grid = ", ".join(f"{axis.var}: {extent}" for axis, extent in zip(kernel.grid, extents, strict=True))
     hints = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
     extra = "".join(f"  {key}={value}" for key, value in hints.items() if value is not None)
+    if (found := kernel.finds) is not None:
+        vectors = f"{found.rows}: {found.row_extent}, {found.columns}: {found.column_extent}"
+        extra += f"  finds({found.first}, {found.last}, {vectors})"
     header = f"kernel {kernel.name}  grid ({grid}){extra}"
     return [PrintedLine(kernel.node_id, header, kernel.name), *_body(kernel.body, "    ", known)]
 

@@ -16,7 +16,9 @@ from neptune_lab.htile.printer import flat_access
 from neptune_lab.htile.shapes import broadcast, dtype_of, find_tensor, shape_of
 from neptune_lab.htile.walk import (
     expressions,
+    loop_bounds,
     names_of_access,
+    read_tensors,
     reads,
     roots,
     same_region,
@@ -48,6 +50,9 @@ def _verified(program: ir.Program) -> None:
     for kernel in program.kernels:
         _Kernel(program, kernel, available).check()
         available |= written_tensors(kernel)
+    for found in dict.fromkeys(kernel.finds for kernel in program.kernels):
+        if found is not None:
+            _check_found(program, found)
     for name in program.outputs:
         if name not in available:
             raise TileError(f"output {name} is never stored; expected a store in some kernel")
@@ -89,6 +94,25 @@ def _check_strides(tensor: ir.Tensor, strides: tuple[int, ...]) -> None:
         raise TileError(
             f"{tensor.space} {tensor.name} of shape {tensor.shape} has strides {strides}, with which two elements "
             "share memory; expected strides of a tensor that can be stored to"
+        )
+
+
+def _check_found(program: ir.Program, found: ir.FoundTiles) -> None:
+    """Formal statement: kernels find tiles of two inputs of one dimension, store the first and the last one of each, and
+    store nothing else that another kernel reads."""
+    own = [kernel for kernel in program.kernels if kernel.finds == found]
+    others = [kernel for kernel in program.kernels if kernel.finds != found]
+    numbers, stored = {found.first, found.last}, frozenset[str]().union(*map(written_tensors, own))
+    read = {name for kernel in others for store in stores(kernel.body) for name in read_tensors(store)}
+    read |= {bound.tensor for kernel in others for bound in loop_bounds(kernel.body)} | {*program.outputs}
+    vectors = {tensor.name for tensor in program.tensors if tensor.space == "input" and len(tensor.shape) == 1}
+    extents = found.row_extent, found.column_extent
+    if not {found.rows, found.columns} <= vectors or min(extents) < 1 or not stored & read <= numbers <= stored:
+        raise TileError(
+            f"kernel {own[-1].name} says that it finds {found.first} and {found.last} from {found.rows} and "
+            f"{found.columns}; expected two inputs of one dimension, and that others read nothing else that it stores",
+            node=own[-1].node_id,
+            help="leave finds(...) out",
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from neptune_lab.htile import nodes as ir
+from neptune_lab.htile.affine import affine
 from neptune_lab.htile.bounds import Env, grid_env
 from neptune_lab.htile_passes.input_comparisons import (
     WORDS,
@@ -140,7 +141,8 @@ class _Skipper:
         most = max(math.prod(t.shape) for t in make.added)
         warps = 8 if most > ELEMENTS_OF_FOUR_WARPS else None
         made.append(ir.Kernel(f"kernel:{make.name}", make.name, grid, tuple(make.body), warps))
-        return made, (first, last)
+        finds = found_tiles(self.program, loop, grid, found, env, (first.tensor, last.tensor))
+        return [replace(kernel, finds=finds) for kernel in made], (first, last)
 
     def _fresh(self, wanted: str) -> str:
         name = fresh_name(wanted, self.taken)
@@ -170,6 +172,33 @@ def hiding_comparison(
     return None
 
 
+def found_tiles(
+    program: ir.Program,
+    loop: ir.For,
+    grid: tuple[ir.GridAxis, ...],
+    found: Comparison,
+    env: Env,
+    numbers: tuple[str, str],
+) -> ir.FoundTiles | None:
+    """What the kernels of a loop's bounds find, if it is for equal elements of two vectors, all of which are in tiles
+    that follow on each other; else None.
+
+    Args:
+        grid: of the kernel that stores the bounds.
+        numbers: the tensors that it stores them to.
+    """
+    if found.op != "eq" or len(grid) != 1:
+        return None
+    for vector, tile, count in ((found.rows, grid[0].var, grid[0].extent), (found.columns, loop.var, trips(loop, env))):
+        shape, extent = program.tensor(vector.access.tensor).shape, vector.slice.extent
+        start = ir.Arith("*", ir.Name(tile), ir.Int(extent))
+        if len(shape) != 1 or affine(vector.slice.start) != affine(start) or count != -(-shape[0] // extent):
+            return None
+    rows, columns = found.rows, found.columns
+    extents = rows.slice.extent, columns.slice.extent
+    return ir.FoundTiles(*numbers, rows.access.tensor, columns.access.tensor, *extents)
+
+
 def _may_hold(op: str, at: Intervals) -> ir.TileExpr:
     """Whether `rows op columns` may hold somewhere in a tile."""
     match op:
@@ -193,4 +222,4 @@ def _explained(
     yield from proof.notes()
 
 
-__all__ = ["MOST_TILES", "hiding_comparison", "skip_any_tiles_by_data", "skip_tiles_by_data"]
+__all__ = ["MOST_TILES", "found_tiles", "hiding_comparison", "skip_any_tiles_by_data", "skip_tiles_by_data"]

@@ -166,6 +166,9 @@ class _Unmasker:
             high = int_of("min", high, ir.Scalar(stop))
         bounds = stored("full_first", start), stored("full_last", end)
         self.made[kernel.name] = replace(kernel, body=tuple(make.body))
+        for other in self.program.kernels:  # it finds more than these said
+            if kernel.finds is not None and other.finds == kernel.finds:
+                self.made[other.name] = replace(self.made.get(other.name, other), finds=None)
         self.added += make.added
         return replace(bounds[0], index=within[1].index), replace(bounds[1], index=within[1].index)
 

@@ -115,9 +115,10 @@ def _with_last(source: KernelSource, last: Together | None, options: EmitOptions
     if isinstance(last, Waiting):
         waits = tuple(one.name for one in last.kernels)
         grid = (last.part.extent * last.groups_on(options.target.sm_count),)
-        return replace(source, waits=waits, grid=grid, fused=not rounds_to_eights(last.whole))
+        return replace(source, waits=waits, grid=grid, fused=not rounds_to_eights(last.whole), finds=None)
     if last is not None:
-        return replace(source, counters=last.groups, fused=source.fused and not rounds_to_eights(last.second))
+        fused = source.fused and not rounds_to_eights(last.second)
+        return replace(source, counters=last.groups, fused=fused, finds=None)
     return source
 
 
@@ -186,7 +187,8 @@ def write_kernel(out: Writer, function: str, kernel: Kernel, ctx: Context) -> Ke
         limit = registers_of_two_rows(ctx.program, kernel)
     if ctx.options.target.kind == "cuda":
         limit = registers_in_lanes(kernel, kernel.num_warps or DEFAULT_WARPS, writes_rows=ctx.in_lanes) or limit
-    return replace(made, sizes=tuple(sizes), fused=not rounds_to_eights(kernel), registers=limit)
+    fused = not rounds_to_eights(kernel)
+    return replace(made, sizes=tuple(sizes), fused=fused, registers=limit, finds=kernel.finds)
 
 
 def rounds_to_eights(kernel: ir.Kernel) -> bool:

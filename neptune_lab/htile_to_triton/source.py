@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from neptune_lab.htile.nodes import FoundTiles
 from neptune_lab.htile_to_triton.context import HostDescriptor
 
 
@@ -45,6 +46,7 @@ class KernelSource:
             counters are passed after the tensors.  0: the kernel is one HTile kernel, or `waits`.
         waits: the HTile kernels that this one is, whose programs wait for each other (`waiting`); (): one.
         registers: the most registers of a thread, a launch option; None: as many as the compiler takes.
+        finds: all that the launch computes, by itself or with the others that have the same; None: other things.
     """
 
     name: str
@@ -60,6 +62,7 @@ class KernelSource:
     counters: int = 0
     waits: tuple[str, ...] = ()
     registers: int | None = None
+    finds: FoundTiles | None = None
 
 
 @dataclass(frozen=True, slots=True)

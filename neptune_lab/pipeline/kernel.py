@@ -25,10 +25,10 @@ from neptune_lab.pipeline import record
 from neptune_lab.pipeline.captured_inputs import CapturedInputs
 from neptune_lab.pipeline.exceptions import exceptions_met
 from neptune_lab.pipeline.schedule_traffic import schedule_traffic
+from neptune_lab.pipeline.spec import spec_of
 from neptune_lab.relative_error import relative_error
 from neptune_lab.strict.console import no_attribute
 from neptune_lab.strict.values import check_integer
-from neptune_lab.tensor_spec import TensorSpec
 from neptune_lab.trace import Trace
 
 if TYPE_CHECKING:
@@ -159,28 +159,7 @@ class Kernel:
     @cached_property
     def spec(self) -> KernelSpec:
         """The runtime's view of the kernel: the module's text, its entry function, inputs and outputs."""
-        from neptune_lab.runtime import KernelSpec
-
-        return KernelSpec(
-            name=self.triton.name,
-            entry=self.triton.entry,
-            text=self.triton.text,
-            inputs=tuple(self._with_sizes(tensor) for tensor in self.operator.inputs),
-            outputs=tuple(self._with_sizes(tensor) for tensor in self.operator.outputs),
-            ranges=tuple((size.name, self.least.get(size.name, 1), size.most) for size in self.htile.sizes),
-        )
-
-    def _with_sizes(self, spec: TensorSpec) -> TensorSpec:
-        """An input or output with the names of the sizes that are known at the launch only."""
-        tensor = self.htile.tensor(spec.name)
-        names = tensor.sizes if self.htile.sizes else None
-        if names is None:
-            return spec
-        found = replace(spec, sizes=tuple(size.name if isinstance(size, Name) else "" for size in names))
-        if tensor.steps is None:
-            return found
-        multiples = [sizes.multiple_of(step) or ("", 0) for step in tensor.steps]
-        return replace(found, shape=tensor.shape, strides=tensor.strides, steps=tuple(name for name, _ in multiples))
+        return spec_of(self.operator, self.htile, self.triton, self.least)
 
     def __call__(self, /, *tensors: Any, **named: Any) -> Any:
         """Launches on CUDA tensors, or in Triton's interpreter if there is no GPU.

@@ -132,8 +132,8 @@ def _note_launchers(
     if source is None or made is None:
         return None
     alike, modified = len(offsets) == 1, _modified(own, offsets)
-    rows, inputs = PLACES[alike, modified], kernel.spec.inputs
-    names = [(index, spec.name) for (index, _), spec in zip(known.captured, inputs[3:], strict=True)]
+    rows = PLACES[alike, modified]
+    names = [(index, spec.name) for (index, _), spec in zip(known.captured, kernel.spec.inputs[3:], strict=True)]
     count = len(offsets)
 
     def slow(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: torch.Tensor) -> Any:
@@ -144,7 +144,7 @@ def _note_launchers(
         return kernel.launch(q, k, v, *[found[rows[index]] if index < own else next(others) for index, _ in names])
 
     places = {name: rows[index] for index, name in names if index < own}
-    launcher = with_places(source, kernel.spec.text, inputs, places, made.compiled, slow, alike=alike)
+    launcher = with_places(source, kernel.spec, places, made.compiled, slow, alike=alike)
     known.packed[dtypes] = None if launcher is None else (launcher, unnegated(launcher))
     return known.packed[dtypes]
 

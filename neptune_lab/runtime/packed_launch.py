@@ -28,9 +28,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from neptune_lab.runtime.direct import Compiled, Source, direct_of
-from neptune_lab.runtime.packed_tiles import Tiles, tiles_in
+from neptune_lab.runtime.packed_tiles import Tiles, size_of, tiles_in
+from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.runtime.token_places import TOKENS
-from neptune_lab.tensor_spec import TensorSpec
 
 # The offsets of the queries and of the keys, the number of offsets, and the kernel of places.
 _OF_Q, _OF_K, _ENDS, _KERNEL = "_of_q", "_of_k", "_ends", "_places"
@@ -40,8 +40,7 @@ _SPARE = "_q_sequence", "_k_sequence"
 
 def with_places(
     source: Source,
-    text: str,
-    inputs: Sequence[TensorSpec],
+    spec: KernelSpec,
     places: Mapping[str, int],
     kernel: Any,
     slow: Callable[..., Any],
@@ -52,8 +51,7 @@ def with_places(
 
     Args:
         source: of the direct launcher that takes places.
-        text: of its module.
-        inputs: of its kernel: q, k, v, and others.
+        spec: of its kernel, whose inputs are q, k, v, and others.
         places: which of its arguments are places, by their index in what `token_places` returns.
         kernel: of places, compiled for the offsets' dtypes.
         slow: called with the same arguments where `direct` calls the launcher that takes every tensor.
@@ -64,10 +62,10 @@ def with_places(
     arguments = [argument.arg for argument in function.args.args]
     if {*every, *arguments} & {_OF_Q, _OF_K, _ENDS, _KERNEL, *_SPARE}:  # (a mod reads a tensor that is called so)
         return None
-    sizes = [(tensor.sizes[2] if tensor.sizes else "") or str(tensor.shape[2]) for tensor in inputs[:2]]
+    sizes = [size_of(tensor, 2) for tensor in spec.inputs[:2]]
     named = {index: name for name, index in places.items()}
     sequences = named.get(0, ""), named.get(0 if alike else 1, "")
-    tiles = tiles_in(text, function, sequences, sizes) or Tiles("", "", 0, 0, function.body)
+    tiles = tiles_in(spec.tiles, spec.inputs, function, sequences, sizes) or Tiles("", "", 0, 0, function.body)
     names = {node.id for stmt in tiles.left for node in ast.walk(stmt) if isinstance(node, ast.Name)}
     made = {index: name for index, name in named.items() if name in names}
     offsets = [_OF_Q] if alike else [_OF_Q, _OF_K]

@@ -13,6 +13,27 @@ Ranges: TypeAlias = tuple[tuple[Name, Extent, Extent], ...]
 
 
 @dataclass(frozen=True, slots=True)
+class TileLaunches:
+    """Launches that find, for each tile of one vector, the tiles of another from the first to the last that may have an
+    equal element.
+
+    Args:
+        kernels: that are launched for nothing else.
+        first, last: the launcher's tensors for the number of the first one, and of the last one plus 1.
+        rows, columns: the inputs, of one dimension each.
+        row_extent, column_extent: the elements of a tile; the tiles of a vector follow on each other from its start.
+    """
+
+    kernels: tuple[Name, ...]
+    first: Name
+    last: Name
+    rows: Name
+    columns: Name
+    row_extent: Extent
+    column_extent: Extent
+
+
+@dataclass(frozen=True, slots=True)
 class KernelSpec:
     """A generated module and how it is called.
 
@@ -22,6 +43,7 @@ class KernelSpec:
         text: the module, complete: it needs torch and Triton only.
         inputs, outputs: in calling order.
         ranges: of the sizes that are known at the launch only.
+        tiles: launches that a caller who knows what they find may leave out (`packed_tiles`).
     """
 
     name: Line
@@ -30,6 +52,7 @@ class KernelSpec:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     ranges: Ranges = field(default=(), metadata=OMIT_DEFAULT)
+    tiles: tuple[TileLaunches, ...] = field(default=(), metadata=OMIT_DEFAULT)
 
     def __repr__(self) -> str:
         """Its signature alone; `hashed.full_text` has all of it, for digests."""

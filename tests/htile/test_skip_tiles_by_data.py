@@ -11,12 +11,32 @@ from htile.data_masks import COLUMNS, IDS, MASKS, ROWS, TILE, TILES, programs, r
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from neptune_lab.errors import TileError
 from neptune_lab.htile import from_text, to_text, verify
-from neptune_lab.htile.nodes import Cast, Elementwise, TileExpr
+from neptune_lab.htile.bounds import grid_env
+from neptune_lab.htile.nodes import (
+    Arith,
+    Cast,
+    Elementwise,
+    For,
+    FoundTiles,
+    GridAxis,
+    Int,
+    Name,
+    Program,
+    TileExpr,
+)
 from neptune_lab.htile.shapes import dtype_of
 from neptune_lab.htile_passes import apply
+from neptune_lab.htile_passes.input_comparisons import own_axes
+from neptune_lab.htile_passes.partition_masked_loops.noop_iterations import NoOpProver
 from neptune_lab.htile_passes.rewrite import rewrite_expressions
-from neptune_lab.htile_passes.skip_tiles_by_data import MOST_TILES, skip_tiles_by_data
+from neptune_lab.htile_passes.skip_tiles_by_data import (
+    MOST_TILES,
+    found_tiles,
+    hiding_comparison,
+    skip_tiles_by_data,
+)
 
 FORMS = "skip_tiles_by_data", "skip_any_tiles_by_data"
 
@@ -72,6 +92,58 @@ def test_the_form_for_any_number_of_tiles_has_one_size_of_tile():
     chip = {t.shape for t in after.tensors if t.space == "chip" and t.name.startswith(f"{bounds.name}_")}
     assert chip - {()} == {(MOST_TILES,), (TILE,)}
     assert from_text(to_text(after)) == after
+
+
+@pytest.mark.parametrize(("mask", "form"), [("equal", FORMS[0]), ("equal", FORMS[1]), ("below", FORMS[0])])
+def test_kernels_say_what_they_find(mask: str, form: str):
+    """If it is the tiles of equal elements: of others, a launcher must not take those for it."""
+    _, after = programs(mask, form=form)
+    *bounds, last = [kernel.finds for kernel in after.kernels]
+    wanted = None
+    if mask == "equal":
+        names = [t.name for t in after.tensors if t.space == "global"][-2:]
+        rows, columns = (
+            next(t.name for t in after.tensors if t.space == "input" and t.shape == (n,)) for n in (ROWS, COLUMNS)
+        )
+        wanted = FoundTiles(names[0], names[1], rows, columns, TILE, TILE)
+    assert bounds == [wanted] * (1 + FORMS.index(form))
+    assert last is None
+
+
+def test_of_tiles_with_gaps_or_a_part_of_a_vector_kernels_say_nothing():
+    before, _ = programs("equal")
+    (comparison, loop, env, grid), numbers = parts_of(before), ("first", "last")
+    assert found_tiles(before, loop, grid, comparison, env, numbers) is not None
+    rows = comparison.rows
+    for start in (Arith("*", Name("i0"), Int(2 * TILE)), Arith("+", rows.slice.start, Int(1)), Int(0)):
+        moved = replace(rows, access=replace(rows.access, index=(replace(rows.slice, start=start),)))
+        assert found_tiles(before, loop, grid, replace(comparison, rows=moved), env, numbers) is None
+    fewer = (replace(grid[0], extent=grid[0].extent - 1),)
+    assert found_tiles(before, loop, fewer, comparison, env, numbers) is None
+    assert found_tiles(before, replace(loop, stop=Int(TILES - 1)), grid, comparison, env, numbers) is None
+    assert found_tiles(before, loop, (*grid, GridAxis("h", 2)), comparison, env, numbers) is None
+
+
+def parts_of(program: Program):
+    """The comparison of a program's loop, the loop, the bounds around it, and the grid of what finds its bounds."""
+    (kernel,) = program.kernels
+    loop = next(stmt for stmt in kernel.body if isinstance(stmt, For))
+    env = grid_env(kernel)
+    found = hiding_comparison(program, kernel, loop, env, NoOpProver(program, kernel), many=False)
+    assert found is not None
+    return found[0], loop, env, own_axes(kernel, loop, found[0])
+
+
+def test_a_program_that_says_what_no_kernel_finds_is_not_valid():
+    _, after = programs("equal")
+    bounds, kernel = after.kernels
+    assert bounds.finds is not None
+    for name in ("q", "attention_general_tiles_begin", "nothing"):
+        wrong = replace(bounds, finds=replace(bounds.finds, first=name))
+        with pytest.raises(TileError):
+            verify(replace(after, kernels=(wrong, kernel)))
+    with pytest.raises(TileError, match="two inputs of one dimension"):
+        verify(replace(after, kernels=(replace(bounds, finds=replace(bounds.finds, rows="q")), kernel)))
 
 
 def test_the_note_names_the_inputs_and_has_the_proof():

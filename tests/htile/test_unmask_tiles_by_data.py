@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import neptune_lab as nl
+from neptune_lab.errors import TileError
 from neptune_lab.htile import from_text, to_text, verify
 from neptune_lab.htile.nodes import Elementwise, For, Literal, Program
 from neptune_lab.htile.walk import stores, subexpressions
@@ -49,6 +50,15 @@ def test_the_meaning_stays(mask: str, ids: list[int], rising: bool):
     got, same = run(after, rows, columns)
     np.testing.assert_array_equal(got, wanted)
     assert same == visited
+
+
+def test_kernels_that_find_more_do_not_say_that_it_is_all():
+    before, after = both_sides("equal")
+    finds = before.kernels[0].finds
+    assert finds is not None
+    assert [kernel.finds for kernel in after.kernels] == [None, None]
+    with pytest.raises(TileError, match="others read nothing else"):
+        verify(replace(after, kernels=(replace(after.kernels[0], finds=finds), after.kernels[1])))
 
 
 def masked_tiles(rows: np.ndarray, columns: np.ndarray, mask: str = "equal") -> int:

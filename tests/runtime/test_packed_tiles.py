@@ -4,52 +4,22 @@ from __future__ import annotations
 
 import ast
 import random
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
+import neptune_lab as nl
+from neptune_lab.operators import attention
+from neptune_lab.pytorch.stored import StoredKernel, _digest
 from neptune_lab.runtime import token_places
 from neptune_lab.runtime.packed_tiles import tiles_in
+from neptune_lab.runtime.spec import TileLaunches
+from neptune_lab.tensor_spec import TensorSpec
 
-ENDS = """
-def k_tiles_ends(c_ptr, k_tiles_ends_column_min_ptr, k_tiles_ends_column_max_ptr, n):
-    t = tl.program_id(0)
-    lanes = tl.arange(0, 32)
-    k_tiles_ends_column_min_base = k_tiles_ends_column_min_ptr + tl.cast(t, tl.int64)
-    k_tiles_ends_column_max_base = k_tiles_ends_column_max_ptr + tl.cast(t, tl.int64)
-    c_at = tl.minimum(lanes + (t * 32), n + -1)
-    k_tiles_ends_rows = tl.load(c_ptr + c_at, mask=(c_at >= 0) & (c_at < n), other=0)
-    tl.store(k_tiles_ends_column_min_base, tl.min(k_tiles_ends_rows, axis=0))
-    tl.store(k_tiles_ends_column_max_base, tl.max(k_tiles_ends_rows, axis=0))
+A, C = np.zeros(40, "int32"), np.zeros(80, "int32")
 
-def k_tiles(a_ptr, k_tiles_ends_column_min_ptr, k_tiles_ends_column_max_ptr, k_tiles_first_ptr, k_tiles_last_ptr, m, n):
-    i0 = tl.program_id(0)
-    tiles = tl.arange(0, 4096)
-    lanes = tl.arange(0, 64)
-    k_tiles_first_base = k_tiles_first_ptr + tl.cast(i0, tl.int64)
-    k_tiles_last_base = k_tiles_last_ptr + tl.cast(i0, tl.int64)
-    x_at = tl.minimum(tiles, (n + 31) // 32 + -1)
-    k_tiles_column_min = tl.load(
-        k_tiles_ends_column_min_ptr + x_at, mask=(x_at >= 0) & (x_at < (n + 31) // 32), other=0
-    )
-    y_at = tl.minimum(tiles, (n + 31) // 32 + -1)
-    k_tiles_column_max = tl.load(
-        k_tiles_ends_column_max_ptr + y_at, mask=(y_at >= 0) & (y_at < (n + 31) // 32), other=0
-    )
-"""
-ROWS = """\
-    a_at = tl.minimum(lanes + (i0 * 64), m + -1)
-    k_tiles_rows = tl.load(a_ptr + a_at, mask=(a_at >= 0) & (a_at < m), other=0)
-    k_tiles_row_min = tl.min(k_tiles_rows, axis=0)
-    k_tiles_row_max = tl.max(k_tiles_rows, axis=0)
-    k_tiles_may_hold = (
-        (k_tiles_row_min <= k_tiles_column_max) & (k_tiles_row_max >= k_tiles_column_min) & (tiles < (n + 31) // 32)
-    )
-    k_tiles_begin = tl.min(tl.where(k_tiles_may_hold, tiles, (n + 31) // 32 + -1), axis=0)
-    tl.store(k_tiles_first_base, k_tiles_begin)
-    k_tiles_end = tl.maximum(tl.max(tl.where(k_tiles_may_hold, tiles + 1, 0), axis=0), k_tiles_begin + 1)
-    tl.store(k_tiles_last_base, k_tiles_end)
-"""
 ENTRY = """
 def entry(q, k, a, c):
     m = q.shape[2]
@@ -64,43 +34,23 @@ def entry(q, k, a, c):
     k[((m + 63) // 64, 2)](q, k, a, c, k_tiles_first, k_tiles_last, out, m, n)
     return out
 """
-KERNEL = """
-def k(q_ptr, k_ptr, a_ptr, c_ptr, k_tiles_first_ptr, k_tiles_last_ptr, out_ptr, m, n):
-    i0 = tl.program_id(0)
-"""
-FROM_ENDS = ENDS + ROWS + KERNEL + ENTRY
-AT_ONCE = (
-    """
-def k_tiles(a_ptr, c_ptr, k_tiles_first_ptr, k_tiles_last_ptr, m, n):
-    i0 = tl.program_id(0)
-    tiles = tl.arange(0, 16)
-    lanes = tl.arange(0, 64)
-    lanes_2 = tl.arange(0, 32)
-    k_tiles_first_base = k_tiles_first_ptr + i0
-    k_tiles_last_base = k_tiles_last_ptr + i0
-    c_at = tl.minimum(tiles[:, None] * 32 + lanes_2[None, :] + 0, n + -1)
-    k_tiles_columns = tl.load(c_ptr + c_at, mask=(c_at >= 0) & (c_at < n), other=0)
-    k_tiles_column_min = tl.min(k_tiles_columns, axis=1)
-    k_tiles_column_max = tl.max(k_tiles_columns, axis=1)
-"""
-    + ROWS
-    + KERNEL
-    + ENTRY.replace("    k_tiles_ends[((n + 31) // 32,)](c, k_tiles_ends_column_min, k_tiles_ends_column_max, n)\n", "")
-    .replace("    k_tiles_ends_column_min = torch.empty(((n + 31) // 32,), dtype=torch.int32, device=q.device)\n", "")
-    .replace("    k_tiles_ends_column_max = torch.empty(((n + 31) // 32,), dtype=torch.int32, device=q.device)\n", "")
-    .replace("(a, k_tiles_ends_column_min, k_tiles_ends_column_max,", "(a, c,")
-)
+FOUND = TileLaunches(("k_tiles_ends", "k_tiles"), "k_tiles_first", "k_tiles_last", "a", "c", 64, 32)
 
 
-def found_in(text: str, of: tuple[str, str] = ("a", "c"), sizes: tuple[str, str] = ("m", "n")):
+def vector(name: str, size: str) -> TensorSpec:
+    return TensorSpec(name, (128,), "int32", sizes=(size,))
+
+
+def found_in(
+    said: TileLaunches = FOUND, text: str = ENTRY, of: tuple[str, str] = ("a", "c"), sizes: tuple[str, str] = ("m", "n")
+):
     launcher = ast.parse(text).body[-1]
     assert isinstance(launcher, ast.FunctionDef)
-    return tiles_in(text, launcher, of, sizes)
+    return tiles_in([said], [vector("a", "m"), vector("c", "n")], launcher, of, sizes)
 
 
-@pytest.mark.parametrize("text", [FROM_ENDS, AT_ONCE], ids=["from ends", "at once"])
-def test_the_launches_are_found_and_left_out(text: str):
-    found = found_in(text)
+def test_the_launches_are_left_out():
+    found = found_in()
     assert found is not None
     assert (found.first, found.last, found.rows, found.columns) == ("k_tiles_first", "k_tiles_last", 64, 32)
     assert [ast.unparse(stmt).partition("((")[0] for stmt in found.left] == [
@@ -114,50 +64,40 @@ def test_the_launches_are_found_and_left_out(text: str):
     ]
 
 
-def test_of_numbers():
-    text = AT_ONCE.replace(", m, n)", ")").replace("    m = q.shape[2]\n    n = k.shape[2]\n", "")
-    numbers = {"(n + 31) // 32 + -1": "2", "(n + 31) // 32": "3", "(m + 63) // 64": "2", "n + -1": "69", "m + -1": "99"}
-    for old, new in {**numbers, "< m)": "< 100)", "< n)": "< 70)", "2, m, 8": "2, 100, 8"}.items():
-        assert old in text
-        text = text.replace(old, new)
-    found = found_in(text, sizes=("100", "70"))
-    assert found is not None
-    assert (found.rows, found.columns, len(found.left)) == (64, 32, 5)
-    assert found_in(text, sizes=("100", "71")) is found_in(text, sizes=("129", "70")) is None
-
-
-@pytest.mark.parametrize("text", [FROM_ENDS, AT_ONCE], ids=["from ends", "at once"])
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("k_tiles_row_min <= k_tiles_column_max", "k_tiles_row_min < k_tiles_column_max"),
-        ("(k_tiles_row_min <= k_tiles_column_max) & ", ""),  # another comparison of the two
-        ("tl.load(a_ptr", "tl.load(c_ptr"),
-        ("i0 * 64", "i0 * 32"),
-        ("i0 * 64", "i0 * 64 + 1"),
-        ("lanes = tl.arange(0, 64)", "lanes = tl.arange(0, 32)"),
-        ("(m + 63) // 64,)](a", "(m + 63) // 64 * 2,)](a"),  # its tiles are not one after another
-        ("(m + 63) // 64,)](a", "(m + 63) // 64, 2)](a"),
-        ("](a, ", "](c, "),
-        ("tiles + 1, 0)", "tiles + 2, 0)"),
-        ("    tl.store(k_tiles_last_base, k_tiles_end)\n", "    tl.store(k_tiles_last_base, k_tiles_begin)\n"),
-        ("    tl.store(k_tiles_last_base, k_tiles_end)\n", "    tl.store(k_tiles_last_base, k_tiles_end)\n    x = 1\n"),
-        ("k_tiles_first_base = k_tiles_first_ptr", "k_tiles_first_base = k_tiles_last_ptr"),
-        ("+ -1)", "+ -2)"),
-        ("(n + 31) // 32", "(n + 63) // 32"),
-        ("tl.program_id(0)", "tl.program_id(1)"),
-    ],
-)
-def test_kernels_of_another_form_stay(text: str, old: str, new: str):
-    assert text.count(old)
-    assert found_in(text.replace(old, new)) is None
+def test_launches_that_others_need_stay():
+    """A part of them, one that the launcher does not have, and one whose tensors another kernel reads too."""
+    for kernels in (("k_tiles_ends",), ("k_tiles",), ("k_tiles_ends", "k_tiles", "other"), ()):
+        assert found_in(replace(FOUND, kernels=kernels)) is None
+    assert found_in(text=ENTRY.replace("(q, k, a, c, ", "(q, k, a, c, k_tiles_ends_column_min, ")) is None
+    assert found_in(text=ENTRY.replace("    return out", "    return out, k_tiles_ends_column_max")) is None
+    assert found_in(replace(FOUND, first="out")) is None
 
 
 def test_of_other_tensors_or_sizes():
-    assert found_in(FROM_ENDS, of=("c", "a")) is found_in(FROM_ENDS, of=("a", "a")) is None
-    assert found_in(FROM_ENDS, sizes=("n", "n")) is found_in(FROM_ENDS, sizes=("n", "m")) is None
-    assert found_in(FROM_ENDS.replace("t * 32", "t * 64")) is None
-    assert found_in(FROM_ENDS.replace("column_max_base, tl.max", "column_max_base, tl.min")) is None
+    assert found_in(of=("c", "a")) is found_in(of=("a", "a")) is found_in(replace(FOUND, rows="c")) is None
+    assert found_in(sizes=("n", "n")) is found_in(sizes=("n", "m")) is found_in(sizes=("128", "n")) is None
+
+
+def test_a_kernel_says_what_it_finds_in_what_is_saved():
+    """Of an entry without it, as those before it was written, no launch is left out."""
+    op = attention.general(1, 1, 40, 80, 4, mask_mod=lambda b, h, q, kv: A[q] == C[kv], dtype="float32")
+    spec = nl.compile(op, "rolling_update", block_q=16, block_kv=16, validate="none").spec
+    (found,) = spec.tiles
+    assert (found.row_extent, found.column_extent, found.kernels) == (16, 16, ("attention_general_tiles",))
+    assert [next(t.shape for t in spec.inputs if t.name == name) for name in (found.rows, found.columns)] == [
+        (40,),
+        (80,),
+    ]
+    entry = StoredKernel(replace(spec, inputs=spec.inputs[:3]), (), ("a",), "b")
+    data = entry.to_json("key")
+    assert StoredKernel.from_json(data, "key").spec.tiles == (found,)
+    del data["entry"]["spec"]["tiles"]
+    old = StoredKernel.from_json({**data, "digest": _digest("key", data["entry"])}, "key")
+    launcher = next(stmt for stmt in ast.parse(spec.text).body if getattr(stmt, "name", "") == spec.entry)
+    assert isinstance(launcher, ast.FunctionDef)
+    of = found.rows, found.columns
+    assert tiles_in(spec.tiles, spec.inputs, launcher, of, ["40", "80"]) is not None
+    assert tiles_in(old.spec.tiles, spec.inputs, launcher, of, ["40", "80"]) is None
 
 
 def offsets(drawn: random.Random, total: int, ends: int, dtype: torch.dtype) -> torch.Tensor:
