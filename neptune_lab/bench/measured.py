@@ -39,7 +39,8 @@ SAMPLED = 64
 # contains it.
 Kind: TypeAlias = Annotated[str, OneOf(frozenset({"ours", "ablation", "compiler", "library"}))]
 # "same": an ablation whose kernel is the one with default options, word for word.
-Status: TypeAlias = Annotated[str, OneOf(frozenset({"ok", "wrong", "failed", "skipped", "same"}))]
+# "lost": its process ended or took too long, so that a resumed run measures the setup again.
+Status: TypeAlias = Annotated[str, OneOf(frozenset({"ok", "wrong", "failed", "lost", "skipped", "same"}))]
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,11 @@ class SetupResult:
     def time(self, name: str) -> float | None:
         """The median of a contestant whose answer is right, else None."""
         return next((e.us for e in self.entries if e.name == name and e.status == "ok"), None)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no contestant was lost with its process."""
+        return all(entry.status != "lost" for entry in self.entries)
 
     @property
     def ours(self) -> float | None:

@@ -69,9 +69,9 @@ def measure(task: MeasureTask, timer: KernelTimer | None = None) -> Measured:
         return Measured(unmeasured(task.setup, note), LOST in str(error))
 
 
-def unmeasured(setup: Setup, note: str) -> SetupResult:
+def unmeasured(setup: Setup, note: str, status: str = "failed") -> SetupResult:
     """The result of a setup that could not be measured."""
-    return _result(setup, [ContestantResult(OURS, "ours", "failed", note=note)], "nothing")
+    return _result(setup, [ContestantResult(OURS, "ours", status, note=note)], "nothing")
 
 
 def _measure(task: MeasureTask, timer: KernelTimer) -> Measured:
@@ -85,7 +85,8 @@ def _measure(task: MeasureTask, timer: KernelTimer) -> Measured:
     attempts: list[Attempt] = []
     for contestant in contestants(setup, kernels, task.autotuned):
         known = task.ahead.get(contestant.name, Warm())
-        entry = ContestantResult(contestant.name, contestant.kind, "failed", note=known.refusal)
+        status = "lost" if known.lost else "failed"
+        entry = ContestantResult(contestant.name, contestant.kind, status, note=known.refusal)
         if contestant.name in same:
             note = "its kernel is the one with default options, word for word"
             attempts.append(Attempt(replace(entry, status="same", note=note)))

@@ -39,7 +39,8 @@ class BenchmarkPlan:
 
     Args:
         setups: the setups to measure, in this order.
-        out: the JSON file that results are written to after each setup; setups that it holds are not run again.
+        out: the JSON file that results are written to after each setup; setups that it holds are not run again,
+            but for those that lost a contestant with its process, which are last.
         budget_s: no setup is started after so many seconds.
         workers: processes that compile in advance; 0: everything is compiled in the measuring process.
         gpus: values of CUDA_VISIBLE_DEVICES: each GPU compiles with its share of the workers, then a process of its own
@@ -97,8 +98,9 @@ def _measure_all(
     began: float,
 ) -> BenchmarkResults:
     before, end = results.seconds, began + plan.budget_s
-    known = {s.name for s in results.setups} - plan.again
-    waiting = [s for s in plan.setups if s.name not in known]
+    known = {s.name: s.is_complete for s in results.setups if s.name not in plan.again}
+    waiting = [s for s in plan.setups if not known.get(s.name)]
+    waiting.sort(key=lambda s: s.name in known)  # what may be lost again is last
     done, size = len(plan.setups) - len(waiting), TIER * max(1, len(plan.gpus))
     for start in range(0, len(waiting), size):
         tasks = _tasks(waiting[start : start + size], plan, end, progress)
@@ -144,7 +146,7 @@ def _measured(
             measure, tasks, workers=count, timeout_s=SETUP_S, environment=environment, gpus=plan.gpus, until=end
         )
         for task, answer in answers:
-            yield Measured(unmeasured(task.setup, answer.reason)) if isinstance(answer, Lost) else answer
+            yield Measured(unmeasured(task.setup, answer.reason, "lost")) if isinstance(answer, Lost) else answer
         return
     for task in tasks:
         if time.monotonic() > end:

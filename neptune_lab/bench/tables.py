@@ -158,7 +158,7 @@ def problem_rows(results: BenchmarkResults) -> Rows:
         [s.name, e.name, f"**{e.status}**" if e.status == "wrong" else e.status, e.note]
         for s in results.setups
         for e in s.entries
-        if e.status in ("wrong", "failed", "skipped")
+        if e.status in ("wrong", "failed", "lost", "skipped")
     ]
 
 

@@ -58,17 +58,19 @@ class WarmupTask:
 
 @dataclass(frozen=True)
 class Warm:
-    """The result of a task: the kernel if it is ours, and if it failed, why it must not be tried again.
+    """The result of a task: the kernel if it is ours, and if it failed, why this run must not try it again.
 
     Args:
         refusal: empty if it ran.
         compiled: our kernel.
         fatal: the process cannot use the GPU any more.
+        lost: its process ended or took too long; a resumed run may try it again.
     """
 
     refusal: str = ""
     compiled: Compiled | None = None
     fatal: bool = False
+    lost: bool = False
 
 
 def warm(task: WarmupTask) -> Warm:
@@ -142,7 +144,7 @@ def warm_all(
             until=until,
         )
         for done, (task, answer) in enumerate(answers, 1):
-            results[task.setup.name, task.name] = Warm(answer.reason) if isinstance(answer, Lost) else answer
+            results[task.setup.name, task.name] = Warm(answer.reason, lost=True) if isinstance(answer, Lost) else answer
             took = f"{time.monotonic() - began:.0f} s"
             progress(f"compiled {done} of {len(tasks)} after {took}: {task.setup.name}, {task.name}")
     return results

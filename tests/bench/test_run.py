@@ -15,7 +15,7 @@ import torch
 from by_name import choice
 
 from neptune_lab import records
-from neptune_lab.bench import kernels, peers
+from neptune_lab.bench import kernels, peers, tables
 from neptune_lab.bench.ablation import DEFAULT, TUNED, Variant
 from neptune_lab.bench.contestants import Contestant, attempt, contestants, repeats
 from neptune_lab.bench.measured import OURS, read, write
@@ -287,12 +287,34 @@ def test_a_contestant_that_failed_ahead_is_not_tried_again(tmp_path, monkeypatch
     from neptune_lab.bench import run as module
     from neptune_lab.bench.warm import Warm
 
-    lost = {("g1", "torch.compile"): Warm("no answer within 240 s")}
-    monkeypatch.setattr(module, "warm_all", lambda *args: lost)
+    failed = {("g1", "torch.compile"): Warm("no answer within 240 s")}
+    monkeypatch.setattr(module, "warm_all", lambda *args: failed)
     found = run(plan(tmp_path, "g1", workers=1), timer=CountingClock())
     entry = next(e for e in found.setups[0].entries if e.name == "torch.compile")
     assert (entry.status, entry.note) == ("failed", "no answer within 240 s")
     assert choose(tuple(TINY.values()), ["g1"])[0].name == found.setups[0].name
+
+
+@pytest.mark.usefixtures("eager_peers")
+def test_what_was_lost_with_its_process_is_tried_again_by_a_resumed_run(tmp_path, monkeypatch):
+    """Ahead, and with its whole setup; after the setups that were not measured yet."""
+    from neptune_lab.bench import run as module
+    from neptune_lab.bench.warm import Warm
+
+    names = "l2_norm-4x64", "l2_norm-4x128", "rms_norm_max-4x64"
+    ahead = {(names[0], OURS): Warm("the process ended with status 3", lost=True)}
+    monkeypatch.setattr(module, "warm_all", lambda *args: ahead)
+    first = run(plan(tmp_path, *names[:1], workers=1), timer=CountingClock())
+    (entry,) = [e for e in first.setups[0].entries if e.status == "lost"]
+    assert (entry.name, entry.note, first.setups[0].is_complete) == (OURS, "the process ended with status 3", False)
+    assert "| lost | the process ended" in tables.to_markdown(first)
+    write(tmp_path / "bench.json", first.with_setup(module.unmeasured(TINY[names[1]], "took longer", "lost"), 1.0))
+    ahead.clear()
+    said = list[str]()
+    found = run(plan(tmp_path, *names, workers=1), timer=CountingClock(), progress=said.append)
+    assert [line.split(":")[0] for line in said] == [f"[{n + 1}/3] {names[at]}" for n, at in enumerate((2, 0, 1))]
+    assert all(s.ours and s.is_complete for s in found.setups)
+    assert run(plan(tmp_path, *names), timer=CountingClock(), progress=said.append) == found
 
 
 # -- several GPUs ---------------------------------------------------------------------------------------------------
@@ -340,7 +362,7 @@ def test_setups_are_measured_on_several_gpus_at_once(tmp_path, here):
     assert [line.split(":")[0] for line in said] == ["[2/3] l2_norm-4x64", "[3/3] g1"]
     by_name = {s.name: s for s in found.setups}
     assert by_name["l2_norm-4x64"].ours == 2.0
-    assert [(e.status, e.note) for e in by_name["g1"].entries] == [("failed", "took longer")]
+    assert [(e.status, e.note) for e in by_name["g1"].entries] == [("lost", "took longer")]
     assert read(tmp_path / "bench.json") == found
 
 
