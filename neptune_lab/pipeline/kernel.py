@@ -382,4 +382,4 @@ class Kernel:
 
     def __repr__(self) -> str:
         launches = ", ".join(f"{k.name}{k.grid}" for k in self.triton.kernels)
-        return f"<Kernel {self.operator.name}: {launches}>"
+        return f"<Kernel {self.spec.signature}; launches {launches}>"

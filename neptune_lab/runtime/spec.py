@@ -54,8 +54,13 @@ class KernelSpec:
     ranges: Ranges = field(default=(), metadata=OMIT_DEFAULT)
     tiles: tuple[TileLaunches, ...] = field(default=(), metadata=OMIT_DEFAULT)
 
+    @property
+    def signature(self) -> str:
+        """Its function, inputs and outputs in a line."""
+        inputs, outputs = (", ".join(map(str, tensors)) for tensors in (self.inputs, self.outputs))
+        return f"{self.entry}({inputs}) -> {outputs}"
+
     def __repr__(self) -> str:
         """Its signature alone; `hashed.full_text` has all of it, for digests."""
-        inputs, outputs = (", ".join(map(str, tensors)) for tensors in (self.inputs, self.outputs))
         lines = self.text.count("\n")
-        return f"<KernelSpec {self.entry}({inputs}) -> {outputs}, {lines} lines; print its text to see them>"
+        return f"<KernelSpec {self.signature}, {lines} lines; print its text to see them>"

@@ -242,6 +242,11 @@ class KernelRecord:
     launches: tuple[Json, ...] = ()
     validated: str = ""
 
+    def __repr__(self) -> str:
+        launches = f"{len(self.launches)} launch{'es' if len(self.launches) != 1 else ''}"
+        lines = f"{len(self.source.splitlines())} lines; print its source to see them"
+        return f"<KernelRecord {self.name}: {len(self.passes)} passes, {launches}, {lines}>"
+
     @property
     def emitted(self) -> tuple[Line, ...]:
         """The HTile program from which Triton was emitted."""

@@ -152,6 +152,10 @@ def test_what_a_kernel_has_is_shown_in_a_line(causal):
     lines = len(causal.source.splitlines())
     assert repr(causal.spec) == f"<KernelSpec {signature}, {lines} lines; print its text to see them>"
     assert repr(causal.triton).startswith("<EmittedModule attention_causal: attention_causal_kernel(4, 4, 1);")
+    assert repr(causal) == f"<Kernel {signature}; launches attention_causal_kernel(4, 4, 1)>"
+    assert repr(causal.validated) == f"<Validated: {causal.validated}>"
+    recorded = f"<KernelRecord attention_causal: {len(causal.passes)} passes, 1 launch, {lines} lines; "
+    assert repr(causal.trace.kernel) == f"{recorded}print its source to see them>"
     for shown in (causal.program, causal.htile, causal.spec):
         assert len(full_text(shown)) > 1000
     assert repr(nl.SplitKConfig(splits=4, block_kv=(64, None))) == "SplitKConfig(block_kv=(64, None), splits=4)"

@@ -33,6 +33,9 @@ class Validated:
     sizes: str = ""
     note: str = ""
 
+    def __repr__(self) -> str:
+        return f"<Validated: {self}>"
+
     def __str__(self) -> str:
         if not self.stages:
             return f"not validated{f': {self.note}' if self.note else ''}"
