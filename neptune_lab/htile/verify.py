@@ -98,8 +98,8 @@ def _check_strides(tensor: ir.Tensor, strides: tuple[int, ...]) -> None:
 
 
 def _check_found(program: ir.Program, found: ir.FoundTiles) -> None:
-    """Formal statement: kernels find tiles of two inputs of one dimension, store the first and the last one of each, and
-    store nothing else that another kernel reads."""
+    """Formal statement: kernels find tiles of two inputs of one dimension, store the first and the last one of each,
+    and store nothing else that another kernel reads."""
     own = [kernel for kernel in program.kernels if kernel.finds == found]
     others = [kernel for kernel in program.kernels if kernel.finds != found]
     numbers, stored = {found.first, found.last}, frozenset[str]().union(*map(written_tensors, own))
