@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import types
 from copy import copy
+from pickle import PicklingError
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -198,6 +199,11 @@ class MachineCodeError(NeptuneError):
 
 class LaunchError(NeptuneError):
     """A kernel was called with arguments it does not take (shape, dtype, device, contiguity)."""
+
+
+class NotPickledError(LaunchError, PicklingError):
+    """An operator, a kernel or a function of a kernel was pickled, as torch's caches try with what a graph holds: they
+    go on without, if the error is Python's own."""
 
 
 class MeasureError(NeptuneError):

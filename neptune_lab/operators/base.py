@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import ml_dtypes
 import numpy as np
 
-from neptune_lab.errors import DefinitionError
+from neptune_lab.errors import DefinitionError, NotPickledError
 from neptune_lab.operators.dims import Family
 from neptune_lab.operators.index_limits import IndexLimits
 from neptune_lab.operators.python_source import PythonFunction
@@ -138,7 +138,7 @@ class Operator:
         return self
 
     def __reduce__(self) -> Any:
-        raise DefinitionError(
+        raise NotPickledError(
             f"the operator {self.name} cannot be pickled, since it holds functions",
             help="make it again in the other process; nl.compile(op).export(path) writes its kernel to a file",
         )

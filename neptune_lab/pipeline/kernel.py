@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from neptune_lab.choice import CodeOptions
-from neptune_lab.errors import LaunchError, MachineCodeError
+from neptune_lab.errors import MachineCodeError, NotPickledError
 from neptune_lab.files import write_text
 from neptune_lab.htile import outline, printer, sizes
 from neptune_lab.htile.nodes import Name
@@ -209,7 +209,7 @@ class Kernel:
         return self
 
     def __reduce__(self) -> Any:
-        raise LaunchError(
+        raise NotPickledError(
             f"the kernel {self.operator.name} cannot be pickled",
             help="kernel.export(path) writes it to a file of its own; in another process, compile the operator again",
         )
@@ -328,22 +328,14 @@ class Kernel:
 
         Returns:
             A function from the operator's inputs, with its strides and including those that a mod captured, to
-            new tensors.
+            new tensors.  It can be pickled: a process that loads it registers it, without compiling it again.
 
         Raises:
             LaunchError: `name` is no name of an operator, or another kernel has it.
         """
-        from neptune_lab.runtime.torch_op import torch_op
+        from neptune_lab.pipeline.as_torch_op import as_torch_op
 
-        if not self._limits:
-            return torch_op(self._loaded, name)
-
-        def launch(*tensors: Any) -> Any:
-            self.check_indices(tensors)
-            return self._loaded(*tensors)
-
-        taken = str([(limit.place, limit.low, limit.high, limit.besides) for limit in self._limits])
-        return torch_op(self._loaded, name, launch, besides=taken)
+        return as_torch_op(self.spec, self._limits, name)
 
     def with_gradients(self) -> Callable[..., Any]:
         """The kernel's operator as a function of torch tensors that gives gradients, also under torch.compile.

@@ -8,15 +8,15 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from neptune_lab.errors import DefinitionError, LaunchError
+from neptune_lab.errors import DefinitionError, LaunchError, NotPickledError
 from neptune_lab.loop_ir.dataflow import inputs_behind
 from neptune_lab.operators.index_limits import check_indices
 from neptune_lab.pipeline.captured_inputs import CapturedInputs
 from neptune_lab.runtime import LoadedKernel, load
+from neptune_lab.runtime.differentiable import Differentiable, refuse_transforms
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
-    from neptune_lab.runtime.differentiable import Differentiable
 
 _numbers = count()
 
@@ -39,7 +39,6 @@ def differentiable(
     """
     from neptune_lab.operators import training
     from neptune_lab.operators.reverse_mode import refuse_stopped_gradients
-    from neptune_lab.runtime.differentiable import Differentiable
 
     # The backward pass may come when what a mod reads has changed, so the mods are not called again then.
     program = op.marked
@@ -69,7 +68,7 @@ def cotangents_of(op: Operator) -> dict[str, int]:
     return {f"d_{t.name}": n for n, t in enumerate(op.outputs)}
 
 
-def with_gradients(op: Operator) -> Callable[..., Any]:
+def with_gradients(op: Operator) -> WithGradients:
     """The operator as a function with a backward pass.
 
     Args:
@@ -85,18 +84,32 @@ def with_gradients(op: Operator) -> Callable[..., Any]:
     """
     if not any("float" in t.dtype for t in op.inputs):
         raise DefinitionError(f"{op.name} has no float input", help="call its kernel, which has no gradients to give")
-    from neptune_lab.runtime.differentiable import refuse_transforms
-
     kernel = differentiable(op, _kernel, _kernel)
     _ = kernel.op  # the first call may be in a function that torch.compile traces, which could not define it
-    captured, expected = CapturedInputs(op).hold(), len(op.inputs)
+    return WithGradients(op, kernel, CapturedInputs(op).hold())
 
-    def call(*tensors: Any, **named: Any) -> Any:
+
+class WithGradients:
+    """A function of torch tensors that gives gradients; an object, since a function could not say why it is not
+    pickled.
+
+    Args:
+        operator: that it computes; `nl.explore` shows both passes of it.
+        kernel: the forward kernel with its backward pass.
+        captured: the values of the inputs that a call may leave out.
+    """
+
+    def __init__(self, operator: Operator, kernel: Differentiable, captured: CapturedInputs) -> None:
+        self.operator, self._kernel, self._captured = operator, kernel, captured
+        self.__name__ = operator.name
+
+    def __call__(self, /, *tensors: Any, **named: Any) -> Any:
+        op, expected = self.operator, len(self.operator.inputs)
         if named:
-            tensors = captured.in_order(tensors, named)
+            tensors = self._captured.in_order(tensors, named)
         refuse_transforms(*tensors)
         if len(tensors) != expected:
-            tensors = captured.appended(tensors)
+            tensors = self._captured.appended(tensors)
         if len(tensors) != expected:
             raise LaunchError(
                 f"{op.name} got {len(tensors)} arguments, expected {expected - len(op.captured)}: "
@@ -104,11 +117,24 @@ def with_gradients(op: Operator) -> Callable[..., Any]:
                 help="give the operator's inputs in this order",
             )
         check_indices(op.index_limits, tensors)
-        return kernel(*tensors)
+        return self._kernel(*tensors)
 
-    call.__name__ = op.name
-    call.operator = op  # for nl.explore, which shows both passes
-    return call
+    def __copy__(self) -> WithGradients:
+        """The function itself, as a deep copy is."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> WithGradients:
+        """The function itself, which never changes: a model that holds it can be copied."""
+        return self
+
+    def __reduce__(self) -> Any:
+        raise NotPickledError(
+            f"the function with gradients of {self.operator.name} cannot be pickled",
+            help="in another process, compile the operator again: nl.compile(op).with_gradients()",
+        )
+
+    def __repr__(self) -> str:
+        return f"{repr(self.operator)[:-1]}, with gradients>"
 
 
 def _kernel(op: Operator) -> LoadedKernel:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import neptune_lab as nl
-from neptune_lab.errors import DefinitionError, LaunchError, ScheduleError
+from neptune_lab.errors import LaunchError, ScheduleError
 from neptune_lab.hashed import full_text
 from neptune_lab.htile.nodes import Dot, Elementwise, For, Store
 from neptune_lab.htile.walk import reads, stores, subexpressions
@@ -205,15 +205,27 @@ def test_unknown_templates_and_options():
 
 
 def test_models_that_hold_kernels_are_copied_and_kernels_are_not_pickled():
+    """torch's caches take Python's error for what cannot be pickled, and go on."""
     kernel = nl.compile(softmax.figure1(rows=4, cols=8))
-    assert copy.deepcopy({"kernel": kernel})["kernel"] is kernel
-    with pytest.raises(LaunchError, match=r"cannot be pickled(.|\n)*kernel.export"):
-        pickle.dumps(kernel)
-    op = kernel.operator
-    assert copy.deepcopy([op])[0] is copy.copy(op) is op
-    for holder in (op, nl.Schedule(op)):
-        with pytest.raises(DefinitionError, match="softmax_figure1 cannot be pickled, since it holds functions"):
-            pickle.dumps(holder)
+    op, trained, of_torch = kernel.operator, kernel.with_gradients(), kernel.as_torch_op()
+    for held in (kernel, op, trained, of_torch):
+        assert copy.deepcopy({"held": held})["held"] is copy.copy(held) is held
+    x = torch.randn(4, 8, requires_grad=True)
+    assert torch.equal(copy.deepcopy([trained])[0](x), trained(x))
+    assert repr(trained) == "<Operator softmax_figure1(inp: float32[4, 8]) -> xsum: float32[4], with gradients>"
+    refusals = {
+        kernel: r"the kernel softmax_figure1 cannot be pickled(.|\n)*kernel\.export",
+        trained: r"gradients of softmax_figure1 cannot be pickled(.|\n)*compile the operator again",
+        op: "softmax_figure1 cannot be pickled, since it holds functions",
+        nl.Schedule(op): "softmax_figure1 cannot be pickled, since it holds functions",
+    }
+    for held, match in refusals.items():
+        for pickled in (pickle.dumps, pickle._dumps):  # type: ignore[attr-defined]
+            with pytest.raises(LaunchError, match=match) as refused:
+                pickled([held])
+            assert isinstance(refused.value, pickle.PicklingError)
+    for held in (of_torch, kernel.as_torch_op("rows_of_a_softmax")):
+        assert pickle.loads(pickle.dumps([held])) == [held]
 
 
 def test_vmap_and_jit_trace_of_a_kernel_are_refused():
