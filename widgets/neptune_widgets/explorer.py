@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, overload
 
 import anywidget
@@ -305,8 +304,8 @@ def explore(
     from neptune_lab.operators import Operator, Training, training
     from neptune_lab.pipeline import compile, schedule
 
-    if isinstance(what, FunctionType) and isinstance(differentiated := getattr(what, "operator", None), Operator):
-        what = training(differentiated)
+    if not isinstance(what, Kernel | Schedule) and isinstance(of := getattr(what, "operator", None), Operator):
+        what = training(of)
     if isinstance(what, Training):
         from neptune_widgets.training import TrainingExplorer
 
