@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gc
 import sys
+from functools import cache
 from pathlib import Path
+
+from sphinx.search.en import SearchEnglish
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -15,6 +18,9 @@ import neptune_lab  # noqa: E402
 
 # A build makes millions of nodes and keeps them: looking for garbage among them takes a fifth of its time.
 gc.disable()
+
+# Sphinx forgets the stems of words after each page; they take a tenth of a build.
+SearchEnglish.stem = cache(SearchEnglish.stem)
 
 project = "neptune_lab"
 author = "the authors of neptune_lab"

@@ -355,6 +355,7 @@ def test_the_search_finds_constants():
     assert asked_elsewhere("if facts.capability >= (9, 0) or target.capability[0] == 9: ...") != []
 
 
+@pytest.mark.nightly
 def test_no_other_module_has_constants_of_a_gpu():
     assert {str(path): found for path, text in _sources("gpu_figures.py") if (found := constants(text))} == {}
 

@@ -100,6 +100,7 @@ def test_the_first_is_by_the_model_no_worse_than_the_nearest_record(rankings: li
     assert followed >= 5
 
 
+@pytest.mark.nightly
 def test_few_choices_are_estimated(rankings: list[Made]):
     """An estimate takes a tenth of a millisecond, and the choice should take less than fifty."""
     for made in rankings:

@@ -91,6 +91,7 @@ def test_it_learns_what_the_model_does_not_see():
     assert share(finished(1)[1][16:32]) > share(every())
 
 
+@pytest.mark.nightly
 def test_the_same_seed_asks_for_the_same():
     asked = finished(1)[1]
     assert run(Search(SPACE, MODEL, 1)) == asked
@@ -149,6 +150,7 @@ def test_a_correction_moves_towards_what_was_measured():
     assert fit([(at(4, "pointers"), 0.0, None)])(at(8, "pointers"), 7.0) == 7.0
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("answer", "message"),
     [

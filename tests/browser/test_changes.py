@@ -140,6 +140,7 @@ def test_registers_when_asked(after):
     expect(row(page, "registers per thread").locator("td").first).to_have_text("132")
 
 
+@pytest.mark.nightly
 def test_a_saved_page_compares_without_python(kernel, new_page, tmp_path: Path):
     explorer = edited(kernel, HALF)
     file = tmp_path / "edited.html"

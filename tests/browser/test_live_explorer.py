@@ -399,7 +399,7 @@ def inside(locator, box: str) -> bool:
     )
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("phase", "nth", "rows"),
     [

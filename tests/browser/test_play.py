@@ -48,6 +48,7 @@ def cells(page: Page, side: str, tensor: str):
     return page.get_by_role("region", name=side).get_by_role("grid", name=tensor).get_by_role("gridcell")
 
 
+@pytest.mark.nightly
 def test_a_page_without_python_plays_to_the_end(page: Page):
     where = page.locator(".run output")
     expect(where).to_have_text("j0 = 0 · 1 of 5")

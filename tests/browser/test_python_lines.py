@@ -51,6 +51,7 @@ def lit(page: Page, section: str) -> str:
     return "\n".join(page.locator(f"section[aria-label='{section}'] .ln.lit").all_inner_texts())
 
 
+@pytest.mark.nightly
 def test_the_softmax_lights_its_maximum_and_sum_everywhere(page: Page):
     line = code(page, "p = torch.softmax(")
     expect(line.locator("i")).to_have_text("6")

@@ -92,6 +92,7 @@ FILLED = """root => {
 }"""
 
 
+@pytest.mark.nightly
 def test_a_saved_page_opens_the_explorer_of_each_pass(new_page, tmp_path):
     nl.explore(training(rows.softmax(4, 8))).export_html(tmp_path / "softmax.html")
     page = new_page(viewport={"width": 1440, "height": 900}, offline=True)

@@ -91,6 +91,7 @@ def test_a_kernel_of_triton_has_no_warps(live):
     expect(drawn.root.get_by_role("tab", name="Warps", exact=True)).to_be_hidden()
 
 
+@pytest.mark.nightly
 def test_a_saved_page_has_them(new_page, kernel, tmp_path):
     file = tmp_path / "page.html"
     nl.explore(kernel).export_html(file)

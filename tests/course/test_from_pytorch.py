@@ -122,7 +122,7 @@ def held(q, k, v):
     return exercises.windowed(q, k, v, MASK)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("function", [by_positions, by_triangles])
 def test_right_masks(function: Any):
     verdict = exercises.computed_mask(function)
@@ -130,7 +130,7 @@ def test_right_masks(function: Any):
     assert "loads q, k and v, and no mask" in verdict.text
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("function", "why"),
     [
@@ -164,7 +164,7 @@ def test_the_right_prediction():
     assert "ranked_product: refused" in verdict.text
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("answer", "why"),
     [

@@ -325,13 +325,21 @@ def test_the_first_primitive_is_declared_as_it_is_written():
         ("docs/using/first_kernel.md", ["equals the definition"]),
         ("docs/using/schedules.md", ["for i, j in grid(2, 4):", "equals the definition"]),
         pytest.param("docs/using/operators.md", ["e-"], marks=pytest.mark.nightly),
-        ("docs/using/tensor_expressions.md", ["starts a loop of its own", "1 kernel", "in global memory: nothing"]),
+        pytest.param(
+            "docs/using/tensor_expressions.md",
+            ["starts a loop of its own", "1 kernel", "in global memory: nothing"],
+            marks=pytest.mark.nightly,
+        ),
         ("docs/using/before_lunch.md", ["too large to run", "\nFalse\nfull size: ", "functions in the file"]),
         ("docs/using/explorer.md", []),
         pytest.param("docs/using/from_torch.md", ["by iota[", "in global memory: nothing"], marks=pytest.mark.nightly),
         pytest.param("docs/using/pytorch.md", [], marks=pytest.mark.nightly),
         pytest.param("docs/using/training.md", [], marks=pytest.mark.nightly),
-        ("docs/using/torch_compile.md", ["norm 14848 bytes apart, 4224 <Kernel norm", "attention 8192 bytes apart"]),
+        pytest.param(
+            "docs/using/torch_compile.md",
+            ["norm 14848 bytes apart, 4224 <Kernel norm", "attention 8192 bytes apart"],
+            marks=pytest.mark.nightly,
+        ),
         pytest.param(
             "docs/using/traffic.md",
             ["\nkernel  ", "\nscore 16777216 8388608\n", "\noperations\n"],

@@ -22,12 +22,16 @@ def test_no_random_gradient_is_wrong():
 
 
 @pytest.mark.parametrize(
-    ("kind", "met"),
-    [pytest.param("gluon", "kernel in Gluon", marks=pytest.mark.nightly), ("few rows", "asked for together")],
+    ("kind", "below", "met"),
+    [
+        ("few rows", 300, "asked for together"),
+        pytest.param("few rows", 600, "asked for together", marks=pytest.mark.nightly),
+        pytest.param("gluon", 600, "kernel in Gluon", marks=pytest.mark.nightly),
+    ],
 )
-def test_no_random_attention_of_other_kernels_is_wrong(kind: str, met: str):
+def test_no_random_attention_of_other_kernels_is_wrong(kind: str, below: int, met: str):
     """Kernels in Gluon, simulated, and those of few rows, whose first tiles are asked for together."""
-    records = [run_one((n, SEED)) for n in range(600) if make(f"{SEED}:{n}")["kind"] == kind]
+    records = [run_one((n, SEED)) for n in range(below) if make(f"{SEED}:{n}")["kind"] == kind]
     failed = [f"{record['n']}: {record['detail']}" for record in records if record["verdict"] in FAILURES]
     assert not failed, "\n".join(failed)
     assert sum(record["met"].get(met, 0) for record in records) >= len(records) / 2 > 1
@@ -67,11 +71,11 @@ def test_no_random_definition_of_several_dtypes_is_wrong():
 
 def test_no_random_program_is_wrong():
     """Each case is accepted and right, or refused by one of our errors with a help."""
-    records = [run_one((n, SEED)) for n in range(20, 40)]
+    records = [run_one((n, SEED)) for n in range(20, 30)]
     failed = [
         f"python -m fuzz 0 --seed {SEED} --only {record['n']}: {record['verdict']}: {record['detail']}"
         for record in records
         if record["verdict"] in FAILURES
     ]
     assert not failed, "\n".join(failed)
-    assert sum(record["verdict"] == "accepted" for record in records) >= 10
+    assert sum(record["verdict"] == "accepted" for record in records) >= 5

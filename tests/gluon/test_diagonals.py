@@ -90,6 +90,7 @@ def test_the_sums_of_diagonals_are_made_in_the_kernel_of_both_nests():
     assert (1, HEADS, QUERIES, KEYS) not in shapes, "no value per pair goes through memory"
 
 
+@pytest.mark.nightly
 def test_a_relative_bias_that_has_no_gradient_is_read_in_the_kernel_of_both_nests():
     op = with_bias()
     kernel = backward(op, IN_ORDER)
@@ -135,7 +136,7 @@ def drawn_mask(rng: np.random.Generator) -> Mask | None:
     return masks[rng.integers(len(masks))]
 
 
-@pytest.mark.one_in(36)
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(36))
 def test_gradients_of_random_calls_with_a_relative_bias(seed: int):
     """In one kernel, or refused."""
@@ -281,7 +282,7 @@ def _with_value(stmt: ir.Stmt, stored: ir.Store, value: ir.TileExpr) -> ir.Stmt:
     return replace(stmt, value=value) if stmt is stored else stmt
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("lengths", [(160, 256), (128, 320)], ids=["queries past the end", "keys past the end"])
 def test_pairs_of_parts_of_tiles_are_stored(lengths: tuple[int, int]):
     op = with_bias(*lengths)
@@ -347,6 +348,7 @@ def one_row_only(store: ir.Store) -> ir.Store:
     return replace(store, target=replace(store.target, index=(head, ir.Int(0), *rest)))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("change", [fewer_samples, largest_sample, one_row_only], ids=lambda f: f.__name__)
 def test_only_sums_over_all_samples_are_made_on_chip(change: Callable[[ir.Store], ir.Store]):
     program = backward_of_two_samples().htile

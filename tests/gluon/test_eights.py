@@ -131,7 +131,7 @@ def test_weights_that_are_two_numbers(name: str):
     assert source.count("_rounded_and_rest(") > 1  # its definition, and calls
 
 
-@pytest.mark.one_in(14)
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", OPERATORS)
 def test_weights_of_which_half_are_float16(name: str):
     """Where tiles do not divide the keys, those weights are two numbers."""
@@ -141,7 +141,7 @@ def test_weights_of_which_half_are_float16(name: str):
     assert ("_rounded_and_rest(" in source) != mixed
 
 
-@pytest.mark.one_in(10)
+@pytest.mark.nightly
 @pytest.mark.parametrize("weights", ["split", "mixed"])
 @pytest.mark.parametrize(
     "options",
@@ -208,7 +208,7 @@ def test_positions_follow_the_order_of_keys():
     assert "_keys_in_halves(" in source
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("start", [0, 2])
 def test_keys_are_in_halves_only_if_tiles_start_at_four_rows(start: int):
     """A part of a cache: a sample starts at a row that is no multiple of four."""
@@ -225,7 +225,7 @@ def test_keys_are_in_halves_only_if_tiles_start_at_four_rows(start: int):
     assert error(out.double().numpy(), wanted(operator, inputs)[0]) < TOLERANCE
 
 
-@pytest.mark.one_in(18)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "options",
     [
@@ -248,7 +248,7 @@ def test_options(options: dict[str, Any]):
     check(eights(causal, heads=4, q_len=length, kv_len=length), **options)
 
 
-@pytest.mark.one_in(24)
+@pytest.mark.nightly
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("length", [64, 128, 256, 320, 336, 448])
 @pytest.mark.parametrize("block_q", [128, 192])
@@ -333,7 +333,7 @@ def test_reasons(operator: Any, why: str):
     assert re.search(why, why_unsupported(kernel.htile, kernel.htile.kernels[0]) or "")
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("operator", "gluon"),
     [
@@ -349,7 +349,7 @@ def test_the_choice_without_a_record(operator: Any, gluon: bool):
     assert gluon == (choice is not None and choice.code.code == "gluon")
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("sizes", "keys"),
     [

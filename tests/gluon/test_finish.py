@@ -55,6 +55,7 @@ def random_case(seed: int) -> tuple[Any, int]:
     return attention.full(batch, heads, **sizes), slots
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(1, 40))])
 def test_random_lengths(few: Callable[[int], None], seed: int):
     op, slots = random_case(seed)
@@ -93,6 +94,7 @@ def test_elsewhere_a_kernel_of_its_own_stores_the_result(
     assert finished(REFUSED[name]()) is None
 
 
+@pytest.mark.nightly
 def test_in_any_order_there_is_no_last_row_block(few: Callable[[int], None]):
     few(1)
     assert joined(backward(attention.full(1, 2, 256, 64), JOINT).htile).finish is None

@@ -161,7 +161,7 @@ def test_gradients(name: str, code: nl.CodeOptions):
     assert simulated(op, score_mod, code=code) < (2e-2 if op.inputs[0].dtype == "bfloat16" else 3e-3)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.nightly
 @pytest.mark.parametrize("code", [JOINT, IN_ORDER], ids=["any order", "in order"])
 @pytest.mark.parametrize(("queries", "keys", "width"), [(4, 2, 128), (3, 1, 64)])
 def test_heads_of_a_group(monkeypatch: pytest.MonkeyPatch, queries: int, keys: int, width: int, code: nl.CodeOptions):
@@ -172,7 +172,7 @@ def test_heads_of_a_group(monkeypatch: pytest.MonkeyPatch, queries: int, keys: i
     assert simulated(op, causal, code=code) < 3e-3
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("masked", "code", "inside"), [(True, "in order", True), (True, "any order", False), (False, "in order", False)]
 )
@@ -188,7 +188,7 @@ def test_heads_of_a_group_at_a_tile(monkeypatch: pytest.MonkeyPatch, masked: boo
         assert ["range(3)" in loop for loop in loops] == [not inside, inside], role
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.nightly
 @pytest.mark.parametrize(("queries", "apart"), [(256, False), (320, True), (300, True)])
 def test_a_tile_of_queries_that_leaves_a_head_adds_nothing_to_the_next(queries: int, apart: bool):
     """A consumer adds 64 of the 128 queries of a tile: all of them may be past the end."""
@@ -212,7 +212,7 @@ def test_heads_whose_tiles_differ_are_not_visited_at_a_tile(monkeypatch: pytest.
     assert not replace(plan, structure=structure).heads_of_tiles
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("width", [64, 128])
 def test_slopes_in_a_tensor(width: int):
     """A value per head that a mod captures is read before the loop."""
@@ -228,7 +228,7 @@ def test_slopes_in_a_tensor(width: int):
     assert wrong_at(kernel.triton, passes.backward) is None
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("width", [64, 128])
 def test_weights_past_the_end_may_be_infinite(width: int):
     """All scores are about -280, so the weight of a key that does not exist, whose score is 0, is infinite."""
@@ -386,7 +386,7 @@ def test_nests_are_one_kernel_by_default_where_that_is_as_fast(make: Callable[[]
     assert (default_joint_choice(training(make(), ("q", "k", "v")).backward) is not None) == joint
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize(("code", "heads"), [(IN_ORDER, "4"), (JOINT, "2")], ids=["in order", "any order"])
 def test_enough_heads_run_together_to_even_out_row_blocks(code: nl.CodeOptions, heads: str):
     """Of 4 heads of keys with 64 row blocks each, which serve 8 heads of queries; the cache holds the tiles of one."""

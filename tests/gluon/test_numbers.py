@@ -72,7 +72,7 @@ OF_ODD_LENGTHS = {
 }
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize(("length", "persistent"), [(130, False), (256, True)])
 def test_documents_of_one_length(length: int, persistent: bool):
     """Neither the first part of their loop nor the last has a tile in every program, so it stays one."""
@@ -95,6 +95,7 @@ def test_lengths_that_tiles_do_not_divide(name: str, persistent: bool):
     assert simulate(operator, persistent=persistent) < 2e-3
 
 
+@pytest.mark.nightly
 def test_values_past_the_end_are_not_of_the_next_head():
     """A product with a weight of 0 is NaN if the value is: those of another head must not be read."""
     operator = attention.causal(1, 2, 150, 64)
@@ -174,7 +175,7 @@ def test_a_guard_that_asks_for_the_last_tile_keeps_the_order():
     assert simulate(operator) < 2e-3
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.nightly
 @pytest.mark.parametrize("options", [{}, {"ring_stages": 1}, {"persistent": True}], ids=str)
 def test_products_of_the_same_tiles_share_a_ring(options):
     """Differential attention multiplies two softmaxes by the same values, which are copied to shared memory once."""
@@ -189,7 +190,7 @@ def test_products_of_the_same_tiles_share_a_ring(options):
     assert simulate(operator, **options) < 2e-3
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("persistent", [False, True])
 def test_several_outputs_have_buffers_of_their_own(persistent: bool):
     """The copy engine still reads the first output when the second is stored to shared memory."""
@@ -275,7 +276,7 @@ def test_the_simulator_sees_faults(fault):
     assert not np.linalg.norm(out.double().numpy() - wanted) <= 0.1 * np.linalg.norm(wanted)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.nightly
 @pytest.mark.parametrize(("layout", "persistent"), in_turn(LAYOUTS, [False, True], every=2))
 def test_layouts(layout, persistent):
     operator = attention.gqa(batch=2, heads=4, kv_heads=2, seq=256, head_dim=64)

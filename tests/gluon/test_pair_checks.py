@@ -60,6 +60,7 @@ def test_only_a_copy_of_all_pairs_alone_is_stored_in_their_place(change: str):
     assert copied(NO_COPIES[change](program), found) is None
 
 
+@pytest.mark.nightly
 def test_what_reads_what_reads_pairs_comes_after_both_nests():
     program = both_nests().htile
     found = pairs_of(program)

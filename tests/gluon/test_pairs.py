@@ -70,7 +70,7 @@ def test_a_bias_of_each_sample_gets_its_gradient_from_the_kernel_of_both():
     assert simulated(kernel, op) < 1e-2
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("second", "added"),
     [
@@ -85,7 +85,7 @@ def test_tiles_of_pairs_at_two_places_are_two(second: Added, added: Callable[[to
     assert simulated(kernel, op, added=added) < 1e-2
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("lengths", "width", "batch", "mask", "of_samples", "after"),
     [
@@ -122,7 +122,7 @@ def test_pairs_of_32_bits_are_stored_before_they_are_rounded(
     assert of_bias < 1.2e-3
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("dtype", "reason"),
     [(torch.float32, "bytes of shared memory"), (torch.int32, "reads int32 of bias for each pair; expected a float")],
@@ -139,7 +139,7 @@ def test_pairs_beside_those_that_are_visited_are_refused():
         backward(with_two_biases(lambda t, b, h, q, kv: t[h, q, kv + 8], 264), IN_ORDER, ("q", "k", "v"))
 
 
-@pytest.mark.one_in(36)
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(36))
 def test_gradients_of_random_calls(seed: int):
     """In one kernel, or refused."""

@@ -52,14 +52,14 @@ def test_numbers(name, persistent):
         assert np.linalg.norm(got.astype(np.float64) - want) < 2e-3 * np.linalg.norm(want)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.nightly
 @pytest.mark.parametrize("options", [{"block_q": 64}, {"block_q": 192}, {"ahead": True, "persistent": True}], ids=str)
 def test_other_kernels_keep_their_consumers(options):
     operator = attention.causal(heads=1, seq=384, head_dim=64)
     assert compiled(operator, one_consumer=True, **options).source == compiled(operator, **options).source
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", OPERATORS)
 def test_a_group_waits_between_two_arrivals(name):
     """Else it could arrive twice at a barrier of the hardware before its relay has come once."""
@@ -79,7 +79,7 @@ def test_a_group_waits_between_two_arrivals(name):
             assert (inside[0], inside[-1]) == (wait, arrival)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_groups_take_turns(name):
     """Each group takes a turn and passes it on, in this order; the simulator takes both for one."""

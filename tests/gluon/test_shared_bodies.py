@@ -54,6 +54,7 @@ def test_the_bits_are_those_of_loops_of_their_own(name, persistent, monkeypatch)
     assert np.array_equal(outputs(operator, shared), outputs(operator, apart))
 
 
+@pytest.mark.nightly
 def test_a_tile_between_two_edges_shares_their_body():
     operator = attention.window(q_len=112, kv_len=211, head_dim=32, window=128)
     kernel = by_name.compile(operator, "rolling_update", code="gluon", block_q=64, block_kv=32)
@@ -62,6 +63,7 @@ def test_a_tile_between_two_edges_shares_their_body():
     np.testing.assert_allclose(outputs(operator, kernel), expected, atol=2e-3)
 
 
+@pytest.mark.nightly
 def test_long_kernels_share_too():
     kernel = by_name.compile(attention.window(heads=32, seq=16384, head_dim=128, window=2048), code="gluon")
     assert [line.split()[0] for line in loops_of(kernel.source)] == ["for", "if", "if"]

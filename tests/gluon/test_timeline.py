@@ -127,6 +127,7 @@ def test_a_kernel_that_hangs_is_told(kernel: nl.Kernel):
         simulated(kernel, wrong)
 
 
+@pytest.mark.nightly
 def test_bfloat16_and_persistent_kernels():
     assert simulated(compiled(dtype="bfloat16")).steps > 0
     assert simulated(compiled(persistent=True)).groups[2].flights

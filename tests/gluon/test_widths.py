@@ -52,7 +52,7 @@ def test_a_widened_program_computes_the_same(name: str):
         np.testing.assert_allclose(after[output], before[output], rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.nightly
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts(layout: str):
     """The columns past a head's last one are those of the next head, of a gap, or of another part of a projection."""
@@ -66,6 +66,7 @@ def test_layouts(layout: str):
     assert np.linalg.norm(out.double().numpy() - wanted) / np.linalg.norm(wanted) < 2e-3
 
 
+@pytest.mark.nightly
 def test_columns_past_the_end_are_not_of_the_next_head():
     operator = attention.causal(1, 2, 256, 80)
     q, k, v = (transposed(torch.from_numpy(array)) for array in operator.random_inputs(0).values())
@@ -88,7 +89,7 @@ def _first_columns(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.T
     return torch.softmax(q[..., :48] @ k[..., :48].mT / 8, dim=-1) @ v
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("function", [_largest, _first_columns])
 def test_columns_that_hold_no_zeros_are_not_added(function):
     """Zeros would be the largest of negative elements; and behind the first 48 columns are others of the tensor."""

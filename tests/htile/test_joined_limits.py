@@ -80,7 +80,7 @@ def shown(mask: str, off: list[int]) -> np.ndarray:
     return np.broadcast_to(MASKS[mask](np.array(off, "int64"))(*grid), (BATCH, 1, 1, COLUMNS))[:, 0, 0]
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize(("mask", "form"), [*product(MASKS, FORMS)])
 def test_tiles_that_no_alternative_shows_are_left_out(mask: str, form: str):
     """The meaning stays; of two conjuncts with alternatives, the gap of the first alone is left out."""
@@ -111,6 +111,7 @@ def test_emitted_kernels_visit_them_too(mask: str, form: str):
         np.testing.assert_allclose(made, visited(kernel.passes[0].program, off)[0], atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_the_text_of_such_a_loop_is_complete():
     for form in FORMS:
         program = compiled("window or sink", form).htile
@@ -136,7 +137,7 @@ PREFILLS: dict[str, Mod] = {
 }
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize("passes", ["forward", "backward"])
 @pytest.mark.parametrize("mask", PREFILLS)
 def test_prefill_visits_the_tiles_that_an_alternative_shows(mask: str, passes: str):

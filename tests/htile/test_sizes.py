@@ -88,6 +88,7 @@ def test_corners_have_tiles_and_their_ends(program):
     assert {1, 16, 17, 48, 49} <= values
 
 
+@pytest.mark.nightly
 def test_programs_of_different_trees_are_refused():
     other = compile(attention.full(batch=1, heads=2, seq=87, head_dim=16), "rolling_update", validate="none").htile
     with pytest.raises(TileError, match="at n = 87"):
@@ -141,7 +142,7 @@ def splits() -> ir.Program:
     return generalized([decoding(n) for n in lengths], [{"n": n} for n in lengths], {64})
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.nightly
 @pytest.mark.parametrize("n", [17, 65, 81, 129])
 def test_splits_that_are_empty_at_short_lengths_are_right(splits, n):
     op = attention.full(batch=1, heads=2, q_len=1, kv_len=n, head_dim=16)

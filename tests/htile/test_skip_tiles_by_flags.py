@@ -121,7 +121,7 @@ def with_documents(form: str) -> tuple[Program, Program]:
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("form", ROWS)
-@settings(max_examples=6)
+@settings(max_examples=3)
 @given(document=st.lists(st.integers(-1, 1), min_size=COLUMNS, max_size=COLUMNS))
 def test_a_row_visits_what_is_between_the_tiles_of_its_document(form: str, document: list[int]):
     """Also where a padded row, which reads a 0 past the end, is of another document."""

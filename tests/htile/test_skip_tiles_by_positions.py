@@ -110,7 +110,7 @@ def test_the_meaning_stays(mask: str, form: str, off: list[int], pos: list[int])
     np.testing.assert_allclose(run(after, off, pos)[0], run(before, off, pos)[0], atol=1e-6)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(("mask", "form"), in_turn(MASKS, FORMS, every=3, first=0))
 def test_only_tiles_between_the_limits_are_visited(mask: str, form: str):
     """But for the last one, of which a limit may show what the end of the tensor hides."""
@@ -135,6 +135,7 @@ def test_splits_that_see_nothing_store_the_identity():
         np.testing.assert_allclose(out, run(before, [-40, 20], [0] * ROWS)[0], atol=1e-6)
 
 
+@pytest.mark.nightly
 def test_a_sum_that_wraps_limits_nothing():
     """`off - kv` is positive for the columns after the tenth, where it leaves int32."""
     off, pos = [-(2**31) + 9, 20], [0] * ROWS
@@ -144,7 +145,7 @@ def test_a_sum_that_wraps_limits_nothing():
     np.testing.assert_allclose(run(after, off, pos)[0], wanted, atol=1e-6)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("score", ["soft cap", "slopes"])
 def test_scores_of_their_own(score: str):
     before, after = programs("window", "splits", score)

@@ -12,7 +12,7 @@ from neptune_lab.loop_ir.run import run_wide
 from neptune_lab.operators import attention
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("columns", [96, 101])
 def test_splits_of_lengths_have_tiles_in_turn(columns: int):
     """Whole tiles or not, each tile once; the values are those of the definition."""

@@ -233,7 +233,7 @@ def test_a_row_that_a_mask_may_empty_is_not_guarded_at_the_end(name: str, update
         getattr(sch, update)("o", "r.j0")
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", NEVER_EMPTY)
 @pytest.mark.parametrize("update", ["rolling_update", "split_k_update"])
 def test_a_row_that_keeps_an_element_shows_what_it_is(name: str, update: str):

@@ -68,7 +68,7 @@ def _thrice(x: torch.Tensor) -> torch.Tensor:
     return _twice(x) + torch.softmax(_twice(x), -1)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize(("function", "kernels"), [(_twice, 2), (_thrice, 3)])
 def test_a_map_that_is_read_behind_its_loop_is_computed_again(
     function: Callable[[torch.Tensor], torch.Tensor], kernels: int

@@ -215,7 +215,7 @@ def test_a_short_column_alone_still_rolls():
 # -- columns of the output, padded rows ----------------------------------------------------------------------
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("template", "options", "grids"),
     [
@@ -248,7 +248,7 @@ def test_no_columns_of_its_own():
         nl.compile(norms.l2_norm(9, 70), "rolling_update", config=nl.TileConfig(block_out=16))
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize(("template", "options"), [("rolling_update", {}), ("split_k_update", {"splits": 2})])
 def test_a_single_query_in_padded_rows(template: str, options: dict):
     op = attention.causal(1, 2, q_len=1, kv_len=100, head_dim=16)
@@ -266,7 +266,7 @@ def _decoding(batch: int, heads: int, kv_heads: int, keys: int, width: int) -> n
     return attention.gqa(batch, heads, q_len=1, kv_len=keys, head_dim=width, kv_heads=kv_heads, causal=False)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("sizes", "grid", "keys"),
     [
@@ -286,6 +286,7 @@ def test_decoding_loads_small_tiles_ahead(sizes: tuple[int, ...], grid: tuple[in
     assert "num_stages=3):" not in other.source
 
 
+@pytest.mark.nightly
 def test_groups_of_heads_are_pipelined_by_triton():
     """Their products go to the matrix unit: Triton's own stages apply, and the tile is of at most 16 KiB too."""
     kernel = nl.compile(_decoding(1, 8, 2, 30000, 256), validate="none")
@@ -299,6 +300,7 @@ def _paged(lengths: int) -> nl.operators.Operator:
     return attention.paged(table, np.full(lengths, 5000), 32, 128, 64, kv_heads=8, causal=False)
 
 
+@pytest.mark.nightly
 def test_sequences_of_unequal_lengths_are_shared_among_many_programs():
     """32 x 8 programs fill the GPU, but those of short sequences would wait for those of long ones."""
     uneven, even = _paged(32), _decoding(32, 32, 8, 8192, 128)

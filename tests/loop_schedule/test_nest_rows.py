@@ -38,7 +38,7 @@ def test_few_very_long_rows_are_split_once_over_the_gpu():
     assert launches(nl.compile(op)) == [((4, 32), 32), ((32, 32), None)]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.nightly
 @pytest.mark.parametrize(("count", "columns", "splits"), [(35, 119624, 15), (60, 200000, 7), (33, 40000, 5)])
 def test_few_long_rows_of_a_softmax_are_split_among_several_programs_of_a_multiprocessor(count, columns, splits):
     kernel = nl.compile(rows.softmax(count, columns, dtype="float16"), target="h200", validate="none")
@@ -90,7 +90,7 @@ def test_a_row_in_tiles_is_right(make, template: str, options: dict, kernels: in
     assert kernel.relative_error() < 1e-2  # a step of the quantisation where a tie falls the other way
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("make", "rows", "cols", "dtype", "launch"),
     [
@@ -113,7 +113,7 @@ def test_rows_of_all_lengths(make, rows: int, cols: int, dtype: str, launch: tup
     assert launches(kernel) == [((launch[0],), launch[1])]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("cols", "dtype", "launch"),
     [
@@ -186,6 +186,7 @@ def test_two_long_rows_of_a_multiprocessor_are_right(make):
     assert ((kernel(x).double() - exact).norm() / exact.norm()).item() < 1e-5
 
 
+@pytest.mark.nightly
 def test_rows_past_those_of_16_warps_are_right():
     kernel = nl.compile(rows.softmax(rows=4, cols=99001, dtype="bfloat16"), config=nl.TileConfig(multiprocessors=1))
     assert kernel.triton.kernels[0].num_warps == 32
@@ -194,6 +195,7 @@ def test_rows_past_those_of_16_warps_are_right():
     assert ((out - exact).norm() / exact.norm()).item() < 4e-3
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("count", "width", "dtype", "warps"),
     [

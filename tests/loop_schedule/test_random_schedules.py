@@ -52,6 +52,7 @@ def check_random_schedule(op: Operator, seed: int, draws: int) -> int:
     return len(sch.steps)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_random_schedules(name: str):
     op = OPERATORS[name]()

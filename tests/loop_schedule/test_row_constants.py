@@ -201,7 +201,7 @@ def test_a_stage_after_the_loop_may_not_be_what_it_takes():
     assert nl.compile(operator, "rolling_update", block_kv=4).relative_error() < 1e-6
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.nightly
 @BOTH
 @pytest.mark.parametrize("hidden", [False, True])
 def test_infinities_and_nan_are_those_of_the_definition(template: str, hidden: bool):

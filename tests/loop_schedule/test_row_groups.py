@@ -79,7 +79,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.nightly
 @pytest.mark.parametrize(("function", "shape", "in_order"), ROWS)
 def test_rows_of_several_dimensions_are_read_once(function, shape, in_order, monkeypatch: pytest.MonkeyPatch):
     if in_order:
@@ -90,6 +90,7 @@ def test_rows_of_several_dimensions_are_read_once(function, shape, in_order, mon
     assert kernel.relative_error() < 1e-6
 
 
+@pytest.mark.nightly
 def test_each_index_of_the_other_dimensions_has_groups():
     groups = row_groups_of(_from_torch(_layer_norm, 3, 40, 5, 8).program)
     assert groups is not None
@@ -150,6 +151,7 @@ def test_longer_rows_with_one_sum_are_read_once():
     assert kernel.relative_error() < 1e-3
 
 
+@pytest.mark.nightly
 def test_longer_rows_with_one_sum_have_one_pass():
     kernel = nl.compile(_long(_rms_norm, torch.float16), config=nl.TileConfig(multiprocessors=3), validate="none")
     assert any("programs have 5 tiles of 1 row each" in remark for remark in kernel.remarks), kernel.remarks
@@ -197,7 +199,7 @@ def test_warps_follow_the_lanes_that_a_row_leaves_empty(n: int, width: int, prog
     assert any(programs in text for text in said), said
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("width", "stages"), [(1408, 3), (1405, None)], ids=["16 bytes at once", "one element at once"]
 )

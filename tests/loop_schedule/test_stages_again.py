@@ -139,7 +139,7 @@ def chain(stages: int) -> Program:
     )
 
 
-@pytest.mark.parametrize("stages", [12, 60])
+@pytest.mark.parametrize("stages", [12, pytest.param(60, marks=pytest.mark.nightly)])
 def test_a_long_chain_stays_small(stages: int):
     program = chain(stages)
     made = rewrites(program)

@@ -67,7 +67,7 @@ def test_retire_tags_keeps_two_values(sch: Schedule):
     assert sch.check()
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("tile", [1, 2, 3])
 @pytest.mark.parametrize("definition", [small.late_reader, small.two_sums, small.weighted, small.two_producers])
 def test_retire_every_producer_of_a_fused_chain(definition: Callable[[], small.Definition], tile: int):

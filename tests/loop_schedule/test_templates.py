@@ -47,7 +47,7 @@ def test_chains(name: str, way: tuple[str, dict]):
         np.testing.assert_allclose(found[output], want[output], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.nightly
 @pytest.mark.parametrize("splits", [1, 2, 3, 5, 7, 100])
 def test_split_counts_need_not_divide(splits: int):
     op = attention.causal(batch=1, heads=1, q_len=3, kv_len=101, head_dim=8)
@@ -158,7 +158,7 @@ def test_what_cannot_be_fused_starts_a_loop_of_its_own():
     assert sch.check()
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.nightly
 @pytest.mark.parametrize(("template", "options"), WAYS)
 def test_a_loop_that_is_refused_the_next_keeps_its_tiles(template: str, options: dict):
     """The mean absolute deviation has no repair term: two loops, and none of them holds a whole row."""

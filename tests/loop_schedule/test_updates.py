@@ -94,6 +94,7 @@ def test_where_nothing_rolls_nothing_is_repaired():
 # -- numbers ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(3)
 @BOTH
 @pytest.mark.parametrize("tile", [1, 2, 3, 4, 6])
 def test_figure1_at_every_tile(update: str, tile: int):
@@ -131,7 +132,7 @@ def seen_by_none(b, h, q, kv):
 MASKS = {"none": None, "window": window, "late_keys": late_keys, "seen_by_none": seen_by_none}
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize(("q_len", "kv_len"), [(4, 8), (5, 7)])
@@ -143,7 +144,7 @@ def test_attention_with_masks(template: str, mask: str, q_len: int, kv_len: int)
         assert sch.check(seed=seed)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])
 @pytest.mark.parametrize(
     ("q_len", "kv_len", "block_q", "block_kv"),
@@ -194,7 +195,7 @@ def test_chains(update: str, name: str):
     assert_phases_hold(small.updated(small.schedule(definition()), update, *chain))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @BOTH
 @pytest.mark.parametrize("maps", ["inline", "keep"])
 @pytest.mark.parametrize("name", ["e and r read again later", "two sums share a map", "normalised before use"])

@@ -136,7 +136,7 @@ def test_every_phase_of_every_chain(name: str):
     assert sch.check(seed=1)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(10)
 @pytest.mark.parametrize("tile", [None, 1, 3, 4, 5])
 @pytest.mark.parametrize("name", ["mean and variance", "softmax entropy"])
 def test_other_tiles(name: str, tile: int | None):
@@ -168,6 +168,7 @@ def test_tiles_past_the_end():
     assert_phases_hold(sch)
 
 
+@pytest.mark.nightly
 def test_several_terms_an_element():
     sch = small.schedule(over_two_dimensions())
     sch.split("r.j", (None, 2))
@@ -331,6 +332,7 @@ def test_kernels_at_many_sizes(n: int, m: int, rows: int, columns: int):
     np.testing.assert_allclose(variance.numpy(), x.astype(np.float64).var(axis=1), rtol=1e-5)
 
 
+@pytest.mark.nightly
 def test_half_precision_inputs():
     """The companion is computed in float32 too, as the definition's own sums are."""
     sch = one_kernel(Schedule(norms.layer_norm_statistics(3, 21, dtype="float16")), "x_sum", "deviation_sum", 2, 8)

@@ -212,7 +212,7 @@ LIBRARY: dict[str, Callable[[], Operator]] = {
 EVERY = {**LIBRARY, **OWN}
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("name", EVERY)
 def test_the_definition_s_derivative_is_that_of_its_reference(name):
     op = EVERY[name]()
@@ -228,7 +228,7 @@ def test_kernels_compute_the_derived_gradients(name):
     assert errors < 2e-5, errors
 
 
-@pytest.mark.one_in(18)
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["full", "causal", "gqa", "alibi", "softcap"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_kernels_of_16_bits_round_as_attention_does(name, dtype):
@@ -381,7 +381,7 @@ class _Differentiated(torch.autograd.Function):
         return (None, None, None, *(torch.from_numpy(found[n]) if n in found else None for n in names))
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize("name", [n for n in EVERY if n != "rms_norm_quantize"])
 def test_torch_s_gradcheck_accepts_the_derivative(name):
     op = EVERY[name]()

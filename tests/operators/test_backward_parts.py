@@ -51,7 +51,7 @@ BIASES = {
 }
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.nightly
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("name", BIASES)
 def test_gradients_of_biases_sum_what_the_nest_of_q_computes(name: str, batch: int):
@@ -90,7 +90,7 @@ def with_sum(name: str, batch: int = 2, heads: int = 3, seq: int = 24, dtype: st
     return attention.general(batch, heads, seq, seq, 8, mod(x), None, dtype, empty_rows="zero", live=True)
 
 
-@pytest.mark.one_in(28)
+@pytest.mark.nightly
 @pytest.mark.parametrize("wrt", [None, ["q", "x"], ["k", "x"], ["x"]], ids=str)
 @pytest.mark.parametrize("name", SUMS)
 def test_sums_over_all_scores_are_sums_of_rows_in_the_nests_that_compute_them(name: str, wrt: list[str] | None):
@@ -142,7 +142,7 @@ def test_many_scores_are_added_up_in_programs_that_fit():
     assert [k.grid for k in kernel.triton.kernels][2] == (16, 32)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("wrt", [["q", "k", "v", "bias"], ["q", "bias"]], ids=str)
 def test_diagonals_are_summed_where_neighbours_are_neighbours_in_memory(wrt: list[str]):
     """The nest of q stores a query's keys side by side; the sum of a diagonal goes along queries, so that neighbouring

@@ -13,6 +13,7 @@ import neptune_lab as nl
 from neptune_lab.operators import training
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "function",
     [

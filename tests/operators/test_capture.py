@@ -66,6 +66,7 @@ def test_globals_of_the_module() -> None:
     check(op, SLOPES[H] * (KV - Q))
 
 
+@pytest.mark.nightly
 def test_globals_of_an_example_in_our_own_docstrings() -> None:
     """A doctest runs in a copy of its module's variables, under the module's name: an array there is the user's."""
     variables = {**vars(attention), "slopes": SLOPES}
@@ -92,6 +93,7 @@ def test_closures_of_each_library(kind: str) -> None:
     check(general(score_mod=lambda s, b, h, q, kv: s + bias[b, h, q, kv]), values)
 
 
+@pytest.mark.nightly
 def test_flexattentions_own_composition_of_masks() -> None:
     keep = torch.arange(7) % 3 == 0
     kept = and_masks(lambda b, h, q, kv: keep[kv], not_far)
@@ -201,7 +203,7 @@ def test_kernels_read_captured_tensors(dtype: str, template: str) -> None:
     assert nl.compile(op, template, block_q=16, block_kv=16).relative_error() < tolerance
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_kernels_read_a_bias_of_every_position(template: str) -> None:
     bias = torch.from_numpy(np.random.default_rng(0).standard_normal((1, 2, 21, 35)))
@@ -215,7 +217,7 @@ def test_an_index_of_two_loops_is_read_by_a_kernel_of_its_own() -> None:
     assert nl.compile(op, block_q=16, block_kv=16).relative_error() < 1e-3
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("template", TEMPLATES)
 @pytest.mark.parametrize("length", [pytest.param(32, marks=pytest.mark.nightly), 37])
 def test_document_attention(length: int, template: str) -> None:
@@ -298,7 +300,7 @@ def test_the_definition_and_its_reference_follow_live_captures(changed: str) -> 
     np.testing.assert_allclose(run(op.program, inputs)["out"], expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_kernels_read_live_captures(template: str) -> None:
     kernel = nl.compile(live_operator(), template, block_q=16, block_kv=16)

@@ -116,7 +116,7 @@ def smoothed(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(x.reshape(-1, x.shape[-1]), t.reshape(-1), label_smoothing=0.125, reduction="sum")
 
 
-@pytest.mark.one_in(12)
+@pytest.mark.nightly
 @pytest.mark.parametrize("shape", [(3, 4), (2, 3, 2)])
 @pytest.mark.parametrize("flat", [True, False])
 @pytest.mark.parametrize("function", [mean, without_mean, smoothed])

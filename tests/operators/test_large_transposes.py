@@ -29,7 +29,7 @@ def biased(name: str, n: int) -> Operator:
     return custom(f"biased_{n}", [x, bias], [out])
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", READS)
 def test_sizes_past_the_enumeration_have_kernels(name: str):
     n = 1600

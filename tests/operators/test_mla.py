@@ -86,6 +86,7 @@ def test_refusals():
         mla(scale="x")  # type: ignore[arg-type]
 
 
+@pytest.mark.nightly
 def test_from_pytorch():
     """The absorbed form as it is written in PyTorch: one kernel between the two products with weights, in splits, that
     loads each latent once."""

@@ -68,7 +68,7 @@ def test_attention(template: str, name: str, row: int, value: float):
     assert_same(queries(), template, poisoned(queries(), name, (row, 1), value))
 
 
-@pytest.mark.one_in(12)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("place", "value", "template"),
     in_turn([("q", 0), ("q", 5), ("k", 0), ("k", 5), ("v", 0)], [NAN, INF, -INF], TEMPLATES, every=3),
@@ -92,6 +92,7 @@ def test_values_of_tiles_that_are_masked_for_every_row_are_not_read(value: float
     np.testing.assert_allclose(found[0, 0, 4:], want[0, 0, 4:], rtol=2e-3, atol=2e-3)  # row 4 shares a tile with row 5
 
 
+@pytest.mark.one_in(2)
 @EACH
 def test_a_row_of_scores_of_minus_infinity(template: str):
     op = queries()
@@ -172,7 +173,7 @@ def test_first_tiles_that_are_masked_are_repaired(template: str, mask: str):
     assert_same(op, template, inputs)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @EACH
 @pytest.mark.parametrize("name", ["softmax", "log_sum_exp"])
 def test_a_first_tile_of_minus_infinity_in_the_input(template: str, name: str):

@@ -89,7 +89,7 @@ def test_what_nobody_tuned_is_in_gluon_where_that_is_faster(make, code: str):
     assert kernel.code.code == code
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize(("causal", "code"), [(False, "gluon"), (True, "triton")])
 def test_a_bias_per_pair_has_wide_tiles_in_gluon_if_they_fit(causal: bool, code: str):
     """The log-sum-exp, which the forward pass of training also gives, has no columns: it changes nothing."""
@@ -230,6 +230,7 @@ OLD = {"block_q": 16, "warp_specialize": True}  # of a version that had this opt
 LARGE = {"block_q": (16, 16)}  # of an operator with two nests
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("options", "why"), [(OLD, "has no option 'warp_specialize'"), (LARGE, r"has 2 entries for 1 nests")]
 )

@@ -203,6 +203,7 @@ def test_what_is_refused(make, kind, why):
         make()
 
 
+@pytest.mark.nightly
 def test_passes_that_ask_where_a_row_begins_are_left_out():
     """Their statements differ from one length to the next, so no kernel for all lengths would be one program."""
     ask = {name for name, made in htile_passes.PASSES.items() if "head_of" in vars(sys.modules[made.__module__])}

@@ -48,7 +48,7 @@ def assert_same(kernel: Kernel, inputs: dict[str, np.ndarray], tolerance: float 
         np.testing.assert_allclose(values, expected, rtol=rough, atol=rough * scale, err_msg=spec.name)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", GATHERED)
 def test_reads_that_are_no_tile_mean_the_same_in_htile(name: str):
     kernel = compiled(name)
@@ -66,7 +66,7 @@ def cuts(kernel: Kernel) -> list[str]:
     return [str(dict(s.arguments)["block"]) for s in kernel.schedule.steps if s.primitive == "cut"]
 
 
-@pytest.mark.one_in(48)
+@pytest.mark.one_in(144)
 @pytest.mark.parametrize("name", ODD)
 def test_numbers(name: str):
     kernel = compiled(name)
@@ -84,7 +84,7 @@ APART = {
 }
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", APART)
 def test_parts_and_why(name: str):
     stage, why = APART[name]
@@ -126,6 +126,7 @@ def test_the_steps_replay_and_the_record_shows_the_cut(name: str):
     assert [step.arguments["block"] for step in steps] == cuts(kernel)
 
 
+@pytest.mark.nightly
 def test_special_values_pass_through_separate_kernels():
     for name in ("column_sum_then_product", "diagonal", "group_norm", "sums_that_wait_for_each_other", "conv1d"):
         kernel = compiled(name)
@@ -176,7 +177,7 @@ def test_a_map_of_inputs_is_no_kernel_of_its_own(name: str):
     assert_same(kernel, kernel.operator.random_inputs(0))
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.nightly
 @pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])
 @pytest.mark.parametrize("sizes", [{}, {"block_q": 2, "block_kv": 3}])
 def test_a_template_plans_again_behind_a_refusal(template: str, sizes: dict[str, int]):

@@ -49,6 +49,7 @@ def test_the_entry_points_agree(on_a_gpu, name: str):
     assert any(text.startswith("Chosen by") for text in plain.remarks)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("nearest", [True, False])
 def test_the_text_is_emitted_once(on_a_gpu, monkeypatch: pytest.MonkeyPatch, nearest: bool):
     """Options that follow from the tiles are known by then, whether records of other sizes are followed or none."""
@@ -117,6 +118,7 @@ def test_one_option_changes_that_option_alone(on_a_gpu):
     assert of_a_call == kernel.source == kernel_for(op, options).source
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("width", "columns"), [(64, None), (128, 64)])
 def test_tiles_of_64_rows_have_as_many_columns(width: int, columns: int | None):
     """Those of narrow heads are in Triton, by the shape."""
@@ -125,7 +127,7 @@ def test_tiles_of_64_rows_have_as_many_columns(width: int, columns: int | None):
     assert (None if found is None else found[0].sizes.block_kv) == columns
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("width", [64, 128])
 def test_decoding_keeps_what_is_not_given(on_a_gpu, width: int):
     op = attention.full(batch=2, heads=8, q_len=1, kv_len=3000, head_dim=width)
@@ -160,6 +162,7 @@ def test_a_target_is_served_by_the_records_of_its_gpu_or_its_class():
     assert not nl.compile(op, tuned=True, target="a100", validate="none").chosen
 
 
+@pytest.mark.nightly
 def test_a_record_of_lengths_that_tiles_divide_is_suited_to_one_that_they_do_not():
     op = attention.alibi(batch=1, heads=32, seq=523, head_dim=128)
     record = records.nearest(op, "NVIDIA H200")
@@ -209,7 +212,7 @@ def shown_in(a, b):
     return lambda _b, _h, q, kv: (kv <= q) & ((q // 64 + kv // 64) % b < a)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.nightly
 @pytest.mark.parametrize(("mask", "listed"), [
     (shown_in(1, 3), True),  # which tiles of 128 all show
     (lambda b, h, q, kv: (kv <= q) & (q // 128 % 4 == kv // 128 % 4), True),
@@ -224,7 +227,7 @@ def test_tiles_inside_a_range_are_left_out_if_few_are_shown(mask, listed):
     assert ("_kept(" in found[1].source) == listed
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.nightly
 @pytest.mark.parametrize(("length", "positions", "width", "language", "columns"), [
     (200, 1024, 128, "gluon", 64), (512, 1024, 128, "gluon", 128), (200, 4096, 64, "triton", 64),
 ])  # fmt: skip
@@ -259,7 +262,7 @@ def test_tiles_that_would_be_refused_are_not_compiled(width: int, persistent: bo
     assert nl.compile(op, validate="none").source == foreseen.source
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("head_dim", "v_head_dim", "large"), [(256, 256, True), (192, 128, True), (128, 128, False)])
 def test_tiles_that_shared_memory_has_no_room_for_are_not_compiled(head_dim: int, v_head_dim: int, large: bool):
     """Of those that are foreseen to be too large, no kernel in Gluon can be made."""
@@ -271,6 +274,7 @@ def test_tiles_that_shared_memory_has_no_room_for_are_not_compiled(head_dim: int
         nl.compile(op, "rolling_update", config=one.choice.sizes, code=one.choice.code, validate="none")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("length", "width", "foreseen"), [(600, 128, True), (600, 64, False), (300, 128, False)])
 def test_the_form_in_gluon_is_not_compiled_where_data_bound_loops(length: int, width: int, foreseen: bool):
     """The kernel in Triton that would be chosen later is the same."""

@@ -46,7 +46,7 @@ def test_a_part_without_nests_is_refused():
         configs_of_parts([attention.causal(1, 1, 16, 16)], nl.TileConfig(block_q=(16,)), no_template)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("left_out", [(), ("fold_constant_factors",)])
 def test_passes_are_left_out_of_kernels_for_all_sizes(left_out: tuple[str, ...]):
     op = rows.softmax(nl.dim("m", 512), 64)

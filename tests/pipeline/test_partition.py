@@ -142,7 +142,7 @@ VISITS = [
 ]
 
 
-@pytest.mark.one_in(18)
+@pytest.mark.nightly
 @pytest.mark.parametrize(("mask", "q_len", "kv_len"), VISITS)
 def test_visited_tiles_against_all_positions(mask, q_len, kv_len):
     """Enumerated: a tile left out is false at every position, a tile that carries no mask is true at every one."""
@@ -179,6 +179,7 @@ def test_window_visits_a_band():
     assert "< 40" not in right.split("# out")[0], "the diagonal's tile is inside the window"
 
 
+@pytest.mark.nightly
 def test_a_head_with_a_window_skips_what_one_without_visits():
     seen = visits(compiled(heads_or_window, 128, 128))
     assert [(i, j) for h, i, j in seen if h == 0] == [(i, j) for i in range(8) for j in range(8)]
@@ -191,7 +192,7 @@ def test_numbers(mask):
     assert compiled(mask).relative_error() < TOLERANCE
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(("q_len", "kv_len"), [(33, 77), (77, 33), (48, 48)])
 @pytest.mark.parametrize(("block_q", "block_kv"), [(32, 16), (16, 32)])
 def test_causal_numbers_with_unequal_tiles(q_len, kv_len, block_q, block_kv):
@@ -219,7 +220,7 @@ def test_the_record_and_the_page_hold_the_proof():
     assert "    s_sum = s_sum" in html(trace)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("mask", [window, prefix], ids=lambda m: m.__name__)
 def test_parts_are_linked(mask):
     assert links(compiled(mask).trace) == ()
@@ -236,7 +237,7 @@ def test_golden_window(golden):
     golden("attention_window.partition.txt", "\n".join(done.notes) + "\n\n" + to_text(done.program))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("written", "compared"),
     [
@@ -258,6 +259,7 @@ def test_an_absolute_value_bounds_the_loop_as_its_two_comparisons_do(written, co
     assert loops[0] != ["for j0 in range(8)"]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("operator", "parts"), [
     (lambda: attention.general(2, 4, 1, 77, 16, None, lambda b, h, q, kv: kv > 20, kv_heads=1), 1),
     (lambda: attention.general(2, 4, 77, 77, 16, None, lambda b, h, q, kv: (kv <= q) & (q - kv < 40)), 3),
@@ -269,6 +271,7 @@ def test_a_loop_of_few_queries_stays_one(operator, parts):
     assert len(loops) == parts
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("mask", "parts"), [(attention.causal, 2), (attention.window, 3)])
 def test_a_short_loop_of_large_tiles_stays_one(mask, parts, monkeypatch):
     """Of up to 16 tiles: Triton would compile each copy of the body for as long as the first."""
@@ -289,6 +292,7 @@ def test_a_short_loop_of_large_tiles_stays_one(mask, parts, monkeypatch):
     assert small == [1], "what is compared with the definition at small sizes has one loop too"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("width", "mod", "parts"), [
     (256, None, ["whole"]),
     (256, lambda score, b, h, q, kv: 30 * (score / 30).tanh(), ["left edge", "interior", "right edge"]),

@@ -36,7 +36,7 @@ PRESETS: dict[str, tuple[Callable[[], Operator], dict[str, str | None]]] = {
 }
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(27)
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_stay_fused(name: str):
     make, expected = PRESETS[name]

@@ -109,6 +109,7 @@ def test_presets_on_special_values(name: str):
     hold(op, matrix_of(op), nl.compile(op), but=but)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])
 def test_figure_1_at_small_tiles(template: str):
     op = softmax.figure1(ROWS, COLS)
@@ -153,7 +154,7 @@ OWN = ("weighted", "masked", "divergence", "mean of scaled", "infinite on zeros"
 APART = ("infinite on zeros", "away from the maximum", "about the mean", "of another maximum")
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", APART)
 def test_what_cannot_be_repaired_in_floats_is_kept_apart(name: str):
     op = own(name)
@@ -162,7 +163,7 @@ def test_what_cannot_be_repaired_in_floats_is_kept_apart(name: str):
     hold(op, matrix_of(op), kernel)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", OWN)
 def test_own_operators_on_special_values(name: str):
     op = own(name)
@@ -171,7 +172,7 @@ def test_own_operators_on_special_values(name: str):
     hold(op, matrix_of(op), nl.compile(op), but=but)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("options", [{}, {"template": "split_k_update"}], ids=["default", "split_k"])
 @pytest.mark.parametrize("bias", [-INF, LEAST, -1e30, -65504.0])
 def test_a_bias_may_mask(bias: float, options: dict[str, Any]):

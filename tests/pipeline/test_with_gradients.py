@@ -74,6 +74,7 @@ def test_plain_pytorch_and_a_whole_graph():
     assert torch.equal(function(inputs[0], u=inputs[2], w=inputs[1]), function(*inputs))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("dim", "shape"), [(0, (3, 2)), (1, (3, 7))])
 def test_an_index_that_is_narrower_than_what_it_reads(dim: int, shape: tuple[int, int]):
     (x,) = drawn((5, 4))
@@ -102,6 +103,7 @@ def test_linear_cross_entropy():
     check(kernel.with_gradients(), function, inputs)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "transform",
     [
@@ -128,6 +130,7 @@ def test_the_gradient_of_a_gradient_is_refused():
         torch.autograd.grad(first.sum(), x)
 
 
+@pytest.mark.nightly
 def test_captured_tensors_may_be_omitted_and_a_wrong_number_of_arguments_is_named():
     scale = torch.tensor([[0.5], [1.0], [-2.0]], device=DEVICE)
 
@@ -183,7 +186,7 @@ TEMPERATURES = {
 }
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", TEMPERATURES)
 def test_temperatures_are_trained_at_every_size(case: str):
     """The kept sum of a row's exponentials is right also where one element is the sum: validation has such rows."""
@@ -192,6 +195,7 @@ def test_temperatures_are_trained_at_every_size(case: str):
     check(nl.compile(nl.from_torch(function, *(t.detach() for t in inputs))).with_gradients(), function, inputs)
 
 
+@pytest.mark.nightly
 def test_a_gradient_that_is_the_same_for_many_elements_counts_each():
     """A cotangent that does not depend on the loop that it is summed over, here the columns of x for each row of y."""
 
@@ -402,7 +406,7 @@ def listed(found):
     return found if isinstance(found, tuple) else (found,)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(21)
 @pytest.mark.parametrize("name", STOPS)
 def test_a_gradient_stops_where_pytorchs_does(name: str):
     """The definition of the backward pass, in float64."""
@@ -426,6 +430,7 @@ def test_a_kernel_whose_gradient_stops():
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_function_with_a_derivative_of_its_own_is_refused(name):
     op = nl.from_torch(REFUSED[name], torch.randn(3, 8))
@@ -454,12 +459,13 @@ def test_a_derivative_of_its_own_counts_where_it_is_asked_for():
         ours(given, y.clone().requires_grad_())
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", GOES_ON)
 def test_what_stops_no_gradient_is_differentiated(name):
     assert training(nl.from_torch(GOES_ON[name], torch.randn(3, 8))).wrt == ("x",)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("axis", [-1, 0])
 def test_an_extremum_of_exponentials_that_are_computed_again(axis: int):
     """Their roundings grow with the scores, so the forward pass's extremum may be none of the backward pass's terms."""

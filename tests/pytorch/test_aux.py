@@ -97,6 +97,7 @@ def test_the_log_sum_exp_is_flex_attentions(monkeypatch):
     assert (found - out).abs().max() < 2e-6
 
 
+@pytest.mark.nightly
 def test_rows_with_nan_and_infinities():
     """Where a score is +inf, lse is NaN, as in FlexAttention's compiled form; its eager form has +inf."""
     q, k, v = tensors((1, 3, 8, 16), (1, 3, 40, 16))
@@ -114,7 +115,7 @@ def test_rows_with_nan_and_infinities():
     close(aux.max_scores[0, 2], expected.amax(-1))
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("schedule", [("rolling_update", {}), ("split_k_update", {"splits": 3})])
 def test_the_operator_is_checked_natively_and_stays_one_loop(schedule):
     template, options = schedule

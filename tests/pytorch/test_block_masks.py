@@ -79,6 +79,7 @@ def test_a_mask_of_torchs(name, qkv):
     assert (found - flex(*qkv, None, mask_mod)).abs().max() < 1e-5
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("compilations")
 def test_lists_that_agree_cost_no_kernel_of_their_own(qkv, monkeypatch):
     evaluated = []
@@ -124,7 +125,7 @@ def test_new_lists_are_read_again(qkv):
     check(nl.attention(*qkv, block_mask=mask, enable_gqa=True), *qkv, lambda b, h, q, kv: (q >= kv) & (kv < BLOCK))
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("kind", "batch", "heads"), in_turn(["partial", "full", "both", "no mask_mod"], [1, 2], [1, 4], every=2)
 )
@@ -166,6 +167,7 @@ def test_lists_for_one_head_hide_what_others_would_see(qkv):
     assert (found - reference(*qkv, None, by_head)).abs().max() > 1e-2
 
 
+@pytest.mark.nightly
 def test_a_block_for_any_length(qkv):
     from torch.nn.attention.flex_attention import _create_empty_block_mask
 

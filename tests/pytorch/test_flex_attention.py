@@ -38,6 +38,7 @@ def test_a_captured_tensor_is_read_at_each_call_and_compiled_for_once(compilatio
     assert len(compilations) == 2
 
 
+@pytest.mark.nightly
 def test_captured_integers_and_conditions_come_in_the_kernels_dtype():
     q, k, v = tensors((1, 1, 16, 16))
     doc = torch.arange(16, device=DEVICE) // 4
@@ -63,7 +64,7 @@ def test_a_new_number_in_a_mod_compiles_anew_and_an_old_one_does_not(compilation
     assert len(compilations) == 2
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float32])
 def test_a_position_without_axes_is_compiled_for_once_and_never_read_on_the_host(compilations, monkeypatch, dtype):
     q, k, v = tensors((1, 1, 1, 16), (1, 1, 16, 16))
@@ -103,6 +104,7 @@ def test_captured_tensors_come_to_the_kernel_as_they_are():
         assert arguments.as_input(tensor, tensor.device, tensor.dtype) is tensor
 
 
+@pytest.mark.nightly
 def test_numpys_arrays_and_numbers_without_axes(compilations):
     q, k, v = tensors((1, 1, 8, 16))
     width = np.array(3)
@@ -125,7 +127,7 @@ def test_a_position_on_the_cpu_goes_to_the_gpu():
         assert (out - reference(q, k, v, None, lambda b, h, q, kv, n=value: kv <= q + n)).abs().max() < 1e-3
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize(
     "mask",
     [
@@ -251,6 +253,7 @@ def test_wrong_mods_and_scales():
         attend(q, k, v, scale=float("inf"))
 
 
+@pytest.mark.nightly
 def test_a_scale_may_be_a_number_of_numpy():
     q, k, v = torch.randn(3, 1, 1, 4, 4, device=DEVICE)
     found = nl.attention(q, k, v, scale=np.float32(0.25))
@@ -259,6 +262,7 @@ def test_a_scale_may_be_a_number_of_numpy():
     assert torch.equal(nl.attention(q, k, v, scale=np.int64(1)), nl.attention(q, k, v, scale=1))
 
 
+@pytest.mark.nightly
 def test_a_scale_may_be_a_tensor_without_dimensions():
     q, k, v = torch.randn(3, 1, 1, 4, 4, device=DEVICE)
     scale = torch.tensor(0.25)
@@ -281,6 +285,7 @@ def test_a_captured_tensor_elsewhere():
         attend(q, k, v, score_mod=make_bias(slopes.to("meta")))
 
 
+@pytest.mark.nightly
 def test_numpy_arrays_may_be_captured_on_the_cpu():
     table = np.array([0.5, 0.25], dtype=np.float32)
     q, k, v = tensors()

@@ -89,7 +89,7 @@ PARAMETERS: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
 }
 
 
-@pytest.mark.one_in(18)
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_what_a_mod_captures_gets_its_gradient(name):
     make, parameter = PARAMETERS[name]
@@ -111,6 +111,7 @@ def test_dtypes(dtype, limit):
     check(tensors((1, 2, 40, 16), dtype=dtype), lambda: (None, causal), limit=limit)
 
 
+@pytest.mark.nightly
 def test_widths_differ():
     q, k = tensors((1, 2, 20, 8))[:2]
     check([q, k, tensors((1, 2, 20, 5))[0]], lambda: (None, causal))
@@ -134,6 +135,7 @@ def test_the_pair_bias_of_alphafold():
         assert (a - b).norm() < 1e-5 * b.norm()
 
 
+@pytest.mark.nightly
 def test_sinks_get_gradients_through_the_log_sum_exp():
     q, k, v = (t.requires_grad_() for t in tensors((1, 2, 20, 8)))
     sinks = leaf(2)
@@ -186,6 +188,7 @@ def test_rows_that_see_no_key_have_gradient_0():
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(found, expected, strict=True))
 
 
+@pytest.mark.nightly
 def test_views_of_a_packed_projection():
     packed = torch.randn(1, 20, 3, 2, 8, generator=torch.Generator().manual_seed(0)).to(DEVICE).requires_grad_()
     q, k, v = (packed[:, :, n].transpose(1, 2) for n in range(3))
@@ -218,6 +221,7 @@ def test_only_what_needs_a_gradient_is_computed():
     check([*(t.detach() for t in (q, k)), v.detach()], lambda: (None, causal))
 
 
+@pytest.mark.nightly
 def test_a_number_that_changes_before_the_backward_pass_has_no_effect_on_it():
     layers = [tensors((1, 2, 6, 8)) for _ in range(2)]
     leaves = [t.requires_grad_() for layer in layers for t in layer]
@@ -271,6 +275,7 @@ def test_modes_see_operators_and_other_calls_launch_kernels():
     assert all(torch.equal(a, b) and torch.equal(a, c) for a, b, c in zip(direct, seen, later, strict=True))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("vmapped", [False, True])
 def test_batches_of_cotangents(vmapped: bool):
     """torch.autograd.grad(is_grads_batched=True) has a vmap of its own."""
@@ -303,6 +308,7 @@ def test_gradients_are_the_same_in_each_run():
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
 
 
+@pytest.mark.nightly
 def test_gradients_in_any_order_are_asked_for(monkeypatch):
     """The kernel of both nests is asked for once, and not if torch is to be deterministic; there is none on a CPU."""
     asked: list[Any] = []
@@ -334,6 +340,7 @@ def test_gradients_in_any_order_are_asked_for(monkeypatch):
         assert nl.attention(q, k, v, mask_mod=causal, kernel_options=options).shape == q.shape
 
 
+@pytest.mark.nightly
 def test_scaled_dot_product_attention_and_its_mask():
     q, k, v = (t.requires_grad_() for t in tensors((1, 2, 20, 8)))
     mask = leaf(20, 20)

@@ -100,6 +100,7 @@ def test_an_object_whose_attributes_are_assigned(compile_whole):
         assert error(whole(*inputs), wanted) < 1e-5
 
 
+@pytest.mark.nightly
 def test_numbers_of_the_compiled_function(compile_whole):
     inputs = drawn(SHAPE)
 
@@ -112,7 +113,7 @@ def test_numbers_of_the_compiled_function(compile_whole):
         assert error(whole(*inputs, width, factor), wanted) < 1e-5
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("kind", ["partial", "object", "nested"])
 def test_callables(compile_whole, kind):
     def biased(table, s, b, h, q, kv):
@@ -270,7 +271,7 @@ def test_random_numbers_in_a_mod_leave_the_graph():
         compiled(*inputs, random(16))
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("which", [0, 3])
 def test_gradients_leave_the_graph_whole(compile_whole, which):
     inputs = [*drawn(SHAPE), random(16, 16)]
@@ -287,7 +288,7 @@ def test_gradients_leave_the_graph_whole(compile_whole, which):
 # -- other calls ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.nightly
 @pytest.mark.parametrize("made", ["argument", "outside", "inside"])
 def test_block_masks(compile_whole, made):
     inputs = drawn((1, 2, 40, 16))
@@ -323,6 +324,7 @@ def test_the_lists_of_a_block_mask_decide(compile_whole):
         assert error(whole(*inputs, mask), wanted) < 1e-5
 
 
+@pytest.mark.nightly
 def test_tensors_of_eight_bits(compile_whole):
     def quantized(x):
         scale = x.abs().amax((0, 2, 3)).float() / 448
@@ -354,7 +356,7 @@ def test_caches_of_pages(compile_whole):
         whole(last, k_cache, v_cache[:, :4].contiguous(), pages, given[4], given[5])
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["bool", "float", "made"])
 def test_masks_of_scaled_dot_product_attention(compile_whole, kind):
     inputs = drawn(SHAPE)
@@ -370,6 +372,7 @@ def test_masks_of_scaled_dot_product_attention(compile_whole, kind):
         assert error(whole(q, k, v, mask), run(plain, q, k, v, mask)) < 1e-5
 
 
+@pytest.mark.nightly
 def test_further_outputs_and_groups(compile_whole):
     def function(q, k, v, bias):
         twice = bias * 2
@@ -409,6 +412,7 @@ def test_a_scale_that_the_compiled_function_takes(compile_whole):
         assert torch.allclose(compiled(q, scale), nl.attention(q, k, v, scale=scale), atol=1e-6)
 
 
+@pytest.mark.nightly
 def test_a_scale_that_is_a_tensor(compile_whole):
     q, k, v = torch.randn(3, 1, 1, 8, 4, device=DEVICE)
     scale, wanted = torch.tensor(0.3), nl.attention(q, k, v, scale=0.3)

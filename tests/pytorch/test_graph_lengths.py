@@ -108,6 +108,7 @@ def test_a_length_that_depends_on_values(graphs):
     assert graphs.frame_count == 1
 
 
+@pytest.mark.nightly
 def test_each_length_compiles_with_dynamic_false(graphs):
     whole: Any = torch.compile(
         lambda q, k, v: attend(q + 0, k, v, mask_mod=causal, dynamic=False),
@@ -146,6 +147,7 @@ def test_a_kernel_for_all_sizes_is_an_operator_of_a_graph(graphs):
     assert graphs.frame_count == 1
 
 
+@pytest.mark.nightly
 def test_sizes_of_an_export():
     class Layer(torch.nn.Module):
         def forward(self, q, k, v):

@@ -207,7 +207,7 @@ def drawn(rng: np.random.Generator, sizes: tuple[int, int, int, int]) -> tuple[A
     return mod, f"{names} {words} block={block} share={share} seed={seed}"
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", [*range(5), *(pytest.param(n, marks=pytest.mark.nightly) for n in range(5, 50))])
 def test_a_random_mask(seed: int):
     rng = np.random.default_rng(seed)

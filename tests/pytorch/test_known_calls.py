@@ -83,7 +83,7 @@ def only_known(monkeypatch):
     return forbid
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", MODS)
 def test_the_second_call_is_known(name: str, only_known):
     q, k, v = drawn()
@@ -96,7 +96,7 @@ def test_the_second_call_is_known(name: str, only_known):
     assert close(nl.attention(q, k, v, mask_mod=MODS[name]()), wanted(q, k, v, mask))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     "options",
     [{"return_lse": True}, {"scale": 0.5}, {"scale": 1}, {"enable_gqa": True}, {"dynamic": False}],
@@ -251,6 +251,7 @@ def test_full_tables_are_emptied(monkeypatch):
     assert 1 <= len(group.known) <= 2
 
 
+@pytest.mark.nightly
 def test_full_tables_of_groups_are_emptied(monkeypatch):
     monkeypatch.setattr(known_calls, "_MOST", 2)
     q, k, v = drawn(8)

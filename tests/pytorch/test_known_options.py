@@ -97,7 +97,7 @@ CALLS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 @pytest.mark.filterwarnings("ignore:attention ignores BLOCK_M")
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("name", CALLS)
 def test_the_second_call_is_known_and_looks_at_little(name: str, only_known):
     options = CALLS[name]()
@@ -155,7 +155,7 @@ def wider_blocks(block_mask: BlockMask) -> None:
 CHANGES = [fewer, other_indices, no_full, fewer_full, other_mask, wider_blocks]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_block_mask_is_another(change: Callable[[BlockMask], None]):
     block_mask = made(causal)
@@ -201,6 +201,7 @@ def test_what_does_not_fit_a_known_block_mask_is_refused():
         nl.attention(q, k, v, block_mask=block_mask)
 
 
+@pytest.mark.nightly
 def test_requests_are_told_apart():
     q, k, v = drawn()
     every = wanted(q, k, v, torch.ones(N, N, dtype=torch.bool))

@@ -88,7 +88,7 @@ def test_layouts(call: str, layout: str, launched):
     assert like_sdpa(out, *given)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("which", range(3))
 def test_one_tensor_of_another_layout(which: int, launched):
     given = drawn("causal")
@@ -99,6 +99,7 @@ def test_one_tensor_of_another_layout(which: int, launched):
     assert like_sdpa(out, *given)
 
 
+@pytest.mark.nightly
 def test_a_width_of_v_of_its_own(launched):
     q, k, _ = drawn("causal")
     v = torch.randn(2, 32, HEADS, 24, device=DEVICE).transpose(1, 2)
@@ -119,6 +120,7 @@ def test_a_cache_that_fills(launched):
         assert launched[-1][1:] == [(k.data_ptr(), k.stride()), (v.data_ptr(), v.stride())]
 
 
+@pytest.mark.nightly
 def test_further_outputs_are_contiguous(launched):
     q, k, v = map(transposed, drawn("causal"))
     out, lse = attend(q, k, v, mask_mod=causal, return_lse=True)
@@ -129,6 +131,7 @@ def test_further_outputs_are_contiguous(launched):
     assert (lse - score.logsumexp(-1)).abs().max() < 1e-5
 
 
+@pytest.mark.nightly
 def test_half_precision_through_descriptors(launched):
     given = [packed(t) for t in drawn("causal", torch.float16)]
     out = attend(*given, mask_mod=causal, kernel_options={"loads": "host_descriptors", "block_q": 16, "block_kv": 16})
@@ -175,7 +178,7 @@ def test_only_a_strided_last_dimension_is_copied_and_that_is_said_once(monkeypat
 # -- the other ways to call it ---------------------------------------------------------------------------------
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_scaled_dot_product_attention(layout: str, launched):
     given = [LAYOUTS[layout](t) for t in drawn("causal")]
@@ -234,6 +237,7 @@ def test_another_layout_compiles_again(compile_whole):
     assert not out.is_contiguous()
 
 
+@pytest.mark.nightly
 def test_a_shared_batch_of_keys_is_not_repeated_inside_a_graph(compile_whole, launched):
     q, (k, v) = drawn("causal")[0], (t[:1] for t in drawn("causal")[1:])
     out = compile_whole(lambda *given: attend(*given, mask_mod=causal), backend="aot_eager")(q, k, v)
@@ -241,7 +245,7 @@ def test_a_shared_batch_of_keys_is_not_repeated_inside_a_graph(compile_whole, la
     assert (out - wanted(q, k, v, {"mask_mod": causal})).abs().max() < 1e-5
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.nightly
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_kernel_as_an_operator(layout: str, compile_whole):
     q, k, v = (LAYOUTS[layout](t) for t in drawn("causal"))

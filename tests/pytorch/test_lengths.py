@@ -110,6 +110,7 @@ def test_a_full_window_keeps_its_own_kernel():
     assert (kernels(), made_for_all()) == (2, 0)
 
 
+@pytest.mark.nightly
 def test_slices_of_a_preallocated_cache_are_read_where_they_are():
     store = torch.randn(2, 2, KV_HEADS, 200, WIDTH, generator=torch.Generator().manual_seed(1)).half()
     for n in (10, 11, 64, 150):

@@ -228,6 +228,7 @@ def test_dtypes_of_captured_tensors(dtype):
     assert set(found) == {dtype}
 
 
+@pytest.mark.nightly
 def test_dtypes_of_what_is_computed():
     half, table = (torch.tensor([1.0, 3.0], dtype=dtype, device=DEVICE) for dtype in (torch.float16, torch.bfloat16))
     found = []

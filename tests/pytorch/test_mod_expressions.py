@@ -88,6 +88,7 @@ def test_whole_numbers_of_conditions_and_constants_have_64_bits():
     same(score_mod)
 
 
+@pytest.mark.nightly
 def test_whole_numbers_of_conditions_have_the_bits_of_both_and_64_beside_positions():
     def score_mod(s, b, h, q, kv):
         s = s + ((BOOLS[kv] * 2**30 | (kv > 1) * (2**30 - 1)) + 1) * 1e-9
@@ -109,10 +110,12 @@ def test_conditions_of_what_torch_makes():
     )
 
 
+@pytest.mark.nightly
 def test_divisions_of_heads_and_positions_by_less_than_0():
     same(lambda s, b, h, q, kv: s * ((h + 1) // -3) + (h - 1) % -3 * kv * 0.1 + (kv - q) // -4 + (q - kv) % -5)
 
 
+@pytest.mark.nightly
 def test_powers_of_what_torch_makes():
     same(lambda s, b, h, q, kv: s + torch.tensor(2.0) ** kv * 1e-3 + (TABLE**2)[kv % 3, kv % 4] + kv ** torch.tensor(2))
 

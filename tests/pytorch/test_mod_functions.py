@@ -31,7 +31,7 @@ def test_the_reference_is_the_same_without_a_graph():
     assert torch.equal(found, expected)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize(
     "mask_mod",
     [
@@ -52,7 +52,7 @@ def test_masks(mask_mod):
     assert (nl.attention(q, k, v, mask_mod=mask_mod) - flex(q, k, v, None, mask_mod)).abs().max() < 2e-5
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize(
     "score_mod",
     [
@@ -142,6 +142,7 @@ def test_a_long_line_is_cut_in_a_message():
         nl.attention(q, k, v, score_mod=namespace["mod"])
 
 
+@pytest.mark.nightly
 def test_shifts_of_positions_have_64_bits():
     """Bounds show that the first needs them; nothing bounds the second."""
     q, k, v = tensors((1, 1, 16, 16), (1, 1, 24, 16))

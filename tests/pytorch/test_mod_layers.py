@@ -26,8 +26,15 @@ def every(s, b, h, q, kv):
     return s + torch.cumsum(F.logsigmoid(GATES), -1)[h, kv] - GATES.cumsum(1)[h, -1]
 
 
-def test_layers_of_captured_tensors():
-    assert Row(score=every, sizes=SIZES).error() < 1e-5
+def some(s, b, h, q, kv):
+    """A softmax, a product, a norm, a table and a sum so far."""
+    s = s + F.log_softmax(TABLE[q % 3], dim=-1)[h] + torch.einsum("i,i", QUERIES[q], KEYS[kv])
+    return s + F.rms_norm(KEYS[kv], (4,), eps=1e-5).sum() + F.embedding(KINDS[kv], TABLE)[h] + GATES.cumsum(1)[h, kv]
+
+
+@pytest.mark.parametrize("mod", [some, pytest.param(every, marks=pytest.mark.nightly)])
+def test_layers_of_captured_tensors(mod):
+    assert Row(score=mod, sizes=SIZES).error() < 1e-5
 
 
 def ends_and_axes(s, b, h, q, kv):

@@ -110,7 +110,7 @@ def _drawn(drawn: random.Random, total: int, count: int) -> list[int]:
     return [0, *sorted(drawn.choices(range(total + 1), k=count - 1)), total]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("alike", [True, False], ids=["alike", "apart"])
 def test_a_known_call_computes_its_places_at_its_launch(alike, monkeypatch):
     looked, here = [], []
@@ -153,7 +153,7 @@ def test_no_places_are_computed_in_vain(monkeypatch):
     torch.func.vmap(lambda x: known_options.launched_packed(*given) or x)(torch.zeros(2, device=DEVICE))
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("tokens", [1, TOKENS.value - 1, 2 * TOKENS.value + 3])
 def test_places_are_those_of_a_search(tokens, dtype):
@@ -207,6 +207,7 @@ def test_tiles_of_other_sequences_are_skipped():
     assert "_tiles" in text
 
 
+@pytest.mark.nightly
 def test_groups_of_heads_further_outputs_and_halves():
     q, k, v = tensors(64, 96, groups=2, dtype=torch.float16)
     given = {"cu_seqlens_q": offsets(OF_Q), "cu_seqlens_k": offsets(OF_K), "enable_gqa": True}
@@ -286,6 +287,7 @@ def test_a_batch_and_a_block_mask_are_refused():
 # -- positions from the start of a sequence ---------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("seed", range(40))
 def test_comparisons_of_relative_positions(seed):
     """A random comparison is the plain one wherever query and key have one start, also after changes in place."""

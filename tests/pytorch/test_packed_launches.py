@@ -114,7 +114,7 @@ OF_Q = [[0, 7, 7, 40, 41, 64], [0, 1, 2, 30, 30, 64], [0, 0, 0, 64, 64, 64]]
 OF_K = [[0, 30, 34, 34, 90, 96], [0, 0, 40, 41, 80, 96], [0, 96, 96, 96, 96, 96]]
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("mask_mod", [None, causal, bounded])
 @pytest.mark.parametrize("alike", [True, False], ids=["alike", "apart"])
@@ -141,7 +141,7 @@ def test_places_are_computed_with_the_launch(launches, alike: bool, mask_mod: An
     assert positions == [mask_mod is bounded or (mask_mod is causal and not alike)] * 2
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.nightly
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("alike", [True, False], ids=["alike", "apart"])
 def test_tiles_are_found_with_the_places(launches, monkeypatch, alike: bool, dynamic: bool):

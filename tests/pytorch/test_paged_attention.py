@@ -115,6 +115,7 @@ def test_a_table_that_grows_with_its_sequences_compiles_few_kernels(all_compilat
     assert len(all_compilations) == 4  # for tables of 3, 4, 8 and 16 pages
 
 
+@pytest.mark.nightly
 def test_columns_that_fill_a_table_up_do_not_reach_behind_what_a_mod_reads():
     """The bias has an element for each key of five pages, and a second table would be filled up to eight columns."""
     torch.manual_seed(0)

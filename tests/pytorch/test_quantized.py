@@ -120,7 +120,7 @@ def test_weights_of_8_bits(q_dtype: torch.dtype, shape: str):
     checked(tensors, scales, mask, OF_EIGHTS, weights_dtype=E4, kernel_options={"rounded_weights": "single"})
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.nightly
 @pytest.mark.parametrize("shape", SHAPES)
 def test_weights_of_8_bits_of_which_half_are_float16(shape: str):
     tensors, scales = case(2, (E4, E4, E4), SHAPES[shape], ["heads"] * 3)
@@ -128,6 +128,7 @@ def test_weights_of_8_bits_of_which_half_are_float16(shape: str):
     checked(tensors, scales, mask, OF_SPLIT, weights_dtype=E4, kernel_options={"rounded_weights": "mixed"})
 
 
+@pytest.mark.nightly
 def test_weights_of_8_bits_keep_small_ones():
     """A key with half of the weight, and 512 that share the rest: each has 2**-10 of it, less than 8 bits hold."""
     q = torch.ones(1, 1, 1, 16, device=DEVICE).to(E4)
@@ -142,7 +143,7 @@ def test_weights_of_8_bits_keep_small_ones():
 LARGE = [0.0, 1e3, 4e6, 1.7e7, 6.8e7, -6.8e7, 1.1e9, -3e9, 3e20, -1e35]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("weights", [None, E4])
 def test_rows_of_large_scores(weights: Any):
     """The keys with the largest score share the weight, however large it is: no weight saturates, and none is 0."""
@@ -215,6 +216,7 @@ def test_nan_stays_nan(weights: Any):
     assert not expected.all()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("weights", [None, E4])
 def test_the_largest_numbers(weights: Any):
     q, k, v = (torch.full((1, 1, 32, 32), 448.0, device=DEVICE).to(E4) for _ in range(3))
@@ -222,6 +224,7 @@ def test_the_largest_numbers(weights: Any):
     torch.testing.assert_close(out.float(), torch.full_like(out, 448e3).float(), rtol=2**-7, atol=0)
 
 
+@pytest.mark.nightly
 def test_packed_sequences():
     tensors, scales = case(7, (BF16, E4, E4), ((1, 2, 40, 32), (1, 2, 40, 32)), ["none", "heads", "heads"])
     ends = torch.tensor([0, 11, 40], dtype=torch.int32, device=DEVICE)
@@ -266,7 +269,7 @@ def test_refusals(name: str):
         nl.attention(*tensors, **options)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("weights", [None, E4])
 def test_a_cache_seen_through_views(weights: Any):
     tensors, scales = case(9, (E4, E4, E4), ((2, 24, 4, 32), (2, 64, 2, 32)), ["number"] * 3)
@@ -275,6 +278,7 @@ def test_a_cache_seen_through_views(weights: Any):
     assert out.stride() == q.stride()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("order", ["rows", "heads inside", "every other column"])
 def test_values_are_copied_with_their_keys_last(order: str):
     batch, heads, length, columns = 2, 3, 130, 66

@@ -12,7 +12,7 @@ from call_judge import Verdict, compare, judge, shrunk
 from random_calls import run
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize("seed", range(10))
 def test_a_random_call(seed):
     verdict = judge(draw(seed))

@@ -6,7 +6,7 @@ import pytest
 from random_gradients import draw, judged
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(6))
 def test_a_random_call_with_gradients(seed: int):
     word, told = judged(draw(seed))

@@ -82,7 +82,7 @@ def some(*by_day: str) -> list[Any]:
     return [pytest.param(n, marks=() if n in by_day else pytest.mark.nightly) for n in MODELS]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", some("Mistral", "T5"))
 def test_logits_beside_padding(name, calls):
     """On the left, where rows see no key; their logits mean nothing."""
@@ -104,6 +104,7 @@ def generated(model: Any, tokens: int, **more: Any) -> Any:
     return model.generate(IDS[:1], max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, **more)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", some("Llama"))
 @pytest.mark.parametrize("tokens", [3, pytest.param(64, marks=pytest.mark.nightly)])
 def test_greedy_generation_with_a_growing_cache(name, tokens, calls, sources):
@@ -138,7 +139,7 @@ def test_greedy_generation_with_a_static_cache(name, calls):
         assert len({(q, k) for q, k in calls if q[2] == 1}) == 1
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_narrow_models(dtype, calls):
     eager, ours = (model.to(dtype) for model in pair("GPT-OSS"))
@@ -272,6 +273,7 @@ def test_refusals(options, match):
         attention_forward(layer(), q, k, v, options.pop("attention_mask", None), **options)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("compiled_by", [None, "eager"])
 def test_weights_that_a_model_collects_without_telling_its_layers(compiled_by):
     from transformers import GPT2Config, GPT2Model

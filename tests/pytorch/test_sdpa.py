@@ -140,6 +140,7 @@ def test_a_mask_without_keys_has_a_gradient_of_zeros():
     assert not bias.grad.any()
 
 
+@pytest.mark.nightly
 def test_a_mask_of_the_lowest_float16_is_no_mask():
     """Scores near 65504 have steps of 2**-8 in float32, of which the weights are made, as in torch."""
     bias = torch.full((20, 24), torch.finfo(torch.float16).min, dtype=torch.float16, device=DEVICE)
@@ -278,7 +279,7 @@ def random_case(seed: int) -> tuple[list[Any], dict[str, Any]]:
     return draw(*shapes, dtype=rng.choice([torch.float32, torch.float32, torch.float16]), seed=seed), options
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize("seed", [*range(12), *(pytest.param(n, marks=pytest.mark.nightly) for n in range(12, 75))])
 @pytest.mark.filterwarnings("ignore:attention copies")
 def test_random_calls(seed):
@@ -315,7 +316,7 @@ def test_a_causal_bias_of_torch_is_a_mask_though_its_memory_holds_nothing(made):
         nl.scaled_dot_product_attention(q, k, v, bias, is_causal=True)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize(("of_key", "of_value"), [(2, 4), (4, 1)])
 def test_other_heads_of_key_than_of_value(of_key: int, of_value: int):
     q, k, v = (t.requires_grad_() for t in draw((1, 4, 8, 8), (1, of_key, 8, 8), (1, of_value, 8, 8)))

@@ -37,7 +37,7 @@ def test_quotients_that_are_cut_are_those_of_ieee_arithmetic(score_mod):
     same(nl.attention(q, k, v, score_mod=score_mod), flex(q, k, v, score_mod))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "mask_mod",
     [
@@ -54,7 +54,7 @@ def test_masks_made_of_quotients(mask_mod):
 BY_NIGHT = (3, 4, 6, 2.0, -5)  # beside others of their kind
 
 
-@pytest.mark.one_in(12)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "exponent",
     [
@@ -81,7 +81,7 @@ def test_powers_of_positions():
     same(nl.attention(q, k, v, score_mod=signs).double(), reference(q, k, v, signs))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(
     ("value", "name", "mask_mod"),
     in_turn(
@@ -208,6 +208,7 @@ def test_scores_are_computed_operation_by_operation(score_mod):
     same(nl.attention(q, k, v, score_mod=score_mod), flex(q, k, v, score_mod))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("bias", [False, True])
 def test_products_that_overflow_stay_lost(bias):
     """A score of +inf makes its row NaN, also where a later factor would bring the product back into range."""

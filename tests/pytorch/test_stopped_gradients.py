@@ -118,12 +118,13 @@ def test_a_score_mod_that_stops_a_gradient_of_the_score(name: str):
     _same_gradients(lambda _: lambda *args: OF_SCORES[name](*args) + args[0], "q", "k", "v")
 
 
-@pytest.mark.one_in(10)
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", [name for name in OF_TABLES if name not in OWN])
 def test_a_score_mod_that_stops_a_gradient_of_a_captured_tensor(name: str):
     _same_gradients(lambda table: lambda *args: OF_TABLES[name](table)(*args) + table[args[2]], "q", "v", "table")
 
 
+@pytest.mark.nightly
 def test_a_derivative_of_its_own_is_refused_where_a_tensor_records():
     of_score = OF_SCORES["a Function that changes nothing"]
     _same_gradients(OF_TABLES["a Function"], "q", "v")
@@ -158,6 +159,7 @@ def test_a_mod_that_asks_whether_gradients_are_recorded_is_told():
         assert torch.allclose(within, nl.attention(q, k, v, lambda s, b, h, q, kv: s + 0.5 * kv), atol=1e-6)
 
 
+@pytest.mark.nightly
 def test_mods_that_differ_in_what_they_stop_share_no_backward_pass():
     given = _inputs("v", "table")
     compiled: Any = lambda mod: torch.compile(_ours(mod), backend="aot_eager", fullgraph=True)  # noqa: E731
@@ -198,6 +200,7 @@ def test_a_call_that_records_nothing_takes_such_a_mod():
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_what_no_result_depends_on_has_a_gradient_of_zeros():
     given = _inputs("q", "k", "v", "table")
     mod = lambda table: lambda score, b, h, q, kv: score * 0 + table[h] * 0  # noqa: E731

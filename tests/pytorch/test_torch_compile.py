@@ -99,6 +99,7 @@ def test_it_is_exported(kernel):
     assert torch.equal(exported.module()(*inputs), kernel(*inputs))
 
 
+@pytest.mark.nightly
 def test_several_outputs(compile_whole):
     kernel = nl.compile(
         operators.causal(batch=1, heads=2, seq=16, head_dim=16, dtype="float32", return_lse=True), block_q=16
@@ -124,6 +125,7 @@ def test_wrong_arguments_are_refused_as_the_graph_is_made(kernel, compile_whole)
         assert not op(q, k, v).requires_grad
 
 
+@pytest.mark.nightly
 def test_a_kernel_leaves_the_graph_that_calls_it(kernel):
     torch._dynamo.reset()
     q, k, v = tensors()
@@ -131,6 +133,7 @@ def test_a_kernel_leaves_the_graph_that_calls_it(kernel):
     assert torch.equal(doubled(q, k, v), kernel(q, k, v) * 2)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("compiled", [False, True])
 def test_no_transform_takes_its_derivative_to_be_0(kernel, compile_whole, compiled: bool):
     op = kernel.as_torch_op()
@@ -149,6 +152,7 @@ def test_no_transform_takes_its_derivative_to_be_0(kernel, compile_whole, compil
     assert (both - torch.stack([op(q, k, v), op(k, k, v)])).abs().max() < 1e-5
 
 
+@pytest.mark.nightly
 def test_no_transform_takes_the_derivative_of_attention_in_a_graph_to_be_0(compile_whole):
     q, k, v = tensors()
     pages = (t.mT.reshape(2, 16, 2, 16).contiguous() for t in (k, v))
@@ -160,6 +164,7 @@ def test_no_transform_takes_the_derivative_of_attention_in_a_graph_to_be_0(compi
         compile_whole(torch.func.grad(lambda q: nl.paged_attention(q[:, :, :1], *cache).sum()))(q)
 
 
+@pytest.mark.nightly
 def test_a_kernel_with_gradients_refuses_tangents_in_a_graph(kernel, compile_whole):
     """torch drops those of an operator whose backward pass is given."""
     call = kernel.with_gradients()
@@ -192,6 +197,7 @@ class Calls(torch.nn.Module):
         return self.function(*given)
 
 
+@pytest.mark.nightly
 def test_a_compiled_kernel_in_a_graph_names_its_operator(compile_whole):
     kernel = nl.compile(operators.causal(batch=1, heads=2, seq=32, head_dim=16, dtype="float32"))  # (not loaded yet)
     q, k, v = tensors()
@@ -230,6 +236,7 @@ def test_attention_in_a_graph_follows_its_captured_tensors(compile_whole, prepar
     assert len(preparations) == 2
 
 
+@pytest.mark.nightly
 def test_attention_in_a_graph_follows_a_position_without_axes(compile_whole, preparations):
     q, k, v = tensors((1, 1, 4, 16), (1, 1, 16, 16))
     position = torch.tensor(3, device=DEVICE)
@@ -244,6 +251,7 @@ def test_attention_in_a_graph_follows_a_position_without_axes(compile_whole, pre
     assert len(preparations) == 1
 
 
+@pytest.mark.nightly
 def test_attention_in_a_graph_takes_strided_inputs_and_mods_of_its_own(compile_whole):
     def function(q, k, v):
         def mask(b, h, q, kv):

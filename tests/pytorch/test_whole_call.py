@@ -31,6 +31,7 @@ def test_positions_and_names_are_those_of_flex_attention(all_compilations):
     assert len(all_compilations) == 1
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtypes", ["hff", "fhb", "bhb", "hhf"])
 def test_tensors_of_several_dtypes(dtypes, monkeypatch):
     monkeypatch.setattr(warned, "_warned", set())
@@ -74,6 +75,7 @@ def test_one_batch_of_keys_is_not_repeated(kv, q_len):
     assert [t.shape[0] for t in found.kernel.spec.inputs[:3]] == [3, 1, 1]
 
 
+@pytest.mark.nightly
 def test_an_operator_for_one_batch_of_keys():
     op = operators.general(3, 2, 8, 8, 4, dtype="float32", kv_batch=1)
     assert [t.shape[0] for t in op.inputs] == [3, 1, 1]
@@ -96,6 +98,7 @@ def test_our_options_are_used(all_compilations):
     assert [text.count("@triton.jit\ndef attention") for text in texts] == [1, 1, 2]
 
 
+@pytest.mark.nightly
 def test_options_of_flex_attention_are_ignored_with_a_word(all_compilations, monkeypatch):
     monkeypatch.setattr(warned, "_warned", set())
     q, k, v = tensors((1, 1, 16, 16))

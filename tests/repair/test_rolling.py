@@ -113,7 +113,7 @@ def _value(rng: np.random.Generator, signs: tuple[str, ...]) -> float:
     return size * rng.choice([-1.0, 1.0])
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(TERMS, st.sampled_from(sorted(UFUNC)), SIGNS, SIGNS, st.sampled_from(sorted(UFUNC)), st.integers(0, 10**6))
 def test_refused_or_right(g, reducer, r_signs, s_signs, producer_reducer, seed):
     signs = {"r": r_signs, "s": s_signs}

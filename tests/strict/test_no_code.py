@@ -93,7 +93,7 @@ def test_a_record_with_code_cannot_be_read(canary, kind):
     assert not canary.exists()
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize("option", OPTIONS)
 def test_a_record_runs_no_code(canary, monkeypatch, option):
     """The record is put into the program as if a store had handed it out, so every check behind the reader is tried."""
@@ -108,6 +108,7 @@ def test_a_record_runs_no_code(canary, monkeypatch, option):
     assert not canary.exists()
 
 
+@pytest.mark.nightly
 def test_a_record_runs_no_code_in_attention(canary, monkeypatch):
     q = torch.randn(1, 2, 32, 16, dtype=torch.float16)
     calls = []
@@ -120,6 +121,7 @@ def test_a_record_runs_no_code_in_attention(canary, monkeypatch):
     assert not canary.exists()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_command_line_runs_no_code(canary, monkeypatch, capsys, kind):
     sizes = ["--heads", "2", "--seq", "32", "--head-dim", "16", "--block-q", "16", "--block-kv", "16"]
@@ -204,6 +206,7 @@ SPELLINGS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("place", SPELLINGS)
 def test_names_and_numbers_of_a_program_are_checked_before_they_are_written(canary, place):
     program = tiles()

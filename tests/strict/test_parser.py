@@ -57,7 +57,7 @@ def collector() -> Iterator[None]:
         gc.callbacks.remove(give_way)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("what", PARSES)
 def test_threads_parse_at_once(what: str, collector):
     gate = threading.Barrier(THREADS, timeout=300)

@@ -111,6 +111,7 @@ def test_numbers_strides_and_inputs_are_those_of_eager(case: str):
         assert titles(compared(function, X, ROW, W, tolerance=tolerance)) == holds
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_dtypes(dtype: torch.dtype):
     with torch.no_grad():
@@ -340,7 +341,7 @@ def test_a_region_without_a_kernel_for_all_sizes_compiles_few_and_then_runs_in_t
     assert kinds == [True, True, True, True, False, True]  # of rows 6 to 10, and 6 again
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "function",
     [

@@ -27,6 +27,7 @@ def test_gradients_of_extrema(name: str):
     torch.testing.assert_close(mine.grad, wide.grad.float(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_an_extremum_of_what_no_kernel_rounds_stays_in_its_region():
     def scaled(x: torch.Tensor) -> torch.Tensor:
         return (x / x.abs().amax(-1, keepdim=True)).softmax(-1)

@@ -29,7 +29,7 @@ CASES: dict[str, tuple[Any, list[int], int]] = {
 }
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("name", CASES)
 def test_integers_out_of_range_are_refused(name: str):
     function, right, wrong = CASES[name]
@@ -45,6 +45,7 @@ def test_integers_out_of_range_are_refused(name: str):
             call(X, ids)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("held", "wrong"), [([[0, 4]], 4), ([[-1, 3]], -1)])
 def test_indices_of_the_function_itself_are_refused_too(held: list[list[int]], wrong: int):
     for ids in (torch.tensor(held), None):  # from outside, and made inside
@@ -56,6 +57,7 @@ def test_indices_of_the_function_itself_are_refused_too(held: list[list[int]], w
             nl.from_torch(function, X)
 
 
+@pytest.mark.nightly
 def test_what_no_position_is_made_of_is_not_looked_at():
     """A part of the integers, and what is computed of them, may be positions while others are not."""
     ids = torch.tensor([1, 99, -99])

@@ -99,6 +99,7 @@ def test_complex_arguments_and_results_are_refused_with_a_real_spelling():
     assert "view_as_real" in str(caught.value.help)
 
 
+@pytest.mark.nightly
 def test_labels_are_drawn_among_the_classes():
     def loss(x, target):
         classes = F.one_hot(target, 3).float()

@@ -56,7 +56,7 @@ def normalised_kernel(function: Callable[..., torch.Tensor], inputs: tuple[torch
     return nl.compile(nl.templates.rolling_update(started, block_kv=16), validate="none")
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", PAIRS)
 def test_both_spellings_are_one_kernel(name: str):
     function, make = {**ATTENTION, **BEYOND}[name]

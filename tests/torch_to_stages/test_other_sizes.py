@@ -72,7 +72,7 @@ def test_all_sizes_from_the_first_call():
     assert counts(kernel) == (0, 0)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "function", [lambda x: x * x[:1] + x[:, :1], lambda x: (x.t() + 1, x * 2)], ids=["one order", "two orders"]
 )

@@ -57,7 +57,7 @@ def test_reductions_in_textbook_spelling(name: str, golden):
     golden(f"from_torch_{name}.outline.txt", outline(kernel))
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["vanilla", "causal", "alibi", "softcap", "gqa", "evoformer", "invariant_point"])
 def test_attention_is_one_kernel_without_scores_in_memory(name: str):
     function, make = ATTENTION[name]
@@ -66,6 +66,7 @@ def test_attention_is_one_kernel_without_scores_in_memory(name: str):
     assert "between kernels, in global memory: nothing" in kernel.outline
 
 
+@pytest.mark.nightly
 def test_a_sum_beside_a_narrower_one_divides_its_columns_among_programs():
     def mean(x, mask):
         return (x * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
@@ -129,6 +130,7 @@ def test_parameters_of_a_module_and_tensors_of_a_closure():
     torch.testing.assert_close(nl.compile(closed)(x), x[:, :8] * table)
 
 
+@pytest.mark.nightly
 def test_writes_to_tensors_that_the_function_made():
     def function(x):
         y = x * 2

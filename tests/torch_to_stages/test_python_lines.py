@@ -156,6 +156,7 @@ def test_the_record_keeps_the_lines_and_their_links(tmp_path: Path):
     assert "&lt;img" in page
 
 
+@pytest.mark.nightly
 def test_a_link_of_a_python_line_without_a_target_is_found():
     record = nl.compile(cell_operator(), validate="none").trace
     text = trace.to_json(record).replace('"within":["def:amax"', '"within":["def:gone"')

@@ -66,6 +66,7 @@ def test_bags_between_offsets():
         assert run_wide(operator.program, arrays)["out"].tolist() == function(table, ids).tolist()
 
 
+@pytest.mark.nightly
 def test_a_loss_whose_limit_has_no_gradient_is_trained():
     """A variance below the limit counts as the limit, and the gradient passes through it, as PyTorch's does."""
     x, variance = torch.randn(2, 3).requires_grad_(), torch.tensor([[0.0, 0.5, 2.0], [1e-9, 0.1, 1.0]]).requires_grad_()
@@ -83,6 +84,7 @@ def test_results_that_are_none_are_left_out():
         nl.from_torch(lambda x: (None, None), torch.ones(2))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(1, 60))])
 def test_random_writes(seed: int):
     """Against torch in float64: any dimension, shorter indices, integers and 16 bits, every fold."""

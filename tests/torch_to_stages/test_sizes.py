@@ -16,7 +16,7 @@ from neptune_lab.pipeline.position_reach import reach
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 N, M = nl.dim("n"), nl.dim("m")
-SIZES = ((1, 1), (2, 3), (7, 65), (64, 128), (130, 99), (1000, 515))
+SIZES = ((1, 1), (2, 3), (7, 65), (64, 128), (130, 99), (257, 515))
 
 
 def norm(x: Any, w: Any) -> Any:

@@ -50,6 +50,7 @@ def test_each_emitted_kernel_is_a_stage():
     assert found.stages[1].moved > 0
 
 
+@pytest.mark.nightly
 def test_fused_blocks_are_one_stage():
     kernel = nl.compile(attention.full(heads=2, seq=64, head_dim=16), "rolling_update", validate="none")
     found = kernel.traffic("h200", blocks=1)

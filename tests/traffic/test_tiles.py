@@ -139,6 +139,7 @@ def test_blocks_of_a_wave_share_what_they_read(cache, a, b):
     assert found.products == found.operations == 2 * 64 * 64 * 32
 
 
+@pytest.mark.nightly
 def test_with_few_touches_to_look_at_each_kernel_reads_a_byte_once():
     """The keys of attention, read by many programs, do not fit into a small cache; the bound counts them once."""
     op = attention.full(batch=1, heads=2, q_len=256, kv_len=512, head_dim=16)

@@ -69,7 +69,7 @@ def test_only_whole_blocks_are_loaded_at_once():
     assert "mask=tl.arange(0, 1024) < (1303 - (i % 8 + 1024)) // 8 * 8" in source
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_norms_along_tiles_count_elements_behind_heads(dtype: str, monkeypatch: pytest.MonkeyPatch):
     """Vectors along the rows are copied for each head, which few rows are not worth."""

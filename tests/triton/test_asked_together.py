@@ -32,7 +32,7 @@ def compiled(
     return nl.compile(op, "split_k_update", config=config, target=target, validate=validate)
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(10)
 @pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("tiles", TILES)
 def test_numbers(operator, tiles):
@@ -80,6 +80,7 @@ def stored_to(rows: Store) -> Store:
     return replace(rows, node_id="stored", target=rows.value, value=Literal(0.0, "float16"))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("other", [stored_again, stored_to], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("in_a_loop", [False, True])
 def test_rows_that_change_are_loaded_once(other: Callable[[Store], Store], in_a_loop: bool):

@@ -70,6 +70,7 @@ def test_programs_have_room_on_a_multiprocessor(warps: int):
         assert NVIDIA_REGISTERS // (32 * warps * found) >= 2
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("op", "hints"),
     [

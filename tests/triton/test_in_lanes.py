@@ -9,7 +9,7 @@ from neptune_lab.htile_passes import rows_of_lanes
 from neptune_lab.operators import Operator, norms, rows
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     ("operator", "warps", "registers"),
     [
@@ -35,7 +35,7 @@ def test_which_rows_are_reduced_in_lanes(operator: Operator, warps: int | None, 
     assert registers is None or f"maxnreg={registers}" in kernel.source
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("cols", [1040, 1203])
 @pytest.mark.parametrize("define", [rows.softmax, rows.log_sum_exp, rows.cross_entropy])
 @pytest.mark.parametrize("held", [False, True])

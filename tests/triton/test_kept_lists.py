@@ -61,6 +61,7 @@ def test_kernels_that_make_them_are_compiled_ahead_too(monkeypatch: pytest.Monke
     assert len(launches(loaded)) == 4
 
 
+@pytest.mark.nightly
 def test_masks_whose_tiles_bounds_tell_have_no_list():
     for mask in (lambda b, h, q, kv: q >= kv, lambda b, h, q, kv: q // 48 == kv // 48):
         operator = attention.general(1, 1, LENGTH, LENGTH, 16, mask_mod=mask, dtype="float32")

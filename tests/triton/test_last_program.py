@@ -155,6 +155,7 @@ def test_counters_of_streams_and_graphs(monkeypatch: pytest.MonkeyPatch):
     assert len(gpu.filled) == 5, "a call outside of graphs makes new ones"
 
 
+@pytest.mark.nightly
 def test_a_graph_before_any_call_sets_its_counters_to_zero(monkeypatch: pytest.MonkeyPatch):
     kernel, _ = both("heads")
     module, gpu = load(kernel.spec).module, _Gpu(monkeypatch)

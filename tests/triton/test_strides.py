@@ -75,7 +75,7 @@ def test_numbers(name: str, layout: str, loads: str):
     assert kernel.relative_error() < 2e-3
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.nightly
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_full_validation_runs_every_form(layout: str):
     operator, _ = laid_out(OPERATORS["causal"][0](), layout)
@@ -153,6 +153,7 @@ def layouts(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return shape, tuple(strides)
 
 
+@settings(max_examples=30)
 @given(layouts())
 def test_strides_are_those_of_torch(layout: tuple[tuple[int, ...], tuple[int, ...]]):
     shape, strides = layout

@@ -292,6 +292,7 @@ class TestLoop:
         with pytest.raises(MeasureError, match=r"no candidate .*2 times: spills 80.*; 1 times: .*block_q=\(16, 16\)"):
             run(small, store, Listed(*by_tile[:2], choice("rolling_update", block_q=(16, 16))), workers)
 
+    @pytest.mark.nightly
     def test_with_the_search_of_its_own(self, small, store):
         """Algorithm 1 over the operator's space: it converges on a made-up GPU that likes four warps."""
         workers = Sheet(lambda s: 10.0 if "num_warps=4" in s.text else 20.0, size=4)

@@ -152,6 +152,7 @@ def test_a_dimension_that_keeps_its_size_leaves_others_of_that_extent_alone():
     assert max(small["q"][3], small["k"][2]) < 32
 
 
+@pytest.mark.nightly
 def test_heads_whose_tiles_are_groups_are_made_fewer():
     """A tile of decoding has the heads that share keys: two such groups are left."""
     op = attention.gqa(1, 32, kv_heads=4, q_len=1, kv_len=512, causal=False)

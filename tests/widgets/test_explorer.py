@@ -40,6 +40,7 @@ def test_an_edit_gives_another_kernel_and_comes_back_by_undo(attention_page):
     assert (refused["kind"], refused["error"]["message"]) == ("refused", "there is no edit to redo")
 
 
+@pytest.mark.nightly
 def test_a_refused_edit_is_taken_back_without_a_trace(softmax_page):
     page = softmax_page
     steps = page.steps
@@ -182,6 +183,7 @@ def test_text_is_never_executed(softmax_page, tmp_path):
     assert not target.exists()
 
 
+@pytest.mark.nightly
 def test_half_a_schedule_stands_without_a_kernel(attention_page):
     page = attention_page
     answer = page.ask("edit_text", text='sch.tile("qk", i=64)')
@@ -195,6 +197,7 @@ def test_half_a_schedule_stands_without_a_kernel(attention_page):
     assert timing["note"]
 
 
+@pytest.mark.nightly
 def test_of_edits_that_come_together_the_last_one_counts(softmax_page):
     page = softmax_page
     steps = page.steps
@@ -214,6 +217,7 @@ def test_of_edits_that_come_together_the_last_one_counts(softmax_page):
     assert len(page.steps) == 3
 
 
+@pytest.mark.nightly
 def test_a_remark_is_written_and_edited_like_a_step(attention_page):
     page = attention_page
     found = page.ask("choices", steps=page.steps, index=0, primitive="remark")
@@ -348,7 +352,7 @@ def test_the_check_runs_natively_or_at_smaller_sizes_or_says_that_it_did_not(pag
     assert "not checked: one run makes" in own["text"]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "sizes", "says"),
     [
@@ -375,6 +379,7 @@ def test_unknown_and_broken_messages_are_answered(softmax_page):
     assert len(page.explorer.schedule.steps) == 9
 
 
+@pytest.mark.nightly
 def test_an_export_opens_at_the_view_of_the_page(softmax_page):
     view = {"step": 2, "phase": "naive", "selection": ["store:s_sum"], "unknown": 1}
     html = softmax_page.ask("export", view=view)["html"]
@@ -387,6 +392,7 @@ def test_a_ping_is_answered(softmax_page):
     assert softmax_page.ask("ping")["kind"] == "pong"
 
 
+@pytest.mark.nightly
 def test_an_operator_that_its_template_makes_no_kernel_of_is_shown_as_it_compiles():
     chunks = operator("chunk_max")
     explorer = nl.explore(chunks)

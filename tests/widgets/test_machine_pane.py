@@ -168,6 +168,7 @@ def test_a_schedule_without_a_kernel_has_no_target(attention_page):
     assert payload_of(page.explorer.export_html(machine_code="sm_90"))["panes"]["machine_kept"] == []
 
 
+@pytest.mark.nightly
 def test_two_kernels_of_one_module_are_both_there(page_of):
     op = attention.full(1, 1, q_len=1, kv_len=256, head_dim=16)
     page = page_of(nl.compile(op, "split_k_update", validate="none"))
@@ -175,6 +176,7 @@ def test_two_kernels_of_one_module_are_both_there(page_of):
     assert [k["name"] for k in answer["kernels"]] == ["attention_full_local", "attention_full_combine"]
 
 
+@pytest.mark.nightly
 def test_a_page_of_the_gallery_has_one_target(tmp_path):
     gallery.write(tmp_path, ["softmax.figure1"], machine_code="sm_90")
     kept = payload_of((tmp_path / "softmax.figure1.html").read_text(encoding="utf-8"))["panes"]["machine_kept"]

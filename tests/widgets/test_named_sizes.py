@@ -64,6 +64,7 @@ def test_a_page_has_the_names_and_can_be_saved(kernel, page_of, tmp_path):
     assert (tmp_path / "page.html").stat().st_size > 0
 
 
+@pytest.mark.nightly
 def test_an_edited_schedule_still_opens(kernel, page_of):
     page = page_of(kernel)
     answer = page.ask("edit", steps=page.steps[:-1])

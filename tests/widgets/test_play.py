@@ -159,7 +159,7 @@ def test_what_is_too_large_says_what_would_help():
     assert "sample=" in static["panes"]["play"]["error"]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", ["attention", "split-k", "layer norm"])
 def test_tiles_end_at_the_reference(name: str):
     session = Session(CASES[name][0]())
@@ -181,7 +181,7 @@ def test_tiles_end_at_the_reference(name: str):
             assert frame.name.startswith(written[0])
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["attention", "split-k", "layer norm"])
 def test_results_of_tiles_are_compared_with_the_definition(name: str, monkeypatch):
     session = Session(CASES[name][0]())

@@ -118,6 +118,7 @@ def test_a_traced_function_is_traced_again():
         remade(operator, {"x": "float32[65536,65536]"})
 
 
+@pytest.mark.nightly
 def test_several_tensors_and_modules_are_named():
     class Twice(torch.nn.Module):
         def forward(self, *parts):

@@ -139,7 +139,7 @@ def test_a_sample_that_is_too_large_says_so():
     assert "the sample makes" in payload["tags_note"]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["attention.gqa", "norms.rms_norm_max"])
 def test_a_backward_pass_is_derived_anew_of_its_operator_at_small_sizes(name: str):
     sizes = {"rows": 512, "cols": 1000}

@@ -104,6 +104,7 @@ def test_lines_between_parts_pass_through_no_box(both):
             assert abs(line[-1][0] - drawn.boxes[target].x) <= drawn.boxes[target].width / 2
 
 
+@pytest.mark.nightly
 def test_what_is_kept_can_be_chosen():
     both = nl.explore(training(rows.softmax(4, 8)))
     assert isinstance(both, TrainingExplorer)

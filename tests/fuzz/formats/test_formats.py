@@ -1,6 +1,6 @@
 """Every format, changed at random: one of our errors or a right result, never another exception, never code run.
 
-`make test` tries 30 changes per format, `make nightly` 1,500.  A failure names the format and the seed of the change.
+`make test` tries 15 changes per format, `make nightly` 1,500.  A failure names the format and the seed of the change.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from fuzz.formats.kinds import KINDS, Kind
 from neptune_lab.errors import NeptuneError
 
-QUICK, MANY = 30, 1500
+QUICK, MANY = 15, 1500
 
 
 @pytest.fixture(autouse=True)
