@@ -80,6 +80,7 @@ class Operator:
         family: the sizes that are known at the launch only, and how the operator is made at others
             (`operators.dims`); its own are those of the hints.  None: all are numbers.
         resized: how it is made for calls with other sizes; None: its kernel takes no other ones.
+        copies: whether its kernel copies inputs that are not contiguous, at each call; False: it refuses them.
         ties: finds the derivatives where a stage's expression has none (`operators.ties`), by the stage's name.
         gradient_stops: finds the user's line at which a gradient that flows from one of the inputs of these names
             stops or changes in a way that the definition does not show (a `torch.autograd.Function`); None: there is
@@ -106,6 +107,7 @@ class Operator:
     recipe: Recipe | None = field(repr=False, default=None)
     family: Family | None = field(repr=False, default=None)
     resized: Resized | None = field(repr=False, default=None)
+    copies: bool = False
     ties: Callable[[], Mapping[str, Ties]] = field(repr=False, default=dict)
     gradient_stops: Callable[[Collection[str]], Any] | None = field(repr=False, default=None)
     parts: tuple[tuple[str, ...], ...] = ()
@@ -228,7 +230,7 @@ class Operator:
 
             attention.causal(heads=8, seq=256).with_strides(q=(131072, 64, 512, 1), out=(131072, 64, 512, 1))
 
-        Its kernel reads and stores such tensors directly; the definition is the same.
+        Its kernel reads and stores such tensors directly, and refuses others; the definition is the same.
 
         Args:
             strides: by input or output, elements from one index of each dimension to the next; None: contiguous.  Those
@@ -250,7 +252,7 @@ class Operator:
                 raise DefinitionError(f"{self.name} has no tensor {name!r}", help=f"one of {', '.join(tensors)}")
             tensors[name] = _laid_out(tensors[name], given, written=name in written)
         inputs, outputs = (tuple(tensors[t.name] for t in every) for every in (self.inputs, self.outputs))
-        made = replace(self, inputs=inputs, outputs=outputs, resized=None)
+        made = replace(self, inputs=inputs, outputs=outputs, resized=None, copies=False)
         if "marked" in vars(self):  # (the definition is the same: it is not built again)
             vars(made).update(marked=self.marked, program=self.program)
         return made

@@ -157,6 +157,13 @@ class Kernel:
         return load(self.spec)
 
     @cached_property
+    def _launch(self) -> Callable[..., Any]:
+        """What a call launches: a function of PyTorch takes tensors of any strides, and so does its kernel."""
+        from neptune_lab.runtime.strided import of_any_strides
+
+        return of_any_strides(self._loaded) if self.operator.copies else self._loaded
+
+    @cached_property
     def spec(self) -> KernelSpec:
         """The runtime's view of the kernel: the module's text, its entry function, inputs and outputs."""
         return spec_of(self.operator, self.htile, self.triton, self.least)
@@ -190,7 +197,7 @@ class Kernel:
             return self.other_sizes.kernel(tensors)(*tensors)
         if self._limits:
             check_indices(self._limits, tensors)
-        return self._loaded(*self._captured.appended(tensors))
+        return self._launch(*self._captured.appended(tensors))
 
     def check_indices(self, tensors: Sequence[Any]) -> None:
         """Raise LaunchError for a position or a label out of range, if it is in the memory of the CPU.
@@ -224,7 +231,8 @@ class Kernel:
         inputs = self.spec.inputs
         if not self.spec.ranges:
             shapes = self._shapes
-            return all(getattr(t, "shape", shape) == shape for t, shape in zip(tensors, shapes, strict=False))
+            same = all(getattr(t, "shape", shape) == shape for t, shape in zip(tensors, shapes, strict=False))
+            return same or not all(hasattr(t, "shape") for t in tensors)
         own = len(inputs) - len(self.operator.captured)
         if len(tensors) not in (own, len(inputs)) or not all(hasattr(t, "shape") for t in tensors):
             return True

@@ -16,6 +16,7 @@ import torch
 from neptune_lab.errors import LaunchError
 from neptune_lab.runtime import LoadedKernel
 from neptune_lab.runtime.known_backward import Known, known_backward
+from neptune_lab.runtime.refusals import refuse_other_than_tensor
 from neptune_lab.runtime.strided import of_any_strides
 from neptune_lab.runtime.subclasses import refuse_jit_trace
 from neptune_lab.runtime.torch_op import torch_op
@@ -102,6 +103,8 @@ class Differentiable:
         """The operator's own outputs for the forward kernel's inputs: a tensor, or a tuple."""
         launch, op = self._launch_and_op()
         if torch.compiler.is_compiling() or not is_plain(tensors):
+            for argument, tensor in zip(self.forward.spec.inputs, tensors, strict=True):
+                refuse_other_than_tensor(argument, tensor)
             return self.outputs(op(*tensors))
         with torch.no_grad():
             found = launch(*tensors)

@@ -26,12 +26,11 @@ from neptune_lab.runtime.exported import exported
 from neptune_lab.runtime.fitting import fitting
 from neptune_lab.runtime.interpreter import lean_interpreter
 from neptune_lab.runtime.precompiled import compiled_in, with_precompiled_launches
-from neptune_lab.runtime.refusals import refuse_gradients, refuse_graphs, refuse_transforms
+from neptune_lab.runtime.refusals import refuse_gradients, refuse_graphs, refuse_other_than_tensor, refuse_transforms
 from neptune_lab.runtime.sized import check_sizes
 from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.runtime.strided import copy_with, fits_strides
 from neptune_lab.runtime.subclasses import refuse_subclass
-from neptune_lab.strict.console import class_of
 from neptune_lab.strict.forks import ReentrantLock
 
 if TYPE_CHECKING:
@@ -340,11 +339,7 @@ def check_shapes(spec: KernelSpec, tensors: tuple[Any, ...]) -> None:
         )
     for argument, tensor in zip(spec.inputs, tensors, strict=True):
         name = argument.name
-        if not isinstance(tensor, torch.Tensor):
-            raise LaunchError(
-                f"argument {name} is {class_of(tensor)}; expected a torch.Tensor",
-                help=f"torch.as_tensor({name}, dtype=torch.{argument.dtype})",
-            )
+        refuse_other_than_tensor(argument, tensor)
         if tensor.is_nested:
             raise LaunchError(
                 f"argument {name} is a nested tensor; expected a tensor of one shape",

@@ -8,6 +8,8 @@ from typing import Any
 from neptune_lab.errors import LaunchError
 from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.runtime.subclasses import refuse_jit_trace
+from neptune_lab.strict.console import class_of
+from neptune_lab.tensor_spec import TensorSpec
 
 # What a call inside of a graph is told.
 _IN_GRAPHS = "a compiled kernel inside of a graph of torch.compile, torch.export or make_fx: it is no operator of torch"
@@ -45,6 +47,17 @@ def refuse_graphs(tensors: tuple[Any, ...]) -> None:
         raise LaunchError(_IN_GRAPHS, help=_AS_OPERATOR)
 
 
+def refuse_other_than_tensor(argument: TensorSpec, given: Any) -> None:
+    """Raise LaunchError, naming the argument, unless it is a tensor of torch."""
+    import torch
+
+    if not isinstance(given, torch.Tensor):
+        raise LaunchError(
+            f"argument {argument.name} is {class_of(given)}; expected a torch.Tensor",
+            help=f"torch.as_tensor({argument.name}, dtype=torch.{argument.dtype})",
+        )
+
+
 def refuse_gradients(spec: KernelSpec, tensors: tuple[Any, ...]) -> None:
     """Raise LaunchError, naming the argument, if one records gradients: a kernel has no backward."""
     import torch
@@ -70,4 +83,11 @@ def refuse_tangents(names: Sequence[str], tensors: Sequence[Any]) -> None:
             )
 
 
-__all__ = ["break_graph", "refuse_gradients", "refuse_graphs", "refuse_tangents", "refuse_transforms"]
+__all__ = [
+    "break_graph",
+    "refuse_gradients",
+    "refuse_graphs",
+    "refuse_other_than_tensor",
+    "refuse_tangents",
+    "refuse_transforms",
+]

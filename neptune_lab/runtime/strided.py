@@ -41,12 +41,22 @@ def of_any_strides(kernel: LoadedKernel) -> Callable[..., Any]:
 
     torch may hand an operator other strides than those that it was traced with.
     """
+    import torch
+
+    def taken(tensor: Any, spec: TensorSpec) -> Any:
+        """A tensor as the kernel takes it; the kernel says what is wrong with what cannot be copied."""
+        if not isinstance(tensor, torch.Tensor) or tensor.is_nested or tensor.layout is not torch.strided:
+            return tensor
+        if tensor.dim() != len(spec.shape):
+            return tensor
+        strides = spec.strides_at(tensor.shape)
+        return tensor if fits_strides(tensor, strides) else copy_with(tensor, strides)
 
     def launch(*tensors: torch.Tensor) -> Any:
         if kernel.fits(tensors):
             return kernel.launch(*tensors)
-        every = [(t, s.strides_at(t.shape)) for t, s in zip(tensors, kernel.spec.inputs, strict=True)]
-        return kernel(*(t if fits_strides(t, strides) else copy_with(t, strides) for t, strides in every))
+        expected = kernel.spec.inputs
+        return kernel(*(map(taken, tensors, expected) if len(tensors) == len(expected) else tensors))
 
     return launch
 

@@ -192,6 +192,7 @@ def _operator(
         compute=reference_of(graph, program.inputs, {t.name: t.dtype for t in inputs}),
         draw=draw or (lambda rng: tuple(_random(rng, spec, program) for spec in own)),
         captured=held,
+        copies=True,
         ties=partial(dict, stages.ties),
         lines=lines,
         index_limits=index_limits(graph),

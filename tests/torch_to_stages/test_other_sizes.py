@@ -160,3 +160,28 @@ def test_a_dict_of_tensors_has_a_kernel_per_size():
         x, y = torch.randn(2, rows, 16, device=DEVICE)
         assert (kernel(x, y) - torch.softmax(x * y, -1)).abs().max() < 1e-5
     assert counts(kernel) == (0, 1)
+
+
+def test_tensors_of_any_strides():
+    """A function of PyTorch takes them, so its kernel does; with strides that were asked for, only those."""
+    x, w = torch.randn(9, 5, device=DEVICE).T, torch.randn(1, device=DEVICE).expand(9)
+    op = nl.from_torch(norm, x, w)
+    kernel = nl.compile(op)
+    for given in (x, torch.randn(1, 9, device=DEVICE).expand(5, 9), torch.randn(10, 18, device=DEVICE)[::2, ::2]):
+        torch.testing.assert_close(kernel(given, w), norm(given, w))
+    with pytest.raises(LaunchError, match=r"argument x records gradients"):
+        kernel(x.detach().requires_grad_(), w)
+    with pytest.raises(LaunchError, match=r"argument x has strides \(9, 1\); expected \(1, 5\)"):
+        nl.compile(op.with_strides(x=(1, 5), w=(0,)))(x.contiguous(), w)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_what_is_no_tensor(gradients: bool):
+    kernel: Any = nl.compile(nl.from_torch(norm, torch.zeros(8, 64), torch.zeros(64)))
+    call = kernel.with_gradients() if gradients else kernel
+    x, w = torch.zeros(8, 64, device=DEVICE), torch.zeros(64, device=DEVICE)
+    for given, text in (((None, w), "x is None"), ((None, x), "x is None"), ((x.cpu().numpy(), w), "x is an ndarray")):
+        with pytest.raises(LaunchError, match=rf"argument {text}; expected a torch.Tensor\n(.|\n)*torch.as_tensor"):
+            call(*given)
+    with pytest.raises(LaunchError, match=r"argument w is a float"):
+        call(x, 1.0)
