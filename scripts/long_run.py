@@ -1,8 +1,8 @@
 """Runs that take long, and that resume after an interruption: `make fuzz` and `make nightly`.
 
-`make nightly` runs the tests that are marked `nightly` and whose turn it is, and then the fuzzer. The names of tests
-that passed and the results of the fuzzer's cases are kept in build/long-runs/CODE/, where CODE is a digest of the
-sources: with other sources everything is run again.
+`make nightly` checks types, runs the tests that are marked `nightly` and whose turn it is, and then the fuzzer. The
+names of tests that passed and the results of the fuzzer's cases are kept in build/long-runs/CODE/, where CODE is a
+digest of the sources: with other sources everything is run again.
 
 The seed of `make nightly` is the night: a number, which the day gives. Nights in a row have other tests (`NIGHTS` of
 tests/conftest.py says after how many all have been run) and other cases.
@@ -26,6 +26,8 @@ SOURCES = ("neptune_lab", "widgets/neptune_widgets", "tests", "notebooks", "docs
 # What Python, Jupyter and `make docs` write beside the sources.
 MADE = re.compile("__pycache__/|[.]ipynb_checkpoints/|^docs/(course|generated)/")
 NIGHTLY_CASES = 2_500
+# With the variables of the `make` that runs this, if one does.
+TYPES = ("make", "--no-print-directory", "types")
 # pytest's status where nothing is left to run.
 NO_TESTS = 5
 
@@ -88,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cases = given.cases if given.what == "fuzz" else NIGHTLY_CASES
     commands = {f"{cases} fuzz cases of seed {seed}": fuzz_command(cases, seed, state)}
     if given.what == "nightly":
-        commands = {f"nightly tests of SEED={seed}": nightly_command(int(seed), state), **commands}
+        commands = {"types": TYPES, f"nightly tests of SEED={seed}": nightly_command(int(seed), state), **commands}
     return run(commands, ROOT, state)
 
 
