@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from neptune_lab.pytorch import compiled, flex_attention, known_calls, length_plans, lengths
 
@@ -34,6 +37,14 @@ def nothing_seen(monkeypatch, tmp_path):
     flex_attention.forget()
     yield
     lengths.forget()
+
+
+@pytest.fixture
+def compile_whole() -> Any:
+    """`compile_whole(function)`: without graph breaks, through AOTAutograd; nothing is left of it for the next test."""
+    torch._dynamo.reset()
+    yield partial(torch.compile, backend="aot_eager", fullgraph=True)
+    torch._dynamo.reset()
 
 
 @pytest.fixture

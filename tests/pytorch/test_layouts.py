@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from functools import partial
 
 import pytest
 import torch
@@ -198,13 +197,6 @@ def test_the_output_of_a_layer_of_transformers_is_not_copied(launched, monkeypat
     assert out.data_ptr() == made[0].data_ptr()
     assert out.shape == (2, 32, HEADS, WIDTH)
     assert (out.transpose(1, 2) - wanted(q, k, v, {"mask_mod": causal})).abs().max() < 1e-5
-
-
-@pytest.fixture
-def compile_whole():
-    torch._dynamo.reset()
-    yield partial(torch.compile, fullgraph=True)
-    torch._dynamo.reset()
 
 
 @pytest.mark.nightly

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,14 +21,6 @@ from neptune_lab.pytorch.flex_attention import attention as attend
 @pytest.fixture(scope="module")
 def kernel():
     return nl.compile(operators.causal(batch=1, heads=2, seq=32, head_dim=16, dtype="float32"))
-
-
-@pytest.fixture
-def compile_whole():
-    """`compile_whole(function)`: without graph breaks, through AOTAutograd; nothing is left of it for the next test."""
-    torch._dynamo.reset()
-    yield partial(torch.compile, backend="aot_eager", fullgraph=True)
-    torch._dynamo.reset()
 
 
 @pytest.fixture
