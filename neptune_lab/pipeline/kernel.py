@@ -350,7 +350,8 @@ class Kernel:
 
         Returns:
             A function from the operator's inputs to its output or a tuple of its outputs; inputs that a mod captured
-            may be omitted.  Its forward kernel also gives what the backward kernels read, so it is not this one.
+            may be omitted.  Its forward kernel also gives what the backward kernels read, so it is not this one.  Of
+            a function of PyTorch it takes other sizes too: each combination of sizes has kernels of its own.
 
         Raises:
             DefinitionError: the operator has no float input, or no derivative.
@@ -358,7 +359,7 @@ class Kernel:
         """
         from neptune_lab.pipeline.with_gradients import with_gradients
 
-        return with_gradients(self.operator)
+        return with_gradients(self.operator if self.other_sizes is None else self.other_sizes.at_first)
 
     def relative_error(self, seed: int = 0) -> float:
         """Runs on random inputs, and compares with the float64 reference.

@@ -49,6 +49,11 @@ class OtherSizes:
         self.refusals: dict[Any, str] = {}
         self._lock = ReentrantLock()
 
+    @property
+    def at_first(self) -> Operator:
+        """The operator at its first sizes, which are numbers, with `resized`."""
+        return replace(self._op.at(), resized=self._resized) if self._op.family else self._op
+
     def kernel(self, tensors: Sequence[Any]) -> Kernel:
         """The kernel for tensors of these shapes.
 
@@ -72,29 +77,14 @@ class OtherSizes:
         for kernel in self._for_all:
             if _takes(kernel, shapes):
                 return kernel
-        first = self._seen[0]
-        if [len(shape) for shape in shapes] != [len(shape) for shape in first]:
-            raise LaunchError(
-                f"{self._op.name} got tensors of {[len(s) for s in shapes]} dimensions; expected "
-                f"{[len(s) for s in first]}",
-                help="the sizes are free, and the numbers of dimensions are not",
-            )
-        if any(0 in shape for shape in shapes):
-            raise LaunchError(f"{self._op.name} got a tensor without elements", help="give sizes from 1 on")
-        try:
-            own = self._resized.at(shapes)
-        except DefinitionError as error:
-            raise LaunchError(
-                f"{self._op.name} does not take tensors of the shapes {', '.join(map(str, shapes))}: {error.reason}",
-                help=error.help,
-            ) from error
+        own, first = operator_at(self._op, shapes), self._seen[0]
         if self._resized.dynamic is not False:
             self._seen.append(shapes)
             kernel = self._with_names(shapes)
             if kernel is not None:
                 return kernel
             self._seen = [first, *self._seen[1:][-_MOST:]]
-        return self._compile(replace(own, resized=None))
+        return self._compile(own)
 
     def _with_names(self, shapes: tuple[Shape, ...]) -> Kernel | None:
         """A kernel for all sizes that have differed; None if the compiler has none that takes these shapes."""
@@ -110,6 +100,34 @@ class OtherSizes:
             return None
         self._for_all.append(kernel)
         return kernel if _takes(kernel, shapes) else None
+
+
+def operator_at(op: Operator, shapes: Sequence[Shape]) -> Operator:
+    """The operator for tensors of these shapes, and for no others.
+
+    Args:
+        op: with `resized`.
+        shapes: of the inputs that are not captured.
+
+    Raises:
+        LaunchError: the function does not take such tensors.
+    """
+    assert op.resized is not None
+    expected = [len(t.shape) for t in op.inputs[: len(op.inputs) - len(op.captured)]]
+    if [len(shape) for shape in shapes] != expected:
+        raise LaunchError(
+            f"{op.name} got tensors of {[len(s) for s in shapes]} dimensions; expected {expected}",
+            help="the sizes are free, and the numbers of dimensions are not",
+        )
+    if any(0 in shape for shape in shapes):
+        raise LaunchError(f"{op.name} got a tensor without elements", help="give sizes from 1 on")
+    try:
+        return replace(op.resized.at(shapes), resized=None)
+    except DefinitionError as error:
+        raise LaunchError(
+            f"{op.name} does not take tensors of the shapes {', '.join(map(str, shapes))}: {error.reason}",
+            help=error.help,
+        ) from error
 
 
 def with_other_sizes(
@@ -207,4 +225,4 @@ def _from_the_first(op: Operator, compile: Compile, compile_named: Compile) -> K
     return compile(replace(resized.at(shapes), resized=None))
 
 
-__all__ = ["OtherSizes", "compiled_for_usual_sizes", "with_other_sizes"]
+__all__ = ["OtherSizes", "compiled_for_usual_sizes", "operator_at", "with_other_sizes"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +12,16 @@ from neptune_lab.errors import DefinitionError, LaunchError, NotPickledError
 from neptune_lab.loop_ir.dataflow import inputs_behind
 from neptune_lab.operators.index_limits import check_indices
 from neptune_lab.pipeline.captured_inputs import CapturedInputs
+from neptune_lab.pipeline.other_sizes import operator_at
 from neptune_lab.runtime import LoadedKernel, load
-from neptune_lab.runtime.differentiable import Differentiable, refuse_transforms
+from neptune_lab.runtime.differentiable import Differentiable, refuse_transforms, shapes_of
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
 
 _numbers = count()
+# Functions for other sizes than the operator's own that are kept.
+_MOST = 64
 
 
 def differentiable(
@@ -102,12 +105,16 @@ class WithGradients:
     def __init__(self, operator: Operator, kernel: Differentiable, captured: CapturedInputs) -> None:
         self.operator, self._kernel, self._captured = operator, kernel, captured
         self.__name__ = operator.name
+        self._others = lru_cache(_MOST)(lambda shapes: with_gradients(operator_at(operator, shapes)))
 
     def __call__(self, /, *tensors: Any, **named: Any) -> Any:
         op, expected = self.operator, len(self.operator.inputs)
         if named:
             tensors = self._captured.in_order(tensors, named)
         refuse_transforms(*tensors)
+        found = self._of_sizes(tensors)
+        if found is not None:
+            return found(*tensors)
         if len(tensors) != expected:
             tensors = self._captured.appended(tensors)
         if len(tensors) != expected:
@@ -118,6 +125,15 @@ class WithGradients:
             )
         check_indices(op.index_limits, tensors)
         return self._kernel(*tensors)
+
+    def _of_sizes(self, tensors: Sequence[Any]) -> WithGradients | None:
+        """The function for tensors of these sizes; None: this one, or one that is to refuse them."""
+        op = self.operator
+        own = tuple(t.shape for t in op.inputs[: len(op.inputs) - len(op.captured)])
+        if op.resized is None or len(tensors) not in (len(own), len(op.inputs)):
+            return None
+        shapes = shapes_of(tensors[: len(own)])
+        return None if shapes is None or shapes == own else self._others(shapes)
 
     def __copy__(self) -> WithGradients:
         """The function itself, as a deep copy is."""

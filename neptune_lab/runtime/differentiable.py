@@ -298,6 +298,13 @@ def refuse_transforms(*tensors: torch.Tensor) -> None:
         )
 
 
+def shapes_of(tensors: Sequence[Any]) -> tuple[tuple[int, ...], ...] | None:
+    """The shapes of a call's tensors; None in a graph, which is for the sizes of its kernel, and for what has none."""
+    if torch.compiler.is_compiling() or not all(isinstance(t, torch.Tensor) and not t.is_nested for t in tensors):
+        return None
+    return tuple(tuple(tensor.shape) for tensor in tensors)
+
+
 def _keep_nothing(ctx: Any, inputs: Any, output: Any) -> None:
     """For a backward kernel, which has no derivative."""
 
@@ -310,4 +317,4 @@ def _refuse(ctx: Any, *grads: Any) -> Any:
     )
 
 
-__all__ = ["Differentiable", "is_transformed", "refuse_transforms"]
+__all__ = ["Differentiable", "is_transformed", "refuse_transforms", "shapes_of"]

@@ -185,3 +185,20 @@ def test_what_is_no_tensor(gradients: bool):
             call(*given)
     with pytest.raises(LaunchError, match=r"argument w is a float"):
         call(x, 1.0)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_gradients_of_other_sizes(dynamic: bool | None):
+    """The last batch of an epoch is smaller; a module's parameters are those of the first sizes."""
+    scale = torch.linspace(0.5, 2, 6, device=DEVICE)
+    function = lambda x: (x * scale.to(x.dtype)).softmax(-1) * torch.arange(len(x), device=x.device)[:, None]  # noqa: E731
+    call = nl.compile(nl.from_torch(function, torch.zeros(5, 6), dynamic=dynamic)).with_gradients()
+    for rows in (5, 3):
+        x, given = torch.randn(2, rows, 6, device=DEVICE)
+        (found,) = torch.autograd.grad(call(x.requires_grad_()), x, given)
+        wide = x.detach().double().requires_grad_()
+        (expected,) = torch.autograd.grad(function(wide), wide, given.double())
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6)
+    for given, text in ((torch.zeros(3, 7), "does not take tensors of the shapes"), (torch.zeros(6), "1.* dimensions")):
+        with pytest.raises(LaunchError, match=text):
+            call(given.to(DEVICE))
