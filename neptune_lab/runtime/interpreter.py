@@ -14,6 +14,8 @@ For each tensor that it makes, it writes a table of all dtypes, to look one of t
 It also describes the tensor's shape anew, as text and as a tuple of constants, although a kernel has few shapes. Here,
 each shape is described once.
 
+For each operation on two blocks, it compares their shapes as tuples of its own constants, one by one. Here, as numbers.
+
 It cuts float32 to bfloat16, which a GPU rounds to the nearest. Here, it rounds too, so that numbers are those of a GPU.
 
 With Triton 3.6, a number that the program computes, such as the end of a loop, is `int` of an array of one element,
@@ -150,6 +152,19 @@ def _tensors_once(make: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, 
     return made
 
 
+@cache
+def _broadcast_by_numbers(broadcast: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
+    """Triton's `broadcast_impl_value`, which leaves two blocks of one shape as they are."""
+
+    def broadcasted(semantic: Any, left: Any, right: Any) -> Any:
+        own, other = left.type, right.type
+        if own.is_block() and other.is_block() and _numbers_of(own.shape) == _numbers_of(other.shape):
+            return left, right
+        return broadcast(semantic, left, right)
+
+    return broadcasted
+
+
 def _on_host(args: tuple[Any, ...]) -> bool:
     """Whether every tensor, also in tuples and descriptors, is in the host's memory."""
     for arg in args:
@@ -196,6 +211,10 @@ def lean_interpreter() -> Iterator[None]:
     blocks: Any = core.block_type
     tensors: Any = core.tensor
     describe, make = blocks.__init__, tensors.__init__
+    semantic: Any = type(getattr(interpreter, "interpreter_semantic", None))
+    broadcast = getattr(semantic, "broadcast_impl_value", None)
+    if broadcast is not None:
+        semantic.broadcast_impl_value = _broadcast_by_numbers(broadcast)
     blocks.__init__, tensors.__init__ = _blocks_once(describe), _tensors_once(make)
     if getattr(options, "sanitize_overflow", False) and not getattr(options, "debug", True):
         builder.options = replace(options, sanitize_overflow=False)
@@ -210,6 +229,8 @@ def lean_interpreter() -> Iterator[None]:
             interpreter._convert_float = convert
         if restore is not None:
             executor._restore_args_dev = restore
+        if broadcast is not None:
+            semantic.broadcast_impl_value = broadcast
         blocks.__init__, tensors.__init__ = describe, make
         if options is not None:
             builder.options = options

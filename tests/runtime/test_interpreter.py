@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -133,6 +134,31 @@ def test_blocks_and_tensors_are_described_as_triton_does():
         assert described() == wanted
         assert described() == wanted
     assert (tl.block_type.__init__, tl.tensor.__init__) == before
+
+
+def test_two_blocks_meet_as_triton_has_them_meet():
+    """Of one shape, of other numbers of dimensions, along dimensions of 1, and a block and a scalar."""
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle, interpreter_semantic
+
+    def block(*shape: int) -> Any:
+        kind = tl.block_type(tl.float32, list(shape)) if shape else tl.float32
+        numbers = np.arange(np.prod(shape, dtype=int), dtype=np.float32)
+        return tl.tensor(TensorHandle(numbers.reshape(shape or (1,)), tl.float32), kind)
+
+    def met() -> list[Any]:
+        pairs = [((4, 2), (4, 2)), ((2,), (4, 2)), ((4, 1), (1, 2)), ((4, 2), ()), ((), (4, 2)), ((), ())]
+        both = [interpreter_semantic.broadcast_impl_value(block(*a), block(*b)) for a, b in pairs]
+        return [(str(t.type), t.handle.data.tolist()) for pair in both for t in pair]
+
+    before = type(interpreter_semantic).broadcast_impl_value
+    wanted = met()
+    with lean_interpreter():
+        assert type(interpreter_semantic).broadcast_impl_value is not before
+        assert met() == wanted
+        with pytest.raises(ValueError, match="incompatible dimensions"):
+            interpreter_semantic.broadcast_impl_value(block(4), block(2))
+    assert type(interpreter_semantic).broadcast_impl_value is before
 
 
 def test_only_memory_of_a_device_is_copied_back(monkeypatch: pytest.MonkeyPatch):
