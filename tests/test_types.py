@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import neptune_lab
 
 # Each line that ends in a comment with a rule of pyright has that error, and no other line has one.
@@ -31,6 +33,7 @@ kernel: nl.Kernel = nl.compile(op)
 """
 
 
+@pytest.mark.nightly
 def test_a_wrong_option_is_a_type_error(tmp_path: Path):
     root = Path(neptune_lab.__file__).parents[1]
     program = tmp_path / "options.py"

@@ -55,6 +55,7 @@ def row(page, name: str):
     return page.root.locator(".changes tbody tr").filter(has=page.page.get_by_role("rowheader", name=name, exact=True))
 
 
+@pytest.mark.nightly
 def test_numbers_before_and_after_the_last_edit(after):
     page = after(VIEW, HALF)
     expect(page.root.locator(".changes .edited li")).to_have_text(

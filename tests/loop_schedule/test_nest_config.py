@@ -192,7 +192,7 @@ def test_a_large_product_is_split_until_every_multiprocessor_has_a_program():
     assert combine.grid[0] > 1
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize(("width", "nests"), [(64, 1), (128, 2)])
 def test_products_share_a_nest_while_their_accumulators_fit(width: int, nests: int):
     """Two attentions of the same values, V twice as wide as Q and K: a row accumulates 2 x V elements."""

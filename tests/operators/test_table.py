@@ -204,7 +204,7 @@ def test_the_table_takes_every_dtype_an_operator_takes():
             assert entry.make(4, 4, dtype).inputs[0].dtype == dtype
 
 
-@pytest.mark.one_in(24)
+@pytest.mark.one_in(72)
 @pytest.mark.parametrize(
     ("name", "schedule", "dtype", "rows", "cols"),
     [pytest.param(*turn, marks=() if by_day(*turn[:2]) else pytest.mark.nightly) for turn in turns()],

@@ -16,7 +16,7 @@ from tests.pytorch.test_gradients import alibi, pair_bias
 pytestmark = pytest.mark.filterwarnings("ignore:attention copies")
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["Llama", "T5"] if "Llama" in MODELS else list(MODELS)[:2])
 def test_models_of_transformers_have_eager_s_gradients(name):
     nl.register_attention()

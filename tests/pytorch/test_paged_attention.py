@@ -193,7 +193,7 @@ def test_values_that_do_not_fit():
 # -- the operator -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.nightly
 @pytest.mark.parametrize("q_len", [1, 12])
 @pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])
 def test_the_operator(q_len, template):

@@ -6,15 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch_regions.tiny_models import IN_EVERY_RUN, MODELS
+from torch_regions.tiny_models import MODELS
 
 from neptune_lab.torch_regions.backend import backend, recorded_partitions
 
-_CASES = [pytest.param(n, marks=() if n in IN_EVERY_RUN else pytest.mark.nightly) for n in MODELS]
 
-
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("name", _CASES)
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", MODELS)
 def test_logits_are_eagers_and_every_chain_is_compiled(name: str):
     torch._dynamo.reset()
     torch.manual_seed(0)

@@ -122,4 +122,3 @@ MODELS = {
         lambda: hf.BertForMaskedLM(hf.BertConfig(**_ENCODER)), {"input_ids": _IDS, "labels": _IDS}, 6, 2, "loss"
     ),
 }
-IN_EVERY_RUN = ("llama", "bert", "t5")

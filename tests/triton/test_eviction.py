@@ -17,7 +17,7 @@ def _hints(source: str) -> list[tuple[str, str]]:
     return re.findall(r'tl\.load\((\w+)_base \+ j[^\n]*eviction_policy="(\w+)"', source)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("make", [rows.softmax, norms.layer_norm], ids=lambda make: make.__name__)
 def test_the_first_pass_keeps_a_row_and_the_last_lets_it_go(make):
     kernel = nl.compile(make(rows=3, cols=64, dtype="float16"), "rolling_update", **TILES, validate="full")

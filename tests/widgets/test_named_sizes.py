@@ -36,6 +36,7 @@ def test_traffic_is_counted_at_the_sample(kernel):
     assert [c["moved"] for c in counts] == [f.moved for f in forms]
 
 
+@pytest.mark.nightly
 def test_every_pane_answers(kernel, page_of):
     page = page_of(kernel)
     asked = {
