@@ -14,7 +14,7 @@ from neptune_lab.operators.index_limits import check_indices
 from neptune_lab.pipeline.captured_inputs import CapturedInputs
 from neptune_lab.pipeline.other_sizes import operator_at
 from neptune_lab.runtime import LoadedKernel, load
-from neptune_lab.runtime.differentiable import Differentiable, refuse_transforms, shapes_of
+from neptune_lab.runtime.differentiable import Differentiable, refuse_transforms, shapes_of, warn_of_constants
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
@@ -105,13 +105,17 @@ class WithGradients:
     def __init__(self, operator: Operator, kernel: Differentiable, captured: CapturedInputs) -> None:
         self.operator, self._kernel, self._captured = operator, kernel, captured
         self.__name__ = operator.name
-        self._others = lru_cache(_MOST)(lambda shapes: with_gradients(operator_at(operator, shapes)))
+        self._others = lru_cache(_MOST)(
+            lambda shapes: with_gradients(replace(operator_at(operator, shapes), trained=()))
+        )
 
     def __call__(self, /, *tensors: Any, **named: Any) -> Any:
         op, expected = self.operator, len(self.operator.inputs)
         if named:
             tensors = self._captured.in_order(tensors, named)
         refuse_transforms(*tensors)
+        if op.trained and len(tensors) == expected - len(op.captured):
+            warn_of_constants(op.name, op.trained, [t.name for t in op.inputs])
         found = self._of_sizes(tensors)
         if found is not None:
             return found(*tensors)

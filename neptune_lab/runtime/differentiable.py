@@ -7,6 +7,7 @@ Python take about 70 microseconds of the host's time more (scripts/backward_spee
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -305,6 +306,23 @@ def shapes_of(tensors: Sequence[Any]) -> tuple[tuple[int, ...], ...] | None:
     return tuple(tuple(tensor.shape) for tensor in tensors)
 
 
+def warn_of_constants(name: str, trained: Sequence[str], inputs: Sequence[str]) -> None:
+    """Warns that a call leaves out inputs that would train: it reads the copies that were made with the operator.
+
+    Args:
+        name: of the operator.
+        trained: the inputs that are left out and that recorded gradients.
+        inputs: all, in order.
+    """
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return
+    warnings.warn(
+        f"no gradients for {', '.join(trained)} of {name}: this call leaves them out, so it reads the copies that were "
+        f"made with the operator. To train them, give them to the call, by name or in this order: {', '.join(inputs)}",
+        stacklevel=3,
+    )
+
+
 def _keep_nothing(ctx: Any, inputs: Any, output: Any) -> None:
     """For a backward kernel, which has no derivative."""
 
@@ -317,4 +335,4 @@ def _refuse(ctx: Any, *grads: Any) -> Any:
     )
 
 
-__all__ = ["Differentiable", "is_transformed", "refuse_transforms", "shapes_of"]
+__all__ = ["Differentiable", "is_transformed", "refuse_transforms", "shapes_of", "warn_of_constants"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -319,3 +320,20 @@ def test_an_output_requires_a_gradient_if_an_input_behind_it_does():
         assert [out.requires_grad for out in graph(*given)] == want
         sum((out.sum() for out in function(*given)), torch.zeros(())).backward()
         assert [t.grad is not None for t in given] == want[:2]
+
+
+def test_parameters_that_a_call_leaves_out_get_no_gradients():
+    """They are copies, so an optimiser would change nothing: a warning says so, and how they train."""
+    model = torch.nn.Linear(7, 5, device=DEVICE)
+    (x,) = drawn((4, 7))
+    call = nl.compile(nl.from_torch(model, x.detach())).with_gradients()
+    for given in (x, x[:2]):
+        with pytest.warns(
+            UserWarning, match="no gradients for weight, bias of Linear.*in this order: input, weight, bias$"
+        ):
+            call(given)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with torch.no_grad():
+            call(x)
+        check(call, F.linear, (x, model.weight, model.bias))
