@@ -286,6 +286,7 @@ def _untraceable(function: Callable[..., Any], error: Exception) -> DefinitionEr
     if "DataDependent" in kind or "unbacked" in str(error).lower():
         what = "the function's control flow depends on the values of a tensor"
         help = why.OF_DISTRIBUTION if why.raised_in(error, "torch/distributions/") else _HELP
+        help = why.OF_ONE_HOT if line is not None and "one_hot(" in line.text else help
     elif kind == "DynamicOutputShapeException":
         what, help = f"torch knows no shape of the result of {first_line(str(error))} before it runs", why.OUTSIDE
     elif isinstance(function, torch.jit.ScriptModule | torch.jit.ScriptFunction):

@@ -8,6 +8,7 @@ from neptune_lab.errors import DefinitionError
 from neptune_lab.torch_to_stages.lines import SourceLine
 
 OF_DISTRIBUTION = "torch.distributions checks its arguments so; validate_args=False turns these checks off"
+OF_ONE_HOT = "give the number of classes, F.one_hot(x, n): without it, torch reads the largest index"
 OF_NUMPY = "use functions of torch in place of NumPy's, or pass what NumPy computes as an argument"
 _SORT = (
     "take the part that sorts out of the function, and pass its result as an input; "
@@ -22,9 +23,8 @@ OUTSIDE = "take it out of the function, and pass its result as an input"
 HELP: dict[str, str] = {
     **dict.fromkeys(("sort", "argsort", "mode", "msort"), _SORT),
     **dict.fromkeys(("median", "nanmedian"), _MEDIAN),
-    **dict.fromkeys(
-        ("nonzero", "masked_select", "unique", "_unique2", "unique_dim", "unique_consecutive", "bincount"), _SHAPE
-    ),
+    **dict.fromkeys(("nonzero", "masked_select", "unique", "_unique2", "unique_dim", "unique_consecutive"), _SHAPE),
+    "bincount": "give the number of bins: F.one_hot(x, n).sum(0), or w @ F.one_hot(x, n).float() with weights w",
     **dict.fromkeys(
         (
             *("rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "randperm", "bernoulli"),

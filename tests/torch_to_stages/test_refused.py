@@ -54,7 +54,23 @@ def by_numpy(x):
     return torch.from_numpy(x.numpy())
 
 
-@pytest.mark.parametrize(("function", "fix"), [(entropy_of, "validate_args=False"), (by_numpy, "functions of torch")])
+def to_classes(x):
+    return torch.nn.functional.one_hot(x.long())
+
+
+def into_bins(x):
+    return torch.bincount(x[0].long())
+
+
+@pytest.mark.parametrize(
+    ("function", "fix"),
+    [
+        (entropy_of, "validate_args=False"),
+        (by_numpy, "functions of torch"),
+        (to_classes, "F.one_hot(x, n)"),
+        (into_bins, "F.one_hot(x, n).sum(0)"),
+    ],
+)
 def test_what_torch_does_beside_the_graph_has_a_fix(function, fix):
     assert fix in str(refusal(function).help)
 

@@ -115,9 +115,9 @@ def refuse_stopped_gradients(op: Operator, wrt: Collection[str]) -> None:
     and its definition does not show that."""
     if op.gradient_stops is not None and (line := op.gradient_stops(wrt)) is not None:
         raise DefinitionError(
-            f"{op.name} has a derivative of its own (a torch.autograd.Function, an embedding's padding_idx, "
-            f"torch.inference_mode, or a write to what is detached), which that of its definition would not be, in "
-            f"{line}",
+            f"the gradient of {op.name} is not that of its operations: it has a derivative of its own (a "
+            "torch.autograd.Function, an embedding's padding_idx, torch.inference_mode, or a write to what is "
+            f"detached), in {line}",
             help="compute that value before, and pass it in; x.detach() and torch.no_grad are taken if nothing writes "
             "in place to what is detached, or inside torch.no_grad",
         )
