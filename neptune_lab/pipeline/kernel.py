@@ -251,7 +251,8 @@ class Kernel:
 
     def export(self, path: str | Path) -> Path:
         """Saves the module to a file that needs only torch and Triton. Without a GPU, and without Triton's interpreter,
-        its function raises a RuntimeError that says so.
+        its function raises a RuntimeError that says so; a TypeError or a ValueError for tensors that the kernel would
+        read wrongly.
 
         Args:
             path: the Python file to write.
@@ -264,7 +265,7 @@ class Kernel:
         """
         from neptune_lab.runtime.exported import exported
 
-        return write_text(path, exported(self.source, self.spec.entry))
+        return write_text(path, exported(self.spec))
 
     def machine_code(self, target: Target | str | None = None) -> MachineCode:
         """Compiles the kernel to machine code; no GPU is needed.

@@ -188,7 +188,7 @@ class LoadedKernel:
 
     def export(self, path: str | os.PathLike[str]) -> Path:
         """Saves the module, which needs only torch and Triton, to `path`; FileError if it cannot be written."""
-        return write_text(path, exported(self.spec.text, self.spec.entry))
+        return write_text(path, exported(self.spec))
 
     def __repr__(self) -> str:
         where = "Triton's interpreter" if self.interpreter else "GPU"
