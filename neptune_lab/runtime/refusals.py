@@ -63,6 +63,7 @@ def refuse_gradients(spec: KernelSpec, tensors: tuple[Any, ...]) -> None:
     import torch
 
     for argument, tensor in zip(spec.inputs, tensors, strict=True):
+        refuse_other_than_tensor(argument, tensor)  # (torch hands an operator None as it is)
         if torch.is_grad_enabled() and tensor.requires_grad:
             raise LaunchError(
                 f"argument {argument.name} records gradients, and the kernel has no backward",

@@ -185,6 +185,8 @@ def test_what_is_no_tensor(gradients: bool):
             call(*given)
     with pytest.raises(LaunchError, match=r"argument w is a float"):
         call(x, 1.0)
+    with pytest.raises(LaunchError, match=r"argument w is None"):
+        kernel.as_torch_op()(x, None)
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
