@@ -1,6 +1,6 @@
 """The documentation site: built without a warning, shown without a network, whole, and its links lead somewhere.
 
-It is built once, for all of these tests, into a temporary folder.
+It is built once, for all of these tests, into a temporary folder; by day, its pages are read and not written.
 """
 
 from __future__ import annotations
@@ -67,20 +67,29 @@ class Page(HTMLParser):
         return "".join(self.texts)
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built site; a warning of Sphinx fails every test here, and says what it is."""
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
+def build(builder: str, folder: Path) -> Path:
+    """What Sphinx makes of the documentation; a warning fails the test, and says what it is."""
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", builder]
     done = subprocess.run(
-        [*command, "-d", str(folder / "doctrees"), str(ROOT / "docs"), str(folder / "html")],
+        [*command, "-d", str(folder / "doctrees"), str(ROOT / "docs"), str(folder / builder)],
         capture_output=True,
         text=True,
         timeout=SECONDS,
         cwd=ROOT,
     )
     assert done.returncode == 0, f"make docs says:\n{done.stderr[-6000:]}"
-    return folder / "html"
+    return folder / builder
+
+
+def test_every_page_is_read_and_every_reference_leads_somewhere(tmp_path: Path):
+    """Without writing pages, which takes half as long again; the tests of the written ones run at night."""
+    build("dummy", tmp_path)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site."""
+    return build("html", tmp_path_factory.mktemp("site"))
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +105,7 @@ def pages(site: Path) -> dict[str, Page]:
 # -- no network --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_nothing_is_loaded_from_a_network(pages: dict[str, Page], site: Path):
     for name, page in pages.items():
         for address in page.loads:
@@ -108,6 +118,7 @@ def test_nothing_is_loaded_from_a_network(pages: dict[str, Page], site: Path):
         )
 
 
+@pytest.mark.nightly
 def test_what_is_loaded_is_there(pages: dict[str, Page], site: Path):
     for name, page in pages.items():
         for address in page.loads:
@@ -116,6 +127,7 @@ def test_what_is_loaded_is_there(pages: dict[str, Page], site: Path):
                 assert (site / name).parent.joinpath(path).is_file(), f"{name} loads {address}"
 
 
+@pytest.mark.nightly
 def test_mathematics_is_drawn_by_the_browser(pages: dict[str, Page], site: Path):
     html = (site / "using" / "repair.html").read_text(encoding="utf-8")
     assert '<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">' in html
@@ -125,6 +137,7 @@ def test_mathematics_is_drawn_by_the_browser(pages: dict[str, Page], site: Path)
 # -- links -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_every_link_of_the_site_leads_somewhere(pages: dict[str, Page], site: Path):
     broken = []
     for name, page in pages.items():
@@ -168,6 +181,7 @@ def test_every_link_of_the_front_pages_leads_somewhere(name: str):
 # -- it is whole -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_every_notebook_is_a_page(pages: dict[str, Page]):
     names = [path.stem for path in (ROOT / "notebooks").glob("*.ipynb")]
     assert names
@@ -177,6 +191,7 @@ def test_every_notebook_is_a_page(pages: dict[str, Page]):
         assert f"course/{name}.html" in course.links, f"docs/course.md has no paragraph on {name}"
 
 
+@pytest.mark.nightly
 def test_notebooks_are_shown_with_their_outputs(site: Path):
     """Each cell that has outputs in the repository has them on its page; a running widget is none."""
     shown = 0
@@ -194,6 +209,7 @@ def anchors(page: Page) -> set[str]:
     return {name.replace("-", "_") for name in page.ids}
 
 
+@pytest.mark.nightly
 def test_every_primitive_has_an_entry_with_its_call_and_its_rewrite(pages: dict[str, Page], site: Path):
     page = pages["using/schedules.html"]
     text = " ".join(page.text.split())
@@ -203,6 +219,7 @@ def test_every_primitive_has_an_entry_with_its_call_and_its_rewrite(pages: dict[
         assert name in ("remark", "annotate", "set_scope") or "⇒" in (primitive.apply.__doc__ or ""), name
 
 
+@pytest.mark.nightly
 def test_every_pass_and_command_and_operator_has_an_entry(pages: dict[str, Page]):
     from typer.main import get_command
 
@@ -222,6 +239,7 @@ def test_every_pass_and_command_and_operator_has_an_entry(pages: dict[str, Page]
         assert name in shown, name
 
 
+@pytest.mark.nightly
 def test_every_public_name_and_error_is_in_the_reference(pages: dict[str, Page]):
     for name in nl.__all__:
         assert f"nl.{name}" in pages["api/index.html"].text, name
@@ -232,6 +250,7 @@ def test_every_public_name_and_error_is_in_the_reference(pages: dict[str, Page])
     assert "name a loop of a block that comes before it" in pages["api/errors.html"].text, "what would help"
 
 
+@pytest.mark.nightly
 def test_a_property_keeps_the_first_words_of_its_text(site: Path):
     """napoleon took what precedes a colon for the property's type, and showed it below the rest."""
     outline = (
