@@ -322,6 +322,27 @@ def test_an_outer_product_is_not_a_product_of_vectors():
 
 
 @pytest.mark.parametrize(
+    ("heads", "length", "width", "sizes"),
+    [
+        (512, 128, 64, (128, 64)),
+        (512, 129, 64, (64, 64)),
+        (512, 192, 32, (64, 64)),
+        (512, 193, 32, (128, 64)),
+        (512, 300, 32, (64, 64)),
+        (128, 139, 128, (64, 32)),
+        (128, 139, 64, (64, 64)),
+        (80, 257, 96, (64, 64)),
+        (88, 139, 96, (64, 64)),
+    ],
+)
+def test_tiles_of_short_attention(heads: int, length: int, width: int, sizes: tuple[int, int]):
+    """Rows that tiles of 64 pad less; tiles of which each of 132 multiprocessors runs three programs at once."""
+    op = attention.full(1, heads, length, width)
+    chosen = default_config(op.program, plan(op.program)[0])
+    assert (chosen.block_q, chosen.block_kv) == sizes
+
+
+@pytest.mark.parametrize(
     ("width", "per_pair", "sizes"), [(128, True, (64, 64, 4, 2)), (64, True, (128, 64, None, None))]
 )
 def test_a_bias_that_is_loaded_per_pair_leaves_room_for_another_program(width: int, per_pair: bool, sizes):

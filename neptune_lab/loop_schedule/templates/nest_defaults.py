@@ -119,7 +119,8 @@ def _of_product(program: Program, nest: NestPlan, several: bool, multiprocessors
       the same tiles. Those of 128 x 64 in 3 stages, 128 columns wide, take 262,144 bytes of shared memory, by Triton
       3.6 for sm_90, of which a multiprocessor has 232,448.
     - Enough rows for two programs of 128 rows per multiprocessor: tiles of 128 x 64 in 8 warps. This is within 5% of
-      the best of four plain tilings of attention on an H200 at head_dim 128, and leaves shared memory for loads.
+      the best of four plain tilings of attention on an H200 at head_dim 128, and leaves shared memory for loads. Not
+      where tiles of 64 rows compute at least a sixth less (`_pads_rows`).
     - Otherwise as `_of_few_rows`.
     """
     width = columns_of(program, nest)
@@ -136,27 +137,54 @@ def _of_product(program: Program, nest: NestPlan, several: bool, multiprocessors
         return NestConfig(ROWS, COLUMNS)
     if _waits_for_pairs(program, nest) or _holds_wide_pairs(program, nest):
         return NestConfig(ROWS, COLUMNS, num_warps=4, num_stages=2)
-    if parallelism(program, nest, 2 * ROWS) >= 2 * multiprocessors and folded(program, nest) <= 2 * COLUMNS:
+    many = parallelism(program, nest, 2 * ROWS) >= 2 * multiprocessors
+    if many and folded(program, nest) <= 2 * COLUMNS and not _pads_rows(program, nest):
         return NestConfig(2 * ROWS, COLUMNS)
-    return _of_few_rows(program, nest)
+    return _of_few_rows(program, nest, multiprocessors)
 
 
-def _of_few_rows(program: Program, nest: NestPlan) -> NestConfig:
+def _pads_rows(program: Program, nest: NestPlan) -> bool:
+    """Whether tiles of 128 rows compute at least a sixth more rows than tiles of 64: of 129 to 192 rows and of 257 to
+    320.
+
+    On an H200, attention takes in tiles of 64 and of 128 rows: 512 heads of 130 x 64 17.8 and 25.2 us, of 185 x 64 25.9
+    and 28.8, of 280 x 32 29.8 and 38.1; seven other problems 0.65 to 0.78 of the time.
+    """
+    if nest.row_axis is None:
+        return False
+    rows = tree.find_block(program, nest.first)[1].iter(nest.row_axis).extent
+    tiles = -(-rows // ROWS)
+    return tiles in (3, 5)
+
+
+def _of_few_rows(program: Program, nest: NestPlan, multiprocessors: int) -> NestConfig:
     """The config of a product with too few rows to fill the GPU with tiles of 128.
 
     - Decoding: tiles of at most 16 KiB of keys, so that the next ones can be loaded meanwhile.
     - A sum over more than 128 elements: tiles of 64 x 32, so that several programs share a multiprocessor. On an H200,
       8 x 16 heads with 116 queries, 210 keys and widths of 192 and 128 take 11.4 us with them and 19.5 us with tiles of
       64 x 64; seven other problems take 0.70 to 1.02 of the time.
+    - A sum over more than 64 elements, few columns, and programs of which each multiprocessor has three at most: the
+      same tiles, so that all of them run at once. On an H200, attention of 128 heads of 139 x 128 takes 8.8 us with
+      them and 11.5 us with tiles of 64 x 64, of 139 x 80 8.7 and 10.4, of 80 heads of 250 x 96 12.1 and 13.1; four
+      other problems take 0.78 to 0.98 of the time.
     - Otherwise: tiles of 64 x 64, with fewer columns if each has many elements (a key's features).
     """
     columns = min(COLUMNS, LARGE_TILE // power_of_two(others(program, nest)))
     if nest.row_size is not None or is_vector_product(program, nest):
         widest = max(folded(program, nest), accumulated(program, nest), 1)
         columns = min(columns, KEYS_TILE // (power_of_two(widest) * element_bytes(program, nest)))
-    elif folded(program, nest) > 2 * COLUMNS:
+    elif folded(program, nest) > 2 * COLUMNS or _run_at_once(program, nest, multiprocessors):
         columns = min(columns, COLUMNS // 2)
     return NestConfig(ROWS, max(SMALLEST_ROWS, columns))
+
+
+def _run_at_once(program: Program, nest: NestPlan, multiprocessors: int) -> bool:
+    """Whether tiles of 64 x 32, of which a multiprocessor has room for three, make programs run in one turn where tiles
+    of 64 x 64 would take two."""
+    programs = parallelism(program, nest, ROWS)
+    few = columns_of(program, nest) <= 4 * COLUMNS and folded(program, nest) > COLUMNS
+    return few and 2 * multiprocessors < programs <= 3 * multiprocessors
 
 
 def _of_rows(program: Program, nest: NestPlan, multiprocessors: int) -> NestConfig:
