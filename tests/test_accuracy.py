@@ -223,7 +223,7 @@ def recorded(samples: int = 2) -> dict[str, np.ndarray]:
     return {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["npz", "pt"])
 def test_recorded_inputs_set_the_sizes(call, tmp_path, kind):
     path, out = tmp_path / f"held.{kind}", tmp_path / "table.json"

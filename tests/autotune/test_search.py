@@ -98,6 +98,7 @@ def test_the_same_seed_asks_for_the_same():
     assert finished(2)[1] != asked
 
 
+@pytest.mark.nightly
 def test_a_candidate_that_fails_is_not_asked_again_and_ends_nothing():
     def half_fail(candidate: Choice) -> float | None:
         return cost(candidate) if candidate.code.loads == "pointers" else None

@@ -81,7 +81,7 @@ def test_temperature_takes_one_number_a_row_of_what_the_compiler_takes():
     assert "the compiler refused" in exercises.tempered(x, "log").text
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("order", [1, -1])
 def test_shared_loops(order: int):
     groups = [["top", "total", "x_sum", "square"], ("deviation",)][::order]

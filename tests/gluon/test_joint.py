@@ -235,6 +235,7 @@ def test_weights_past_the_end_may_be_infinite(width: int):
     assert simulated(attention.full(1, 1, 290, width), shift=6 if width == 64 else 5) < 3e-2
 
 
+@pytest.mark.nightly
 def test_the_nests_have_to_compute_the_same_tiles():
     """Another number, another tensor, another mask in one of them; and fewer pairs."""
     kernel = backward(attention.causal(1, 2, 512, 128))

@@ -39,7 +39,7 @@ def other_head(store: ir.Store) -> ir.Store:
     return replace(store, target=replace(store.target, index=(ir.Int(0), *store.target.index[1:])))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.nightly
 @pytest.mark.parametrize("tile", ["d_score_chip", "weights", "d_weights_in_bfloat16"])
 def test_pairs_of_32_bits_are_those_that_the_left_operand_rounds(tile: str):
     program = as_chosen(with_bias(256, 256, 64, dtype=torch.float32)).htile

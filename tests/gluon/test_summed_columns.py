@@ -47,7 +47,7 @@ def test_columns_of_zeros_are_not_multiplied(name: str):
     assert products == 2 * max(1, len(parts)) + 2  # of scores before and in the loop; of values in and after it
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("width", [96, 192])
 def test_products_that_start_ahead(width: int):
     """Both parts of the next tile's product of scores may still run when the last product of values is read."""

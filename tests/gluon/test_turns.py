@@ -111,7 +111,7 @@ def test_heads_of_256_columns_are_not_persistent():
         assert (kernel.code.code, kernel.code.persistent) == ("gluon", persistent)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("causal", [False, True])
 def test_turns_that_go_on_over_all_tiles_are_right(causal, monkeypatch):
     """With five programs and 24 tiles, of which 6 are of the heads that are side by side."""

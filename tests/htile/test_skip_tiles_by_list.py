@@ -117,7 +117,7 @@ def visits_of(program: Program, arrays: dict[str, np.ndarray]) -> tuple[np.ndarr
     return made[program.outputs[0]], seen
 
 
-@pytest.mark.one_in(18)
+@pytest.mark.nightly
 @pytest.mark.parametrize(("mask", "form", "share"), in_turn(TABLE_MASKS, FORMS, [0.0, 0.1, 0.6, 1.0], every=4, first=0))
 def test_exactly_the_tiles_with_an_element_are_visited(mask: str, form: str, share: float):
     """For tables of every density, with rows that see nothing; and where no tile has an element, the last one."""

@@ -176,6 +176,7 @@ def test_a_loop_that_is_refused_the_next_keeps_its_tiles(template: str, options:
     assert kernel.relative_error() < 1e-6
 
 
+@pytest.mark.nightly
 def test_what_cannot_be_combined_from_splits_rolls():
     sch = TEMPLATES["split_k_update"](small.schedule(small.mean_variance(5, 37)), block_q=4, block_kv=8)
     (said,) = remarks(sch)
@@ -206,6 +207,7 @@ def test_the_template_is_chosen_by_shape(op, name: str, why: str):
     assert why in reason
 
 
+@pytest.mark.nightly
 def test_the_choice_stands_in_the_record():
     kernel = nl.compile(attention.causal(1, 2, 100, 16))
     assert remarks(kernel.schedule) == ["rolling_update: j has 2 tiles of 64: too few to split."]

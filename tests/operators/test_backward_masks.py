@@ -55,6 +55,7 @@ def test_only_scores_of_minus_infinity_have_no_weight(lowest, again):
     assert worst_error(op, training(op)) < 1e-6
 
 
+@pytest.mark.nightly
 def test_hidden_tiles_are_skipped_without_the_second_mask():
     kernel = nl.compile(backward(attention.causal(**{**SIZES, "seq": 64})), block_q=16, block_kv=16)
     assert "range(j0+1, 4)" in kernel.htile_text

@@ -132,6 +132,7 @@ def test_partial_sums_are_drawn_as_parts_of_the_gradient():
     assert all(origins[step].of == origins[f"d_{bias}"].of for step in steps)
 
 
+@pytest.mark.nightly
 def test_many_scores_are_added_up_in_programs_that_fit():
     """32 samples of 4096 queries: one program per head would hold 131,072 sums of rows."""
     op = attention.general(

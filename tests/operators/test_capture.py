@@ -78,6 +78,7 @@ def test_globals_of_an_example_in_our_own_docstrings() -> None:
     check(op, SLOPES[H] * (KV - Q))
 
 
+@pytest.mark.nightly
 def test_masks_that_call_masks() -> None:
     op = general(mask_mod=nested)
     assert str(op.inputs[3]) == "DOCUMENTS: int32[2, 7]"

@@ -135,6 +135,7 @@ def test_a_literal_tensor_is_a_number_of_the_region():
     torch.testing.assert_close(region.kernel(*inputs), function(*inputs))
 
 
+@pytest.mark.nightly
 def test_a_tensor_that_is_read_for_its_shape_is_no_input():
     def function(x, y):
         return torch.softmax(torch.ops.aten.copy(y, x) * torch.full_like(y, 3), -1) + torch.ones_like(y)

@@ -117,6 +117,7 @@ def test_dicts_and_tuples_in_and_out():
         torch.testing.assert_close(own, want)
 
 
+@pytest.mark.nightly
 def test_parameters_of_a_module_and_tensors_of_a_closure():
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.GELU(), torch.nn.LayerNorm(8))

@@ -24,7 +24,7 @@ def tool(request, monkeypatch):
     layout.draw.cache_clear()
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 def test_nodes_keep_their_places_and_do_not_overlap(kernel, tool):
     trace = schedule_trace(kernel.schedule)
     places = {}
