@@ -71,7 +71,7 @@ docs: setup  ## build the documentation to build/docs/index.html, and the galler
 	@echo "build/docs/index.html"
 
 # Types are checked before a change is submitted (`make check`) and at night: they take a fifth of the CPU of the tests.
-test: setup system  ## everything CI runs: style and, beside it, pytest (ARGS="-k name" picks tests)
+test: setup system  ## what CI runs, but for types: style and, beside it, pytest (ARGS="-k name" picks tests)
 	@$(MAKE) --no-print-directory --jobs=2 --keep-going style suite
 
 # Tests start dozens of processes, each of which would compile the package anew if Python were told to keep no bytecode.
@@ -92,7 +92,7 @@ style: lint  ## lint, plus formatting and import contracts
 	$(BIN)/lint-imports --no-logo
 
 # Node collects garbage less often in a larger young space, which takes a tenth of the time of type checking.
-types: setup  ## pyright alone, which `make nightly` runs too
+types: setup  ## pyright alone, which CI and `make nightly` run too
 	NODE_OPTIONS="$$NODE_OPTIONS --max-semi-space-size=128" $(BIN)/pyright --pythonpath $(BIN)/python
 
 lint: setup  ## ruff's rules only
