@@ -73,6 +73,7 @@ class Operator:
             outputs'.
         draw: makes the inputs that are not captured from a random generator; they are cast to the inputs' dtypes.
         captured: values of the last inputs, by name, where a mod captured them: they need not be given.
+        holds: the tensors that captured inputs are copies of, by name, where a function of PyTorch captured them.
         trained: names of the captured inputs that recorded gradients when they were captured.
         lines: the line of the user's file that each stage comes from, by the stage's name
             (`torch_to_stages.lines.SourceLine`); empty if the stages were not traced.
@@ -102,6 +103,7 @@ class Operator:
     compute: Callable[..., Arrays] = field(repr=False)
     draw: Callable[[np.random.Generator], Arrays] = field(repr=False)
     captured: Mapping[str, np.ndarray] = field(repr=False, default_factory=dict)
+    holds: Mapping[str, Any] = field(repr=False, default_factory=dict)
     trained: tuple[str, ...] = ()
     template: str | None = None
     lines: Mapping[str, Any] = field(repr=False, default_factory=dict)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -79,4 +79,41 @@ class CapturedInputs:
         return (*tensors, *self._on[device])
 
 
-__all__ = ["CapturedInputs"]
+def for_other_sizes(first: Operator, other: Operator, tensors: Sequence[Any]) -> Sequence[Any]:
+    """The tensors of a call in the order of the operator that the same function has at other sizes, where it may
+    capture other tensors, or the same ones in another order.
+
+    Args:
+        first: the operator that is called.
+        other: the operator for the call's sizes.
+        tensors: the inputs of `first`, in order; all that it captured may be left out.
+
+    Raises:
+        LaunchError: the wrong number of tensors, or `other` captured a tensor that is no input of `first`.
+    """
+    own, names = len(first.inputs) - len(first.captured), [*first.captured]
+    if len(tensors) == own:
+        return tensors
+    if len(tensors) != len(first.inputs):
+        raise LaunchError(
+            f"{first.name} got {len(tensors)} arguments, expected {own}: "
+            f"{', '.join(t.name for t in first.inputs[:own])}",
+            help="give the operator's inputs in this order",
+        )
+    return *tensors[:own], *(tensors[own + names.index(_same_captured(first, other, name))] for name in other.captured)
+
+
+def _same_captured(first: Operator, other: Operator, name: str) -> str:
+    """The name in `first` of a tensor that `other` captured: names may be those of the order of first use."""
+    for known, tensor in first.holds.items():
+        if tensor is other.holds.get(name):
+            return known
+    shapes = ", ".join(str(t.shape) for t in other.inputs[: len(other.inputs) - len(other.captured)])
+    raise LaunchError(
+        f"{first.name} got the tensors that it captured, and at the shapes {shapes} it reads {name} of shape "
+        f"{other.captured[name].shape}, which is none of them",
+        help=f"leave out {', '.join(first.captured)}, or make an operator for these sizes: nl.from_torch(...)",
+    )
+
+
+__all__ = ["CapturedInputs", "for_other_sizes"]

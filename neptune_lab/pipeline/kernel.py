@@ -22,7 +22,7 @@ from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates import TEMPLATES
 from neptune_lab.operators.index_limits import IndexLimits, check_indices
 from neptune_lab.pipeline import record
-from neptune_lab.pipeline.captured_inputs import CapturedInputs
+from neptune_lab.pipeline.captured_inputs import CapturedInputs, for_other_sizes
 from neptune_lab.pipeline.exceptions import exceptions_met
 from neptune_lab.pipeline.schedule_traffic import schedule_traffic
 from neptune_lab.pipeline.spec import spec_of
@@ -194,7 +194,8 @@ class Kernel:
         except RuntimeError:  # a nested tensor, which has no shape, is for the kernel's own checks to refuse
             fits = True
         if self.other_sizes is not None and not fits:
-            return self.other_sizes.kernel(tensors)(*tensors)
+            other = self.other_sizes.kernel(tensors)
+            return other(*for_other_sizes(self.operator, other.operator, tensors))
         if self._limits:
             check_indices(self._limits, tensors)
         return self._launch(*self._captured.appended(tensors))

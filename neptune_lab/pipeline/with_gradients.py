@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from neptune_lab.errors import DefinitionError, LaunchError, NotPickledError
 from neptune_lab.loop_ir.dataflow import inputs_behind
 from neptune_lab.operators.index_limits import check_indices
-from neptune_lab.pipeline.captured_inputs import CapturedInputs
+from neptune_lab.pipeline.captured_inputs import CapturedInputs, for_other_sizes
 from neptune_lab.pipeline.other_sizes import operator_at
 from neptune_lab.runtime import LoadedKernel, load
 from neptune_lab.runtime.differentiable import Differentiable, refuse_transforms, shapes_of, warn_of_constants
@@ -118,7 +118,7 @@ class WithGradients:
             warn_of_constants(op.name, op.trained, [t.name for t in op.inputs])
         found = self._of_sizes(tensors)
         if found is not None:
-            return found(*tensors)
+            return found(*for_other_sizes(op, found.operator, tensors))
         if len(tensors) != expected:
             tensors = self._captured.appended(tensors)
         if len(tensors) != expected:

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 _NO_DEVICE = """
 # Triton itself would say "0 active drivers".
-NO_DEVICE = not {found}
+{no_device} = not {found}
 
 
-def _expect(sizes, device, name, given, dtype, shape, strides):
+def {expect}(sizes, device, name, given, dtype, shape, strides):
     \"\"\"Raises an error unless a kernel reads the tensor as it lies in memory.
 
     Args:
@@ -51,7 +51,7 @@ def _expect(sizes, device, name, given, dtype, shape, strides):
         raise RuntimeError(f"{{name}} records gradients, and the kernel has no backward: give {{name}}.detach()")
 """
 _CHECK = """\
-    if NO_DEVICE:
+    if {no_device}:
         raise RuntimeError("{name} needs a GPU{hint}")
 """
 _HINT = "; without one, set TRITON_INTERPRET=1 before Python starts"
@@ -78,31 +78,39 @@ def exported(spec: KernelSpec) -> str:
     after_imports, after_docstring = imports[-1].end_lineno, function.body[0].end_lineno
     assert after_imports is not None
     assert after_docstring is not None
+    expect, sizes, no_device = (_unused(name, text) for name in ("_expect", "expected_sizes", "NO_DEVICE"))
     return "".join(
         [
             *lines[:after_imports],
-            _NO_DEVICE.format(found=found),
+            _NO_DEVICE.format(found=found, expect=expect, no_device=no_device),
             *lines[after_imports:after_docstring],
-            _CHECK.format(name=entry, hint=_HINT if interpreted else ""),
-            *_expectations(spec, [argument.arg for argument in function.args.args]),
+            _CHECK.format(name=entry, hint=_HINT if interpreted else "", no_device=no_device),
+            *_expectations(spec, [argument.arg for argument in function.args.args], expect, sizes),
             *lines[after_docstring:],
         ]
     )
 
 
-def _expectations(spec: KernelSpec, arguments: Sequence[str]) -> list[str]:
-    """Lines of the entry function that check its arguments."""
+def _unused(name: str, text: str) -> str:
+    """The name, or one with underscores behind it if the text of a module has it."""
+    while name in text:
+        name += "_"
+    return name
+
+
+def _expectations(spec: KernelSpec, arguments: Sequence[str], expect: str, found: str) -> list[str]:
+    """Lines of the entry function that check its arguments with the function `expect`; `found` has their sizes."""
     first = f'getattr({arguments[0]}, "device", None)'
-    made = ["    expected_sizes = {}\n"]
+    made = [f"    {found} = {{}}\n"]
     for tensor, argument in zip(spec.inputs, arguments, strict=True):
         names = (tensor.sizes if spec.ranges else None) or ("",) * len(tensor.shape)
         shape = tuple(name or extent for name, extent in zip(names, tensor.shape, strict=True))
         expected = f"torch.{tensor.dtype}, {shape!r}, {_strides(tensor)!r}"
-        made.append(f'    _expect(expected_sizes, {first}, "{tensor.name}", {argument}, {expected})\n')
+        made.append(f'    {expect}({found}, {first}, "{tensor.name}", {argument}, {expected})\n')
     for name, least, most in spec.ranges:
         made += [
-            f'    if not {least} <= expected_sizes["{name}"] <= {most}:\n',
-            f'        raise ValueError(f"{name} is {{expected_sizes[{name!r}]}}; expected {least} to {most}")\n',
+            f'    if not {least} <= {found}["{name}"] <= {most}:\n',
+            f'        raise ValueError(f"{name} is {{{found}[{name!r}]}}; expected {least} to {most}")\n',
         ]
     return made
 

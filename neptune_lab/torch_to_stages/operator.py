@@ -192,6 +192,7 @@ def _operator(
         compute=reference_of(graph, program.inputs, {t.name: t.dtype for t in inputs}),
         draw=draw or (lambda rng: tuple(_random(rng, spec, program) for spec in own)),
         captured=held,
+        holds={n: made.held[n] for n in held},
         trained=tuple(n for n in held if made.held[n].requires_grad),
         copies=True,
         ties=partial(dict, stages.ties),

@@ -54,7 +54,7 @@ def resized(
         filled = [next(made) if one else number for one, number in zip(is_tensor, numbers, strict=True)]
         return pytree.tree_unflatten(filled, structure)
 
-    def check_unchanged() -> None:
+    def unchanged() -> Make:
         again = make(given(before))
         same = (
             _without_names(again.program) == _without_names(first.program)
@@ -66,13 +66,13 @@ def resized(
                 "sizes would be those of another function",
                 help="make the operator again: nl.from_torch(...)",
             )
+        return lambda every: _holding(first, again, make(every))
 
     def at(shapes: Sequence[Shape]) -> Operator:
-        check_unchanged()
-        return make(given(shapes))
+        return unchanged()(given(shapes))
 
     def named(shapes: Sequence[Shape], names: Names, hints: Mapping[str, int]) -> Operator:
-        check_unchanged()
+        made = unchanged()
         if not flat:
             raise DefinitionError(
                 f"an argument of {first.title} is a tuple, list or dict of tensors, whose sizes have no names",
@@ -84,7 +84,7 @@ def resized(
         for example in every:
             of = next(by_tensor) if isinstance(example, torch.Tensor) else ()
             dims.append({dim: Dim(name, hints.get(name)) for dim, name in enumerate(of) if name} or None)
-        return sized(make, function, every, tuple(dims))
+        return sized(made, function, every, tuple(dims))
 
     return Resized(at, named, dynamic)
 
@@ -111,6 +111,19 @@ def with_free_sizes(
     except DefinitionError:
         return first
     return replace(made, resized=own)
+
+
+def _holding(first: Operator, again: Operator, other: Operator) -> Operator:
+    """`other` with the tensors of `first` in place of those that the function makes anew in each trace, such as
+    constants, if they are equal: `holds` says which tensors are the same."""
+    anew = {name: tensor for name, tensor in first.holds.items() if again.holds[name] is not tensor}
+    kept = {id(tensor) for name, tensor in first.holds.items() if name not in anew}
+    same = {
+        name: anew[name]
+        for name, tensor in other.holds.items()
+        if name in anew and id(tensor) not in kept and _equal(first.captured[name], other.captured[name])
+    }
+    return replace(other, holds={**other.holds, **same})
 
 
 def _without_names(program: Program) -> str:

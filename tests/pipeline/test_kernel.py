@@ -104,8 +104,14 @@ def test_an_exported_file_refuses_what_it_would_read_wrongly(tmp_path):
     n = nl.dim("n")
     op = nl.from_torch(lambda x, y: x.softmax(-1) + y, *torch.zeros(2, 5, 8), dynamic_shapes=({0: n}, {0: n}))
     strided = nl.from_torch(lambda x: x.softmax(-1), torch.zeros(5, 8)).with_strides(x=(1, 5))
+
+    def _expect(expected_sizes, NO_DEVICE):  # (names that the checks have too)
+        return expected_sizes * NO_DEVICE
+
+    operators = {"named": op, "strided": strided, "same names": nl.from_torch(_expect, *torch.zeros(2, 5, 8))}
     calls = {}
-    for name, kernel in (("named", nl.compile(op)), ("strided", nl.compile(strided))):
+    for name, operator in operators.items():
+        kernel = nl.compile(operator)
         path, module = kernel.export(tmp_path / f"{name}.py"), types.ModuleType(name)
         linecache.cache[str(path)] = 0, None, path.read_text("utf-8").splitlines(keepends=True), str(path)
         exec(compile(path.read_text("utf-8"), path, "exec"), vars(module))
@@ -114,6 +120,7 @@ def test_an_exported_file_refuses_what_it_would_read_wrongly(tmp_path):
     torch.testing.assert_close(calls["named"](x, y), x.softmax(-1) + y)
     square = torch.randn(8, 5, device=DEVICE).T
     torch.testing.assert_close(calls["strided"](square), square.softmax(-1))
+    torch.testing.assert_close(calls["same names"](x[:5], y[:5]), x[:5] * y[:5])
     for given, error, text in (
         ((x, y[:6]), ValueError, r"y has shape \(6, 8\); expected \('n', 8\) with {'n': 7}"),
         ((x[0], y), ValueError, r"x has shape \(8,\)"),

@@ -204,3 +204,30 @@ def test_gradients_of_other_sizes(dynamic: bool | None):
     for given, text in ((torch.zeros(3, 7), "does not take tensors of the shapes"), (torch.zeros(6), "1.* dimensions")):
         with pytest.raises(LaunchError, match=text):
             call(given.to(DEVICE))
+
+
+def test_captured_tensors_that_a_call_of_other_sizes_gives_are_taken_by_what_they_are():
+    """Not by their order: the function may use them in another one, or others, at other sizes."""
+    a, b, c = (torch.zeros(16, device=DEVICE) for _ in range(3))  # (equal values do not tell them apart)
+
+    def branches(x: Any) -> Any:
+        return {8: lambda: x * a + b, 4: lambda: x * b + a, 1: lambda: x * a + c}[x.shape[0]]()
+
+    kernel = nl.compile(nl.from_torch(branches, torch.zeros(8, 16), dynamic=False))
+    x, one, two = (torch.randn(n, 16, device=DEVICE) for n in (4, 1, 1))
+    for function in (kernel, kernel.with_gradients()):
+        assert torch.allclose(function(x, one[0], two[0]), x * two + one)
+        with pytest.raises(LaunchError, match="branches got 2 arguments, expected 1: x"):
+            function(x, one[0])
+        with pytest.raises(LaunchError, match=r"at the shapes \(1, 16\) it reads lifted_tensor_1 .* none of them"):
+            function(one, one[0], two[0])
+
+
+@pytest.mark.nightly
+def test_constants_of_a_function_are_the_same_inputs_at_other_sizes():
+    a = torch.randn(16, device=DEVICE)
+    kernel = nl.compile(nl.from_torch(lambda x: x * a + torch.tensor([0.5] * 16, device=DEVICE), torch.zeros(8, 16)))
+    x, given = torch.randn(3, 16, device=DEVICE), torch.randn(2, 16, device=DEVICE)
+    want = torch.addcmul(given[1], x, given[0])
+    for function in (kernel, kernel.with_gradients()):
+        assert torch.allclose(function(x, *given), want)
