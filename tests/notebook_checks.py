@@ -137,6 +137,11 @@ def without_noise(text: str) -> str:
 _COLOURED = re.compile(r'(?:<pre>)?<span style="display:inline-block[^"]*">(.*)</span>')
 
 
+def unfolded(text: str) -> str:
+    """Messages that `course.show_text` printed, each in one line."""
+    return re.sub(r"(\S.{52,}) *\n {4,6}(?=\S)", r"\1 ", text)
+
+
 def shown_by(notebook: Any, source: str) -> str:
     """What the cells show whose source contains `source`; lines of a diff as they are read, without their colours."""
     found = [

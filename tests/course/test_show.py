@@ -42,6 +42,19 @@ def test_a_listing_has_a_fixed_width_and_room_for_its_lines(draw, width, listing
     )
 
 
+def test_messages_are_folded_between_words_and_keep_their_indentation(capsys):
+    show.show_text("refused: " + "word " * 14 + "x" * 80 + "\n  help: " + "a-b " * 18 + "\n\nend")
+    assert capsys.readouterr().out.splitlines() == [
+        "refused: " + "word " * 11 + "word",
+        "    word word",
+        "    " + "x" * 80,
+        "  help: " + "a-b " * 14 + "a-b",
+        "      a-b a-b a-b",
+        "",
+        "end",
+    ]
+
+
 def _displayed(monkeypatch: pytest.MonkeyPatch, draw: Callable[[], None]) -> dict[str, Any]:
     shown: list[dict[str, Any]] = []
     monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from notebook_checks import EveryNotebook
+from notebook_checks import EveryNotebook, unfolded
 
 
 @pytest.mark.nightly
@@ -21,11 +21,15 @@ class TestFromPyTorch(EveryNotebook):
         assert (outline.count("\nkernel "), outline.count("for j0 in")) == (1, 1)
 
     def test_each_line_has_its_stages(self):
-        rows = self.shown_by("print(exercises.lines(op))").strip("\n").splitlines()
-        assert [int(row.split()[0]) for row in rows] == [2, 3, 4, 5]
-        assert rows[0].endswith("def attention(q, k, v):")
-        for row, stages in zip(rows[1:], ("scores", "p_max, p_exp, p_sum", "out"), strict=True):
-            assert stages in row
+        shown = self.shown_by("print(exercises.lines(op))")
+        assert re.findall(r"^ +(\d) ", shown, re.MULTILINE) == ["2", "3", "4", "5"]
+        assert "2  def attention(q, k, v):\n  3 " in shown
+        for line, stages in (
+            ("scores = q @ k.mT / math.sqrt(q.shape[-1])", "matmul, scores"),
+            ("p = torch.softmax(scores, dim=-1)", "p_max, p_exp, p_sum, p"),
+            ("return p @ v", "matmul_2, out"),
+        ):
+            assert f"{line}\n         → {stages}\n" in f"{shown.rstrip()}\n"
 
     def test_the_numbers_are_right(self):
         shown = self.shown_by("right = attention(")
@@ -33,7 +37,7 @@ class TestFromPyTorch(EveryNotebook):
         assert "as good as eager: True" in shown
 
     def test_refusals_name_the_reader_s_line_and_a_fix(self):
-        shown = self.shown_by("def refused(function")
+        shown = unfolded(self.shown_by("def refused(function"))
         for name, line in {
             "limited": "if scores.abs().max() > 30:",
             "best_keys": "least = scores.sort(dim=-1, descending=True).values[..., 7:8]",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from neptune_widgets.course.exercise import Exercise, NotYet, Verdict, exercise
 from neptune_widgets.course.measured import Run, measured
-from neptune_widgets.course.show import show_changes, show_code, show_figure, show_graph, show_maths
+from neptune_widgets.course.show import show_changes, show_code, show_figure, show_graph, show_maths, show_text
 
 __all__ = [
     "Exercise",
@@ -22,4 +22,5 @@ __all__ = [
     "show_figure",
     "show_graph",
     "show_maths",
+    "show_text",
 ]

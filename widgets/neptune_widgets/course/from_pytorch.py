@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,11 +31,16 @@ def lines(operator: Operator) -> str:
         operator: of `nl.from_torch`.
 
     Returns:
-        One line of text per line of Python.
+        One line of text per line of Python, and below it one with its stages.
     """
     shown = [line for function in operator.python for line in function.lines if line.text.strip()]
-    width = max(len(line.text) for line in shown)
-    return "\n".join(f"{x.number:3}  {x.text:{width}}  {', '.join(x.stages)}".rstrip() for x in shown)
+    texts = textwrap.dedent("\n".join(line.text for line in shown)).splitlines()
+    rows = []
+    for line, text in zip(shown, texts, strict=True):
+        rows.append(f"{line.number:3}  {text}")
+        if line.stages:
+            rows.append(f"     {' ' * (len(text) - len(text.lstrip()))}→ {', '.join(line.stages)}")
+    return "\n".join(rows)
 
 
 def kernels(kernel: Kernel) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -13,6 +12,7 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.walks import variables
 from neptune_widgets.course.exercise import NotYet, exercise
 from neptune_widgets.course.schedule_costs import Costs, costs, kib
+from neptune_widgets.course.show import folded
 
 if TYPE_CHECKING:
     from neptune_lab import Kernel, Schedule
@@ -36,9 +36,9 @@ class Refusal:
     steps: int
 
     def __str__(self) -> str:
-        lines = [_wrapped(f"{type(self.error).__name__}: {self.error.reason}")]
+        lines = [folded(f"{type(self.error).__name__}: {self.error.reason}")]
         if self.error.help is not None:
-            lines.append(_wrapped(f"help: {self.error.help}"))
+            lines.append(folded(f"help: {self.error.help}"))
         state = "as it was" if self.untouched else "CHANGED"
         return "\n".join([*lines, f"(the schedule is {state}: {self.steps} step{'s' if self.steps != 1 else ''})"])
 
@@ -57,10 +57,6 @@ def refused(sch: Schedule, action: Callable[[Schedule], object]) -> Refusal:
     except NeptuneError as error:
         return Refusal(error, sch.program is program and sch.steps == steps, len(sch.steps))
     raise ScheduleError("this was expected to be refused, and it was accepted", help="undo() takes a step back")
-
-
-def _wrapped(text: str) -> str:
-    return textwrap.fill(text, 110, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
 
 # -- exercises --------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import json
 import math
 import re
 import shutil
+import textwrap
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from neptune_lab.figure_colours import INK, TEMPLATE, on_both
 # Buttons that plotly draws over a figure's title; to drag zooms, and a double click shows all again.
 _HIDDEN_BUTTONS = ["zoom2d", "pan2d", "select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"]
 DRAWN_WIDTH = 560  # pixels of a figure drawn as SVG or PNG: what JupyterLab has beside its files in a window of 1000
+_COLUMNS = 70  # characters of a line in that width, in the font of JupyterLab's outputs
 _TITLE = {"size": 13}  # pixels: a title of 67 characters is no wider than such a drawing
 _READABLE = 0.7  # scaled further down, a wide graph is drawn from the top to the bottom if it is larger so
 
@@ -37,6 +39,25 @@ _ADVANCE = 0.61  # em per character of the widest usual monospaced fonts, 0.602,
 # The grounds of lines that are added and removed, over the whole width.
 _LINE = "display:inline-block;min-width:100%;background:rgba("
 _GROUND = {"+": "46,160,67,.2)", "-": "248,81,73,.17)"}
+
+
+def folded(text: object) -> str:
+    """A text of messages whose long lines go on in the next, indented; no word is broken, as JupyterLab would."""
+    return "\n".join(
+        textwrap.fill(
+            line,
+            _COLUMNS,
+            subsequent_indent=" " * (len(line) - len(line.lstrip()) + 4),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in str(text).splitlines()
+    )
+
+
+def show_text(text: object) -> None:
+    """Prints messages so that they fit a notebook beside JupyterLab's files."""
+    print(folded(text))
 
 
 def show_code(text: str, language: str = "python") -> None:
