@@ -15,6 +15,7 @@ from neptune_lab.pipeline.captured_inputs import CapturedInputs, for_other_sizes
 from neptune_lab.pipeline.other_sizes import operator_at
 from neptune_lab.runtime import LoadedKernel, load
 from neptune_lab.runtime.differentiable import Differentiable, refuse_transforms, shapes_of, warn_of_constants
+from neptune_lab.runtime.refusals import in_graph
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
@@ -131,13 +132,13 @@ class WithGradients:
         return self._kernel(*tensors)
 
     def _of_sizes(self, tensors: Sequence[Any]) -> WithGradients | None:
-        """The function for tensors of these sizes; None: this one, or one that is to refuse them."""
+        """The function for tensors of these sizes; None: this one, which refuses other sizes in graphs."""
         op = self.operator
         own = tuple(t.shape for t in op.inputs[: len(op.inputs) - len(op.captured)])
         if op.resized is None or len(tensors) not in (len(own), len(op.inputs)):
             return None
         shapes = shapes_of(tensors[: len(own)])
-        return None if shapes is None or shapes == own else self._others(shapes)
+        return None if shapes is None or shapes == own or in_graph(tensors) else self._others(shapes)
 
     def __copy__(self) -> WithGradients:
         """The function itself, as a deep copy is."""

@@ -300,10 +300,11 @@ def refuse_transforms(*tensors: torch.Tensor) -> None:
 
 
 def shapes_of(tensors: Sequence[Any]) -> tuple[tuple[int, ...], ...] | None:
-    """The shapes of a call's tensors; None in a graph, which is for the sizes of its kernel, and for what has none."""
-    if torch.compiler.is_compiling() or not all(isinstance(t, torch.Tensor) and not t.is_nested for t in tensors):
-        return None
-    return tuple(tuple(tensor.shape) for tensor in tensors)
+    """The shapes of a call's tensors; None for what has none, and in a function that Dynamo traces."""
+    known = not torch.compiler.is_dynamo_compiling() and all(
+        isinstance(t, torch.Tensor) and not t.is_nested for t in tensors
+    )
+    return tuple(tuple(tensor.shape) for tensor in tensors) if known else None
 
 
 def warn_of_constants(name: str, trained: Sequence[str], inputs: Sequence[str]) -> None:

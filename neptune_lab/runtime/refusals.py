@@ -40,11 +40,26 @@ def break_graph() -> None:
 
 def refuse_graphs(tensors: tuple[Any, ...]) -> None:
     """Raise LaunchError where torch makes a graph of the operators that it sees, and for tensors without memory."""
+    if in_graph(tensors):
+        raise LaunchError(_IN_GRAPHS, help=_AS_OPERATOR)
+
+
+def in_graph(tensors: Sequence[Any]) -> bool:
+    """Whether this thread makes a graph of the operators that torch sees, or these are tensors without memory.
+
+    While one thread exports, `torch.compiler.is_compiling()` is true in every thread, and so is what `get_proxy_mode`
+    finds of modes before dispatch; the keys of dispatch are a thread's own.
+    """
+    import torch
     from torch._subclasses import FakeTensor
     from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-    if get_proxy_mode() is not None or any(isinstance(tensor, FakeTensor) for tensor in tensors):
-        raise LaunchError(_IN_GRAPHS, help=_AS_OPERATOR)
+    own: Any = torch._C
+    if any(isinstance(tensor, FakeTensor) for tensor in tensors):
+        return True
+    before_dispatch = own._dispatch_tls_is_dispatch_key_included(own.DispatchKey.PreDispatch)
+    dispatching = own._get_dispatch_mode(own._TorchDispatchModeKey.PROXY) is not None
+    return dispatching or (before_dispatch and get_proxy_mode() is not None)
 
 
 def refuse_other_than_tensor(argument: TensorSpec, given: Any) -> None:
@@ -86,6 +101,7 @@ def refuse_tangents(names: Sequence[str], tensors: Sequence[Any]) -> None:
 
 __all__ = [
     "break_graph",
+    "in_graph",
     "refuse_gradients",
     "refuse_graphs",
     "refuse_other_than_tensor",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import neptune_lab as nl
 from neptune_lab.errors import DefinitionError, LaunchError
@@ -231,3 +233,23 @@ def test_constants_of_a_function_are_the_same_inputs_at_other_sizes():
     want = torch.addcmul(given[1], x, given[0])
     for function in (kernel, kernel.with_gradients()):
         assert torch.allclose(function(x, *given), want)
+
+
+def test_gradients_of_other_sizes_while_another_thread_exports_and_in_graphs(monkeypatch):
+    function = nl.compile(nl.from_torch(lambda x: x.softmax(-1), torch.zeros(2, 8))).with_gradients()
+    x = torch.randn(3, 8, device=DEVICE)
+    for mode in ("fake", "symbolic"):
+        with pytest.raises(LaunchError, match=r"expected \(2, 8\)"):
+            make_fx(function, tracing_mode=mode)(x)
+    monkeypatch.setattr(torch.compiler, "_is_compiling_flag", True)  # (as torch.export sets it, for all threads)
+    torch.testing.assert_close(function(x), x.softmax(-1))
+
+    results: list[Any] = []
+
+    def traced(y: Any) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            results.append(pool.submit(function, x).result())
+        return y + 1
+
+    make_fx(traced, pre_dispatch=True)(x)
+    torch.testing.assert_close(results, [x.softmax(-1)])
