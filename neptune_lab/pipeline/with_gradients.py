@@ -106,6 +106,7 @@ class WithGradients:
     def __init__(self, operator: Operator, kernel: Differentiable, captured: CapturedInputs) -> None:
         self.operator, self._kernel, self._captured = operator, kernel, captured
         self.__name__ = operator.name
+        self._own = tuple(t.shape for t in operator.inputs[: len(operator.inputs) - len(operator.captured)])
         self._others = lru_cache(_MOST)(
             lambda shapes: with_gradients(replace(operator_at(operator, shapes), trained=()))
         )
@@ -133,8 +134,7 @@ class WithGradients:
 
     def _of_sizes(self, tensors: Sequence[Any]) -> WithGradients | None:
         """The function for tensors of these sizes; None: this one, which refuses other sizes in graphs."""
-        op = self.operator
-        own = tuple(t.shape for t in op.inputs[: len(op.inputs) - len(op.captured)])
+        op, own = self.operator, self._own
         if op.resized is None or len(tensors) not in (len(own), len(op.inputs)):
             return None
         shapes = shapes_of(tensors[: len(own)])
