@@ -10,6 +10,8 @@ from enum import Enum
 from math import copysign
 from typing import Any, TypeVar
 
+import numpy as np
+
 T = TypeVar("T")
 
 # Of these types, the repr has all.
@@ -81,7 +83,8 @@ def full_text(data: Any) -> str:
     dataclasses is not used at any depth, and that of a set has another order in each process.
 
     Raises:
-        TypeError: an object of this package that is no dataclass, whose `repr` need not have all that it holds.
+        TypeError: an array or tensor, or an object of this package that is no dataclass, whose `repr` need not have all
+            that it holds.
 
     >>> from neptune_lab.loop_ir.nodes import Program
     >>> full_text((Program("f", ("x",), (), (), ()), {"a": 1.0}))
@@ -105,6 +108,8 @@ def full_text(data: Any) -> str:
         return f"{of.__name__}([{', '.join(sorted(map(full_text, data)))}])"
     if of.__module__.partition(".")[0] == __name__.partition(".")[0] and not isinstance(data, Enum):
         raise TypeError(f"{of.__name__} is no dataclass: the text of a key needs what it holds, field by field")
+    if hasattr(data, "__array__") and not isinstance(data, np.generic):
+        raise TypeError(f"the repr of {of.__name__} leaves elements and digits out: the text of a key needs its bytes")
     return repr(data)
 
 

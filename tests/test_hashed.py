@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import namedtuple
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
+import torch
 
 from neptune_lab import TileConfig
 from neptune_lab.hashed import digest_of, full_text
@@ -64,3 +66,10 @@ def test_sets_have_one_order():
 def test_objects_that_have_no_fields_are_refused():
     with pytest.raises(TypeError, match="Writer is no dataclass"):
         digest_of(("key", Writer()))
+
+
+@pytest.mark.parametrize("array", [np.arange(3), torch.tensor(1.0), {"bias": torch.zeros(2)}])
+def test_arrays_whose_repr_is_shortened_are_refused(array):
+    with pytest.raises(TypeError, match="needs its bytes"):
+        digest_of("name", (array,))
+    assert full_text(np.float32(0.5)) == repr(np.float32(0.5))
