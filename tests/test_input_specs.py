@@ -37,7 +37,7 @@ def stated(draw: st.DrawFn) -> tuple[str, dict[str, Value]]:
 
 
 @given(stated())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_what_is_written_is_read(case: tuple[str, dict[str, Value]]):
     text, values = case
     found = parse_inputs(text)

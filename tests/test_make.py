@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -37,7 +38,9 @@ def make(clone: Path, *arguments: str, venv_works: bool = True) -> subprocess.Co
     python.write_text(PYTHON.format(venv="" if venv_works else "exit 1"))
     python.chmod(0o755)
     command = ["make", "-C", str(clone), f"PYTHON={python}", *arguments]
-    return subprocess.run(command, capture_output=True, text=True)
+    # Under `make test`, the variables of that make would make this one keep going.
+    own = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+    return subprocess.run(command, capture_output=True, text=True, env=own)
 
 
 def files(folder: Path) -> dict[str, str]:

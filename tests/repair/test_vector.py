@@ -282,7 +282,7 @@ def _grow(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     return st.one_of(binary, calls, powers)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.recursive(LEAVES, _grow, max_leaves=4), st.integers(0, 10**6))
 def test_refused_or_right(g: str, seed: int):
     try:

@@ -153,7 +153,7 @@ def layouts(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return shape, tuple(strides)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(layouts())
 def test_strides_are_those_of_torch(layout: tuple[tuple[int, ...], tuple[int, ...]]):
     shape, strides = layout
