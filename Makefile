@@ -6,7 +6,7 @@ ARGS   ?=
 # Cases and seed of `make fuzz`; SEED is of `make nightly` too, where it says whose turn it is (none: the day does).
 N      ?= 2000
 SEED   ?=
-# Workers for the tests: one per core and one more (tests/conftest.py), at most 8 (each loads TVM and torch).
+# Workers for the tests: one per core (tests/conftest.py), at most 8 (each loads TVM and torch).
 JOBS   ?= logical
 
 ifneq ($(words $(VENV)),1)
