@@ -293,6 +293,9 @@ def test_functions_with_one_kernel_have_derivatives_of_their_own():
         function = nl.compile(nl.from_torch(KINKS[name], x.detach(), name="kink")).with_gradients()
         (gradient,) = torch.autograd.grad(function(x).sum(), x)
         assert float(gradient[1, 0]) == wanted
+        # (A graph calls the operator by its name.)
+        (gradient,) = torch.autograd.grad(torch.compile(function, backend="eager", fullgraph=True)(x).sum(), x)
+        assert float(gradient[1, 0]) == wanted
 
 
 @pytest.mark.nightly
