@@ -162,6 +162,12 @@ class BenchmarkResults:
         """The setups of these groups."""
         return tuple(s for s in self.setups if s.group in groups)
 
+    @property
+    def ablated(self) -> tuple[SetupResult, ...]:
+        """The setups that have kernels with one change beside the one with default options."""
+        changed = {s.name for s in self.setups for e in s.entries if e.kind == "ablation" and e.name != DEFAULT}
+        return tuple(s for s in self.setups if s.name in changed)
+
     def with_setup(self, done: SetupResult, seconds: float) -> BenchmarkResults:
         """These results with the setup added, or replaced if there is one of its name."""
         by_name = {s.name: s for s in self.setups} | {done.name: done}

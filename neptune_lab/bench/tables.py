@@ -162,10 +162,36 @@ def problem_rows(results: BenchmarkResults) -> Rows:
     ]
 
 
+UNTUNED_HEADER = ("operator", "setups", "untuned over tuned (geometric mean)", "least", "most")
+
+
+def untuned_rows(results: BenchmarkResults) -> Rows:
+    """What records give: the time with default options over the time with the options of the records, by operator.
+
+    Below 1, the record's options are slower than what is chosen without it.
+    """
+    rows, everything = [], []
+    for row, setups in _by_row(results.setups).items():
+        found = [(usual / s.ours, s.name) for s in setups if s.ours and (usual := s.time(DEFAULT))]
+        if found:
+            everything += found
+            rows.append([row, *_spread(found)])
+    if everything:
+        rows.append(["**all**", *_spread(everything)])
+    return rows
+
+
+def _spread(found: Sequence[tuple[float, str]]) -> list[str]:
+    """How many ratios there are, their geometric mean, and the least and the most with their setups' names."""
+    (least, low), (most, high) = min(found), max(found)
+    mean = geometric_mean(value for value, _ in found)
+    return [str(len(found)), ratio(mean), f"{ratio(least)} {low}", f"{ratio(most)} {high}"]
+
+
 def ablation_rows(results: BenchmarkResults) -> Rows:
     """Neptune's Figure 10 as figures: the time with one change over the time with default options."""
     rows = []
-    for setup in results.setups:
+    for setup in results.ablated:
         usual = setup.time(DEFAULT)
         for entry in setup.entries:
             if entry.kind == "ablation" and entry.status != "same" and usual:
@@ -200,6 +226,7 @@ SECTIONS: tuple[tuple[str, Callable[[BenchmarkResults], tuple[Sequence[str], Row
     ("Speedup over the best compiler (Neptune, Table 2)", lambda r: speedup_rows(r, "compiler")),
     ("Speedup over the best library (Neptune, Table 4)", lambda r: speedup_rows(r, "library")),
     ("Every setup", lambda r: (SETUPS_HEADER, setup_rows(r))),
+    ("Tuned and untuned", lambda r: (UNTUNED_HEADER, untuned_rows(r))),
     ("Ablation (Neptune, Figure 10)", lambda r: (("setup", "kernel", "µs", "over default"), ablation_rows(r))),
     ("Registers, shared memory, spills", lambda r: (RESOURCES_HEADER, resource_rows(r))),
     ("Setups without a valid time", lambda r: (PROBLEMS_HEADER, problem_rows(r))),

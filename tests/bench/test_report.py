@@ -115,6 +115,14 @@ def test_tables_read_well(made_up, golden):
     golden("bench_tables.md", tables.to_markdown(lost))
 
 
+def test_what_records_give_is_told_by_operator(made_up):
+    few = tuple(s for s in made_up.setups if s.row == "causal_pf" and s.group == "attention")
+    wrong = changed(replace(made_up, setups=few), "causal_pf-2048", "default options", status="wrong", us=None)
+    mean = (0.8 * 1.2 * 1.2) ** (1 / 3)
+    own = ["3", f"{mean:.2f}", "0.80 causal_pf-512", "1.20 causal_pf-8192"]
+    assert tables.untuned_rows(wrong) == [["causal_pf", *own], ["**all**", *own]]
+
+
 def test_what_limits_a_setup(made_up):
     by_name = {s.name: s for s in made_up.setups}
     decode, prefill = by_name["causal_dc-32768"], by_name["global_pf-8192"]

@@ -69,7 +69,7 @@ def test_a_run_checks_and_times_everybody(tmp_path):
     # cuDNN is no backend of a CPU: said, not timed.
     assert entries["SDPA cuDNN"].status == "failed"
     assert "RuntimeError" in entries["SDPA cuDNN"].note
-    assert {e.name for e in chain.entries} == {OURS, "torch.compile", "PyTorch eager"}
+    assert {e.name for e in chain.entries} == {OURS, "default options", "torch.compile", "PyTorch eager"}
     assert not found.is_gpu
     assert read(tmp_path / "bench.json") == found
 
