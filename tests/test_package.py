@@ -21,6 +21,9 @@ from packaging.version import Version
 from saved_records import text
 
 import neptune_lab
+from neptune_lab.bench.ablation import TUNED
+from neptune_lab.bench.kernels import export
+from neptune_lab.bench.setups import choose, tiny_setups
 from neptune_lab.trace import SCHEMA
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -214,3 +217,25 @@ def test_the_courses_algebra_works_without_the_compiler_and_the_rest_says_what_i
         assert line.endswith(
             "(it has wheels for Linux; load_trace, explore of a saved record, repair and solver work without it)"
         )
+
+
+MEASURE = """
+from pathlib import Path
+from neptune_lab.bench import measuring, run, setups
+from neptune_lab.bench.ablation import TUNED
+from neptune_lab.bench.contestants import launchable
+from neptune_lab.bench.reference import reference
+from neptune_lab.bench.tensors import make_tensors
+from neptune_lab.bench.warm import Source
+
+setup = setups.choose(setups.tiny_setups(), ["l2_norm-4x64"])[0]
+tensors = make_tensors(setup.op)
+ready = launchable(Source(Path(sys.argv[1])).kernels()(setup, TUNED), tensors)
+print(ready.note, reference(setup, tensors).error(ready.call()) < 1e-3)
+"""
+
+
+def test_exported_kernels_are_measured_without_tvm(tmp_path: Path):
+    pairs = [(s, TUNED) for s in choose(tiny_setups(), ["l2_norm-4x64"])]
+    export(pairs, tmp_path)
+    assert without({"tvm", "tvm_ffi"}, MEASURE, str(tmp_path)).splitlines()[-1] == "default options True"

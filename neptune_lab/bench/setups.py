@@ -17,7 +17,7 @@ import numpy as np
 
 from neptune_lab.errors import MeasureError
 from neptune_lab.operators import PRESETS, Operator, find, gemm_chain
-from neptune_lab.pipeline.accuracy import TEN
+from neptune_lab.operators.presets import TEN
 from neptune_lab.runtime.accuracy import AttentionCase, case_of
 from neptune_lab.strict.dtypes import itemsize
 

@@ -128,7 +128,8 @@ def accuracy(
     The ten operators are those of Neptune's appendix F. Exit status 1 if our root mean square error is more than 1.2
     times the best peer's.
     """
-    from neptune_lab.pipeline.accuracy import TEN, AccuracySetup, accuracy
+    from neptune_lab.operators.presets import TEN
+    from neptune_lab.pipeline.accuracy import AccuracySetup, accuracy
     from neptune_lab.pipeline.accuracy_table import to_text
     from neptune_lab.runtime.accuracy import read_tensors
 

@@ -76,3 +76,5 @@ _PRESETS = (
 )
 
 PRESETS: Mapping[str, Preset] = MappingProxyType({p.name: p for p in _PRESETS})
+# The ten operators of Neptune's tables.
+TEN = tuple(name for name, preset in PRESETS.items() if preset.paper.startswith("Neptune"))

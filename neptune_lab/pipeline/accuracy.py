@@ -10,6 +10,7 @@ import numpy as np
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators import PRESETS, Operator, attention
+from neptune_lab.operators.presets import TEN
 from neptune_lab.pipeline.compile import compile
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.realistic_inputs import attention_inputs, realistic_inputs, recorded_inputs
@@ -18,7 +19,6 @@ from neptune_lab.runtime import call_on_arrays, device_facts
 from neptune_lab.runtime.accuracy import ALLOWED, ErrorSummary, case_of, error_summary, peers, run_peer
 from neptune_lab.strict.typed import pack
 
-TEN = tuple(name for name, preset in PRESETS.items() if preset.paper.startswith("Neptune"))
 OURS = "neptune_lab"
 
 # Sizes that take Triton's interpreter a few seconds each; a GPU runs the published sizes.
