@@ -4,7 +4,7 @@ walks the whole tree."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from math import copysign
@@ -16,6 +16,8 @@ T = TypeVar("T")
 
 # Of these types, the repr has all.
 _PLAIN = frozenset({str, int, float, bool, bytes, complex, type(None)})
+# The first byte of what is written in parts: no text has it, since it is not UTF-8.
+_IN_PARTS = b"\xff"
 
 
 class Hashed:
@@ -66,18 +68,6 @@ def same_constant(one: Any, other: object) -> bool:
     return one.dtype == theirs.dtype
 
 
-def signature(name: str, tensors: Iterable[Any], inputs: Sequence[str], outputs: Sequence[str]) -> str:
-    """A program in a line, for its `repr`: its name, and the names, dtypes and shapes of its inputs and outputs.
-
-    >>> from neptune_lab.loop_ir.nodes import Buffer
-    >>> signature("scale", [Buffer("x", (2, 3), "float16"), Buffer("y", (2,), "float32")], ["x"], ["y"])
-    'scale(x: float16[2, 3]) -> y: float32[2]'
-    """
-    typed = {t.name: f"{t.name}: {t.dtype}[{', '.join(map(str, t.shape))}]" for t in tensors}
-    given, made = (", ".join(typed.get(n, n) for n in names) for names in (inputs, outputs))
-    return f"{name}({given}) -> {made}"
-
-
 def full_text(data: Any) -> str:
     """The expression that makes equal data: source code, or the text of a key.  `repr` may be a summary: that of
     dataclasses is not used at any depth, and that of a set has another order in each process.
@@ -117,15 +107,24 @@ def digest_of(*parts: Any) -> str:
     """The SHA-256 of texts, bytes, and data as `full_text` writes it: all keys and names of files that are digests are
     made here.
 
-    >>> digest_of("text") == digest_of(b"text"), digest_of("text") == digest_of("te", "xt")
-    (True, False)
+    One text or bytes alone have the digest of their own bytes, which files on disk are named by.  Other parts are
+    written with their lengths, and data with a mark, so that neither a text nor other parts share a digest with them.
+
+    >>> digest_of("text") == digest_of(b"text"), digest_of("1") == digest_of(1), digest_of("1", "2") == digest_of("12")
+    (True, False, False)
     """
-    found = hashlib.sha256()
-    for place, part in enumerate(parts):
-        if place:
-            found.update(b"\0")
-        found.update(part if isinstance(part, bytes) else (part if isinstance(part, str) else full_text(part)).encode())
+    if len(parts) == 1 and isinstance(parts[0], str | bytes):
+        return hashlib.sha256(_bytes(parts[0])).hexdigest()
+    found = hashlib.sha256(_IN_PARTS)
+    for part in parts:
+        written = _bytes(part)
+        found.update(f"{'text' if isinstance(part, str | bytes) else 'data'} {len(written)}:".encode())
+        found.update(written)
     return found.hexdigest()
 
 
-__all__ = ["Hashed", "digest_of", "full_text", "hash_once", "same_constant", "signature"]
+def _bytes(part: Any) -> bytes:
+    return part if isinstance(part, bytes) else (part if isinstance(part, str) else full_text(part)).encode()
+
+
+__all__ = ["Hashed", "digest_of", "full_text", "hash_once", "same_constant"]

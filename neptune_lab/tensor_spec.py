@@ -6,9 +6,9 @@ of the same elements are equal.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, TypeAlias
+from typing import Annotated, Protocol, TypeAlias
 
 from neptune_lab.strict.dtypes import DTYPES
 from neptune_lab.strict.typed import OMIT_DEFAULT, Count, Extent, Line, Name, OneOf
@@ -65,7 +65,39 @@ class TensorSpec:
     def __str__(self) -> str:
         names = self.sizes or ("",) * len(self.shape)
         extents = [name or str(extent) for name, extent in zip(names, self.shape, strict=True)]
-        return f"{self.name}: {self.dtype}[{', '.join(extents)}]{strides_text(self.strides)}"
+        return _typed(self.name, self.dtype, extents) + strides_text(self.strides)
+
+
+class Tensor(Protocol):
+    """A tensor of a program of any stage."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+def signature(name: str, tensors: Iterable[Tensor], inputs: Iterable[str], outputs: Iterable[str]) -> str:
+    """A program or kernel in a line: its name, and the names, dtypes and shapes of its inputs and outputs.
+
+    Args:
+        name: of the program.
+        tensors: those whose dtypes and shapes are known.
+        inputs, outputs: names, in calling order.
+
+    >>> x, y = TensorSpec("x", (2, 3), "float16", (1, 2)), TensorSpec("y", (2,), "float32")
+    >>> signature("scale", [x, y], ["x"], ["y"])
+    'scale(x: float16[2, 3] strides (1, 2)) -> y: float32[2]'
+    """
+    typed = {t.name: str(t) if isinstance(t, TensorSpec) else _typed(t.name, t.dtype, t.shape) for t in tensors}
+    given, made = (", ".join(typed.get(n, n) for n in names) for names in (inputs, outputs))
+    return f"{name}({given}) -> {made}"
+
+
+def _typed(name: str, dtype: str, extents: Iterable[object]) -> str:
+    return f"{name}: {dtype}[{', '.join(map(str, extents))}]"
 
 
 def strides_text(strides: Strides | None) -> str:
@@ -178,6 +210,7 @@ __all__ = [
     "layout_of",
     "overlaps",
     "resized_strides",
+    "signature",
     "span",
     "strides_text",
 ]

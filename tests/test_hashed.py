@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import namedtuple
 from dataclasses import dataclass, replace
 
@@ -73,3 +74,23 @@ def test_arrays_whose_repr_is_shortened_are_refused(array):
     with pytest.raises(TypeError, match="needs its bytes"):
         digest_of("name", (array,))
     assert full_text(np.float32(0.5)) == repr(np.float32(0.5))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("1",), (1,)),
+        (("(1, 2)",), ((1, 2),)),
+        (("a", "1"), ("a", 1)),
+        (("a\0b",), ("a", "b")),
+        (("a\0b", "c"), ("a", "b\0c")),
+        (("",), ()),
+        (("a", ""), ("a",)),
+    ],
+)
+def test_texts_data_and_numbers_of_parts_have_digests_of_their_own(one, other):
+    assert digest_of(*one) != digest_of(*other)
+
+
+def test_files_are_named_by_the_plain_digest_of_their_text():
+    assert digest_of("abc") == hashlib.sha256(b"abc").hexdigest()

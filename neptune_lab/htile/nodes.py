@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from typing import Literal as Lit
 from typing import TypeAlias, get_args
 
-from neptune_lab.hashed import Hashed, hash_once, same_constant, signature
-from neptune_lab.tensor_spec import LARGEST
+from neptune_lab.hashed import Hashed, hash_once, same_constant
+from neptune_lab.tensor_spec import LARGEST, signature
 
 # -- integer index expressions ------------------------------------------------------------------------------
 

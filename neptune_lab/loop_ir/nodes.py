@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
-from neptune_lab.hashed import Hashed, hash_once, same_constant, signature
+from neptune_lab.hashed import Hashed, hash_once, same_constant
 from neptune_lab.loop_ir.roles import RepairInfo, Role
+from neptune_lab.tensor_spec import signature
 
 # -- expressions --------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, TypeAlias
 
 from neptune_lab.strict.typed import OMIT_DEFAULT, Extent, Line, Name, Words
-from neptune_lab.tensor_spec import TensorSpec
+from neptune_lab.tensor_spec import TensorSpec, signature
 
 # Name, smallest and largest of each size that is known at the launch only.
 Ranges: TypeAlias = tuple[tuple[Name, Extent, Extent], ...]
@@ -57,8 +57,8 @@ class KernelSpec:
     @property
     def signature(self) -> str:
         """Its function, inputs and outputs in a line."""
-        inputs, outputs = (", ".join(map(str, tensors)) for tensors in (self.inputs, self.outputs))
-        return f"{self.entry}({inputs}) -> {outputs}"
+        tensors = (*self.inputs, *self.outputs)
+        return signature(self.entry, tensors, [t.name for t in self.inputs], [t.name for t in self.outputs])
 
     def __repr__(self) -> str:
         """Its signature alone; `hashed.full_text` has all of it, for digests."""
