@@ -1,7 +1,8 @@
 """Operators of one function for calls whose sizes differ from the first one's: traced anew at each sizes.
 
-The function reads what it did when it was traced first: tensors of its closure and parameters are copies of then.  So
-each time it is traced at the first sizes too, and has to give the same operator.
+The function reads what it did when it was traced first: tensors of its closure and parameters are copies of then, also
+if an optimizer or the caller has changed them since.  So each time it is traced at the first sizes too, and has to give
+the same stages; the tensors that it holds get the values of the first time.
 """
 
 from __future__ import annotations
@@ -56,17 +57,9 @@ def resized(
 
     def unchanged() -> Make:
         again = make(given(before))
-        same = (
-            _without_names(again.program) == _without_names(first.program)
-            and again.captured.keys() == first.captured.keys()
-        )
-        if not same or not all(_equal(array, again.captured[n]) for n, array in first.captured.items()):
-            raise DefinitionError(
-                f"{first.title} reads something that has changed since its operator was made, so its kernels at other "
-                "sizes would be those of another function",
-                help="make the operator again: nl.from_torch(...)",
-            )
-        return lambda every: _holding(first, again, make(every))
+        if _without_names(again.program) != _without_names(first.program) or not _alike(again, first):
+            raise _changed(first, "its stages, or the shapes or dtypes of the tensors that it holds, are others")
+        return lambda every: _as_at_first(first, again, make(every))
 
     def at(shapes: Sequence[Shape]) -> Operator:
         return unchanged()(given(shapes))
@@ -113,17 +106,50 @@ def with_free_sizes(
     return replace(made, resized=own)
 
 
-def _holding(first: Operator, again: Operator, other: Operator) -> Operator:
-    """`other` with the tensors of `first` in place of those that the function makes anew in each trace, such as
-    constants, if they are equal: `holds` says which tensors are the same."""
-    anew = {name: tensor for name, tensor in first.holds.items() if again.holds[name] is not tensor}
-    kept = {id(tensor) for name, tensor in first.holds.items() if name not in anew}
-    same = {
-        name: anew[name]
-        for name, tensor in other.holds.items()
-        if name in anew and id(tensor) not in kept and _equal(first.captured[name], other.captured[name])
-    }
-    return replace(other, holds={**other.holds, **same})
+def _as_at_first(first: Operator, again: Operator, other: Operator) -> Operator:
+    """`other`, whose captured tensors have the values that they had when `first` was traced.
+
+    Tensors that the function makes anew in each trace, such as constants, become those of `first` if they are equal:
+    `holds` says which tensors are the same.
+
+    Args:
+        first: the function's operator at the first sizes.
+        again: the same, traced now.
+        other: at other sizes, traced now.
+
+    Raises:
+        DefinitionError: what the function makes anew in each trace has other values now.
+    """
+    names = {id(tensor): name for name, tensor in again.holds.items()}
+    captured, holds = dict(other.captured), dict(other.holds)
+    lasting = {name for name, tensor in first.holds.items() if again.holds[name] is tensor}
+    for name, tensor in other.holds.items():
+        known = names.get(id(tensor))
+        if known is not None:
+            lasting.add(known)
+            captured[name], holds[name] = first.captured[known], first.holds[known]
+    changed = [n for n, array in first.captured.items() if n not in lasting and not _equal(array, again.captured[n])]
+    if changed:
+        raise _changed(first, f"it makes {', '.join(changed)} in each trace, with other values now")
+    for name, array in other.captured.items():
+        if id(other.holds[name]) not in names and name in first.captured.keys() - lasting:
+            if _equal(first.captured[name], array):
+                holds[name] = first.holds[name]
+    return replace(other, captured=captured, holds=holds)
+
+
+def _alike(one: Operator, other: Operator) -> bool:
+    """Whether two operators captured tensors of the same names, shapes and dtypes."""
+    kinds = ({n: (a.dtype, a.shape) for n, a in op.captured.items()} for op in (one, other))
+    return next(kinds) == next(kinds)
+
+
+def _changed(first: Operator, what: str) -> DefinitionError:
+    return DefinitionError(
+        f"{first.title} reads something that has changed since its operator was made, so its kernels at other "
+        f"sizes would be those of another function: {what}",
+        help="make the operator again: nl.from_torch(...)",
+    )
 
 
 def _without_names(program: Program) -> str:

@@ -118,11 +118,46 @@ def test_lengths_samples_and_heads(dynamic):
 def test_what_the_function_reads_is_that_of_the_first_time():
     scale = torch.ones(64)
     kernel = nl.compile(nl.from_torch(lambda x: torch.softmax(x * scale, -1), torch.zeros(8, 64)))
-    compared(kernel, lambda x: torch.softmax(x, -1), (8, 64))
     scale.mul_(2)
-    compared(kernel, lambda x: torch.softmax(x, -1), (8, 64))
-    with pytest.raises(LaunchError, match="reads something that has changed since its operator was made"):
-        kernel(torch.zeros(9, 64, device=DEVICE))
+    for rows in (8, 9, 11):
+        compared(kernel, lambda x: torch.softmax(x, -1), (rows, 64))
+
+
+def test_what_the_function_makes_anew_in_each_trace_must_not_change():
+    table = [1.0] * 16
+    kernel = nl.compile(nl.from_torch(lambda x: x * torch.tensor(table), torch.zeros(8, 16)))
+    table[3] = 2.0
+    with pytest.raises(LaunchError, match=r"has changed since its operator was made.*: it makes \w+ in each trace"):
+        kernel(torch.zeros(9, 16, device=DEVICE))
+    factor = [2]
+    kernel = nl.compile(nl.from_torch(lambda x: x ** factor[0], torch.zeros(8, 16)))
+    factor[0] = 3
+    with pytest.raises(LaunchError, match="has changed since its operator was made.*: its stages"):
+        kernel(torch.zeros(9, 16, device=DEVICE))
+
+
+@pytest.mark.parametrize("dynamic", [None, pytest.param(False, marks=pytest.mark.nightly)])
+def test_batches_of_another_size_after_steps_of_an_optimizer(dynamic: bool | None):
+    """A step changes the parameters in place: those that a call gives are taken, and for others the first ones."""
+    model = torch.nn.Linear(6, 3, device=DEVICE)
+    first = {name: p.detach().clone() for name, p in model.named_parameters()}
+    op = nl.from_torch(model, torch.zeros(4, 6), dynamic=dynamic)
+    call = nl.compile(op).with_gradients()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for rows in (4, 4, 3, 5):
+        x = torch.randn(rows, 6, device=DEVICE)
+        y = call(x, **dict(model.named_parameters()))
+        given = torch.randn_like(y)
+        found = torch.autograd.grad(y, [*model.parameters()], given)
+        wanted = torch.autograd.grad(model(x), [*model.parameters()], given)
+        torch.testing.assert_close(y, model(x), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+        for parameter, gradient in zip(model.parameters(), found, strict=True):
+            parameter.grad = gradient
+        optimizer.step()
+    x = torch.randn(7, 6, device=DEVICE)
+    with torch.no_grad():
+        torch.testing.assert_close(call(x), torch.func.functional_call(model, first, x), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.one_in(2)
