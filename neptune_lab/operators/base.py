@@ -26,7 +26,7 @@ from neptune_lab.operators.ties import Ties
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.dtypes import EIGHTS
 from neptune_lab.strict.values import INT32_MAX, check_integer
-from neptune_lab.tensor_spec import TensorSpec, layout_of, overlaps
+from neptune_lab.tensor_spec import TensorSpec, layout_of, overlaps, signature
 
 if TYPE_CHECKING:
     from neptune_lab.loop_ir.nodes import Program
@@ -41,11 +41,6 @@ WHOLE = ("int32", "int64")
 
 # Elements of a tensor, 2 TiB in float16.
 LARGEST_TENSOR = 2**40
-
-
-def _signature(tensor: TensorSpec) -> str:
-    """`q: float16[1, 4, 256, 64]`, with the names of sizes that have one."""
-    return f"{tensor.name}: {tensor.dtype}[{', '.join(map(str, tensor.sizes or tensor.shape))}]"
 
 
 # Plain JSON, so that a record can name the operator it was made from.
@@ -132,8 +127,8 @@ class Operator:
 
     def __repr__(self) -> str:
         """Name, inputs and outputs; `program` and `source` are the definition."""
-        inputs, outputs = (", ".join(map(_signature, tensors)) for tensors in (self.inputs, self.outputs))
-        return f"<Operator {self.name}({inputs}) -> {outputs}>"
+        inputs, outputs = ([t.name for t in tensors] for tensors in (self.inputs, self.outputs))
+        return f"<Operator {signature(self.name, (*self.inputs, *self.outputs), inputs, outputs)}>"
 
     def __copy__(self) -> Operator:
         """The operator itself, which never changes."""

@@ -6,7 +6,6 @@ such kernel, each combination of sizes has a kernel of its own.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,14 +17,12 @@ from neptune_lab.operators import Operator
 from neptune_lab.operators.dims import Family, named
 from neptune_lab.operators.resized import Resized, Shape, names_of, only
 from neptune_lab.pipeline.for_sizes import compile_family
+from neptune_lab.pipeline.kept_by_sizes import MOST, KeptBySizes, Shapes
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.size_choice import roles_of
 from neptune_lab.runtime.sized import sizes_in
-from neptune_lab.strict.forks import ReentrantLock
 from neptune_lab.target import Target
 from neptune_lab.tensor_spec import LONG, LONG_HINT, SHORT_HINT
-
-_MOST = 64
 
 Compile = Callable[[Operator], Kernel]
 
@@ -43,11 +40,10 @@ class OtherSizes:
         assert op.resized is not None
         self._op, self._resized, self._compile, self._compile_named = op, op.resized, compile, compile_named
         given = op.inputs[: len(op.inputs) - len(op.captured)]
-        self._seen: list[tuple[Shape, ...]] = [tuple(t.shape for t in given)]
-        self._by_shapes: OrderedDict[Any, Kernel] = OrderedDict()
+        self._seen: list[Shapes] = [tuple(t.shape for t in given)]
+        self._by_shapes = KeptBySizes(self._found)
         self._for_all: list[Kernel] = []
         self.refusals: dict[Any, str] = {}
-        self._lock = ReentrantLock()
 
     @property
     def at_first(self) -> Operator:
@@ -61,18 +57,9 @@ class OtherSizes:
             LaunchError: the function does not take such tensors.
             ScheduleError, TileError, EmitError: a stage of the compiler refused.
         """
-        shapes = tuple(tuple(tensor.shape) for tensor in tensors[: len(self._seen[0])])
-        with self._lock:
-            found = self._by_shapes.get(shapes)
-            if found is None:
-                found = self._found(shapes)
-                self._by_shapes[shapes] = found
-                if len(self._by_shapes) > _MOST:
-                    self._by_shapes.popitem(last=False)
-            self._by_shapes.move_to_end(shapes)
-        return found
+        return self._by_shapes.of(tuple(tuple(tensor.shape) for tensor in tensors[: len(self._seen[0])]))
 
-    def _found(self, shapes: tuple[Shape, ...]) -> Kernel:
+    def _found(self, shapes: Shapes) -> Kernel:
         """The kernel for tensors of these shapes: one for all sizes that is there, a new one, or one of their own."""
         for kernel in self._for_all:
             if _takes(kernel, shapes):
@@ -83,10 +70,10 @@ class OtherSizes:
             kernel = self._with_names(shapes)
             if kernel is not None:
                 return kernel
-            self._seen = [first, *self._seen[1:][-_MOST:]]
+            self._seen = [first, *self._seen[1:][-MOST:]]
         return self._compile(own)
 
-    def _with_names(self, shapes: tuple[Shape, ...]) -> Kernel | None:
+    def _with_names(self, shapes: Shapes) -> Kernel | None:
         """A kernel for all sizes that have differed; None if the compiler has none that takes these shapes."""
         names = names_of(self._seen, [t.name for t in (*self._op.inputs, *self._op.outputs)])
         long = max(n for shape in shapes for n in shape) >= LONG

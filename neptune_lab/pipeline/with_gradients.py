@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from neptune_lab.errors import DefinitionError, LaunchError, NotPickledError
 from neptune_lab.loop_ir.dataflow import inputs_behind
 from neptune_lab.operators.index_limits import check_indices
 from neptune_lab.pipeline.captured_inputs import CapturedInputs, for_other_sizes
+from neptune_lab.pipeline.kept_by_sizes import KeptBySizes
 from neptune_lab.pipeline.other_sizes import operator_at
 from neptune_lab.runtime import LoadedKernel, load
 from neptune_lab.runtime.differentiable import Differentiable, refuse_transforms, shapes_of, warn_of_constants
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from neptune_lab.operators import Operator
 
 _numbers = count()
-# Functions for other sizes than the operator's own that are kept.
-_MOST = 64
 
 
 def differentiable(
@@ -107,9 +106,7 @@ class WithGradients:
         self.operator, self._kernel, self._captured = operator, kernel, captured
         self.__name__ = operator.name
         self._own = tuple(t.shape for t in operator.inputs[: len(operator.inputs) - len(operator.captured)])
-        self._others = lru_cache(_MOST)(
-            lambda shapes: with_gradients(replace(operator_at(operator, shapes), trained=()))
-        )
+        self._others = KeptBySizes(lambda at: with_gradients(replace(operator_at(operator, at), trained=())))
 
     def __call__(self, /, *tensors: Any, **named: Any) -> Any:
         op, expected = self.operator, len(self.operator.inputs)
@@ -138,7 +135,7 @@ class WithGradients:
         if op.resized is None or len(tensors) not in (len(own), len(op.inputs)):
             return None
         shapes = shapes_of(tensors[: len(own)])
-        return None if shapes is None or shapes == own or in_graph(tensors) else self._others(shapes)
+        return None if shapes is None or shapes == own or in_graph(tensors) else self._others.of(shapes)
 
     def __copy__(self) -> WithGradients:
         """The function itself, as a deep copy is."""

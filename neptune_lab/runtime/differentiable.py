@@ -22,6 +22,7 @@ from neptune_lab.runtime.strided import of_any_strides
 from neptune_lab.runtime.subclasses import refuse_jit_trace
 from neptune_lab.runtime.torch_op import torch_op
 from neptune_lab.runtime.torch_state import is_plain
+from neptune_lab.strict.forks import ReentrantLock
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -83,6 +84,7 @@ class Differentiable:
     _known: dict[tuple[bool, ...], Known] = field(default_factory=dict)
     _forward: tuple[Callable[..., Any], OpOverload] | None = None
     _passes: type[torch.autograd.Function] = field(init=False)
+    _making: ReentrantLock = field(default_factory=ReentrantLock)
 
     def __post_init__(self) -> None:
         self._passes = _passes(self)
@@ -180,7 +182,9 @@ class Differentiable:
             grads: cotangents of the outputs; None is 0.
         """
         if needed not in self._backward:
-            self._backward[needed] = self._backward_of(needed)
+            with self._making:
+                if needed not in self._backward:
+                    self._backward[needed] = self._backward_of(needed)
         backward = self._backward[needed]
         if backward is None:
             return tuple([_gradient((), None, needs, t) for needs, t in zip(needed, saved, strict=False)])

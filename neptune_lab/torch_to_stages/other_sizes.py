@@ -132,9 +132,9 @@ def _as_at_first(first: Operator, again: Operator, other: Operator) -> Operator:
     if changed:
         raise _changed(first, f"it makes {', '.join(changed)} in each trace, with other values now")
     for name, array in other.captured.items():
-        if id(other.holds[name]) not in names and name in first.captured.keys() - lasting:
-            if _equal(first.captured[name], array):
-                holds[name] = first.holds[name]
+        anew = id(other.holds[name]) not in names and name in first.captured.keys() - lasting
+        if anew and _equal(first.captured[name], array):
+            holds[name] = first.holds[name]
     return replace(other, captured=captured, holds=holds)
 
 

@@ -132,7 +132,7 @@ def test_what_the_function_makes_anew_in_each_trace_must_not_change():
     factor = [2]
     kernel = nl.compile(nl.from_torch(lambda x: x ** factor[0], torch.zeros(8, 16)))
     factor[0] = 3
-    with pytest.raises(LaunchError, match="has changed since its operator was made.*: its stages"):
+    with pytest.raises(LaunchError, match=r"has changed since its operator was made.*: its stages"):
         kernel(torch.zeros(9, 16, device=DEVICE))
 
 
