@@ -69,10 +69,11 @@ class CapturedInputs:
         captured = self.operator.captured
         if not captured or not tensors or len(tensors) != len(self.operator.inputs) - len(captured):
             return tensors
-        from neptune_lab.runtime import is_traced, to_tensor
+        from neptune_lab.runtime import to_tensor
+        from neptune_lab.runtime.refusals import is_traced
 
         device = getattr(tensors[0], "device", "cpu")
-        if self._held and is_traced():
+        if self._held and is_traced(tensors):
             return (*tensors, *(tensor.to(device) for tensor in self._held))
         if device not in self._on:
             self._on[device] = tuple(to_tensor(array, device) for array in captured.values())

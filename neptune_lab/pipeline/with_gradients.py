@@ -114,7 +114,7 @@ class WithGradients:
             tensors = self._captured.in_order(tensors, named)
         refuse_transforms(*tensors)
         if op.trained and len(tensors) == expected - len(op.captured):
-            warn_of_constants(op.name, op.trained, [t.name for t in op.inputs])
+            warn_of_constants(op.name, op.trained, [t.name for t in op.inputs], tensors)
         found = self._of_sizes(tensors)
         if found is not None:
             return found(*for_other_sizes(op, found.operator, tensors))

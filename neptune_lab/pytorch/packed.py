@@ -19,6 +19,7 @@ from neptune_lab.operators.relative import Relative
 from neptune_lab.pytorch.arguments import check_axes, device_of
 from neptune_lab.pytorch.mod_state import States, state_of
 from neptune_lab.pytorch.refusals import refuse_layout, refuse_transforms
+from neptune_lab.runtime.refusals import is_traced
 from neptune_lab.runtime.tensor_guards import guards_of
 from neptune_lab.runtime.token_places import token_places
 from neptune_lab.runtime.torch_state import current_gpu, modes, transform
@@ -129,7 +130,7 @@ def _check(name: str, offsets: Any, total: int, of: str, device: torch.device) -
             f"argument {name} is on {offsets.device}; expected {device}, where q is",
             help=f"move it with .to({str(device)!r})",
         )
-    if torch.compiler.is_compiling() or type(offsets) is not torch.Tensor or device.type != "cpu":
+    if type(offsets) is not torch.Tensor or device.type != "cpu" or is_traced((offsets,)):
         return
     values = offsets.tolist()
     if values[0] != 0 or values[-1] != total or any(a > b for a, b in pairwise(values)):
@@ -159,7 +160,7 @@ def _is_here(offsets: torch.Tensor) -> bool:
     return (
         type(offsets) is torch.Tensor
         and offsets.is_cuda
-        and not torch.compiler.is_compiling()
+        and not is_traced((offsets,))
         and not modes()
         and transform() is None
         and torch.version.hip is None

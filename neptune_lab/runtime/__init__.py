@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neptune_lab.runtime.arrays import call_on_arrays, is_traced, to_tensor
+from neptune_lab.runtime.arrays import call_on_arrays, to_tensor
 from neptune_lab.runtime.device import DeviceFacts, device_facts, interpreting
 from neptune_lab.runtime.load import LoadedKernel, cache_directory, load
 from neptune_lab.runtime.spec import KernelSpec
@@ -20,7 +20,6 @@ __all__ = [
     "device_facts",
     "has_gpu",
     "interpreting",
-    "is_traced",
     "load",
     "measure",
     "resources",

@@ -25,13 +25,6 @@ def to_tensor(array: np.ndarray, device: Any = "cpu") -> torch.Tensor:
     return torch.from_numpy(own).to(device)
 
 
-def is_traced() -> bool:
-    """Whether torch.compile traces this call."""
-    import torch
-
-    return torch.compiler.is_compiling()
-
-
 def inputs_of(kernel: LoadedKernel, arrays: Sequence[np.ndarray], device: Any) -> list[torch.Tensor]:
     """The arrays as tensors on `device`, with the strides that the kernel takes."""
     specs = kernel.spec.inputs

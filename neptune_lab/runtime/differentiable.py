@@ -17,7 +17,7 @@ import torch
 from neptune_lab.errors import LaunchError
 from neptune_lab.runtime import LoadedKernel
 from neptune_lab.runtime.known_backward import Known, known_backward
-from neptune_lab.runtime.refusals import refuse_other_than_tensor
+from neptune_lab.runtime.refusals import is_traced, refuse_other_than_tensor
 from neptune_lab.runtime.strided import of_any_strides
 from neptune_lab.runtime.subclasses import refuse_jit_trace
 from neptune_lab.runtime.torch_op import torch_op
@@ -105,7 +105,7 @@ class Differentiable:
     def __call__(self, *tensors: torch.Tensor) -> Any:
         """The operator's own outputs for the forward kernel's inputs: a tensor, or a tuple."""
         launch, op = self._launch_and_op()
-        if torch.compiler.is_compiling() or not is_plain(tensors):
+        if torch.compiler.is_dynamo_compiling() or not is_plain(tensors):
             for argument, tensor in zip(self.forward.spec.inputs, tensors, strict=True):
                 refuse_other_than_tensor(argument, tensor)
             return self.outputs(op(*tensors))
@@ -194,7 +194,7 @@ class Differentiable:
             if cotangent >= 0 and grad is None:
                 grad = torch.zeros_like(saved[tensor], memory_format=torch.contiguous_format)
             given.append(saved[tensor] if grad is None else grad)
-        plain = not (torch.is_grad_enabled() or torch.compiler.is_compiling()) and is_plain(given, grads)
+        plain = not (torch.is_grad_enabled() or torch.compiler.is_dynamo_compiling()) and is_plain(given, grads)
         found = backward.launch(*given) if plain else backward.op(*given)
         if plain and len(saved) == len(needed) + len(self.forward.spec.outputs):
             self._note(needed, backward, tuple(given), saved)
@@ -221,7 +221,7 @@ class Differentiable:
             needed: False, and whether each input needs a gradient.
         """
         known = self._known.get(needed)
-        return None if torch.is_grad_enabled() or torch.compiler.is_compiling() else known
+        return None if torch.is_grad_enabled() or torch.compiler.is_dynamo_compiling() else known
 
     def _backward_of(self, needed: tuple[bool, ...]) -> _Backward | None:
         specs = self.forward.spec.inputs
@@ -294,9 +294,10 @@ def is_transformed(*tensors: Any) -> bool:
 
 def refuse_transforms(*tensors: torch.Tensor) -> None:
     """Raise LaunchError inside torch.vmap, a transform of torch.func, or torch.jit.trace."""
-    if not torch.compiler.is_compiling():
-        refuse_jit_trace("a kernel with gradients", "trace kernel.as_torch_op(), which is an operator of torch")
-    if not torch.compiler.is_compiling() and is_transformed(*tensors):
+    if torch.compiler.is_dynamo_compiling():  # (of this thread; `is_compiling` is true in all)
+        return
+    refuse_jit_trace("a kernel with gradients", "trace kernel.as_torch_op(), which is an operator of torch")
+    if is_transformed(*tensors):
         raise LaunchError(
             "a kernel with gradients inside torch.vmap or a transform of torch.func: it takes whole tensors",
             help="torch.autograd.grad gives gradients; make the mapped axis one of the operator's",
@@ -315,15 +316,16 @@ def shapes_of(tensors: Sequence[Any]) -> tuple[tuple[int, ...], ...] | None:
     return tuple(found)
 
 
-def warn_of_constants(name: str, trained: Sequence[str], inputs: Sequence[str]) -> None:
+def warn_of_constants(name: str, trained: Sequence[str], inputs: Sequence[str], tensors: Sequence[Any]) -> None:
     """Warns that a call leaves out inputs that would train: it reads the copies that were made with the operator.
 
     Args:
         name: of the operator.
         trained: the inputs that are left out and that recorded gradients.
         inputs: all, in order.
+        tensors: of the call.
     """
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+    if is_traced(tensors) or not torch.is_grad_enabled():
         return
     warnings.warn(
         f"no gradients for {', '.join(trained)} of {name}: this call leaves them out, so it reads the copies that were "

@@ -47,8 +47,8 @@ def refuse_graphs(tensors: tuple[Any, ...]) -> None:
 def in_graph(tensors: Sequence[Any]) -> bool:
     """Whether this thread makes a graph of the operators that torch sees, or these are tensors without memory.
 
-    While one thread exports, `torch.compiler.is_compiling()` is true in every thread, and so is what `get_proxy_mode`
-    finds of modes before dispatch; the keys of dispatch are a thread's own.
+    While one thread compiles or exports, `torch.compiler.is_compiling()` is true in every thread, and so is what
+    `get_proxy_mode` finds of modes before dispatch; the keys of dispatch are a thread's own.  Dynamo cannot trace this.
     """
     import torch
     from torch._subclasses import FakeTensor
@@ -60,6 +60,13 @@ def in_graph(tensors: Sequence[Any]) -> bool:
     before_dispatch = own._dispatch_tls_is_dispatch_key_included(own.DispatchKey.PreDispatch)
     dispatching = own._get_dispatch_mode(own._TorchDispatchModeKey.PROXY) is not None
     return dispatching or (before_dispatch and get_proxy_mode() is not None)
+
+
+def is_traced(tensors: Sequence[Any]) -> bool:
+    """Whether this thread traces the call: with Dynamo, or as `in_graph` says."""
+    import torch
+
+    return torch.compiler.is_dynamo_compiling() or in_graph(tensors)
 
 
 def refuse_other_than_tensor(argument: TensorSpec, given: Any) -> None:
@@ -102,6 +109,7 @@ def refuse_tangents(names: Sequence[str], tensors: Sequence[Any]) -> None:
 __all__ = [
     "break_graph",
     "in_graph",
+    "is_traced",
     "refuse_gradients",
     "refuse_graphs",
     "refuse_other_than_tensor",

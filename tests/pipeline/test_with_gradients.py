@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from other_thread import while_another_compiles
 
 import neptune_lab as nl
 from neptune_lab.errors import DefinitionError, LaunchError
@@ -340,3 +341,20 @@ def test_parameters_that_a_call_leaves_out_get_no_gradients():
         with torch.no_grad():
             call(x)
         check(call, F.linear, (x, model.weight, model.bias))
+
+
+def test_a_thread_is_refused_and_warned_while_another_compiles():
+    function = nl.compile(rows.softmax(rows=5, cols=9, dtype="float32")).with_gradients()
+    x = torch.randn(5, 9, device=DEVICE)
+
+    def transformed() -> None:
+        with pytest.raises(LaunchError, match=r"transform of torch.func"):
+            torch.func.grad(lambda x: function(x).sum())(x)
+        with pytest.raises(LaunchError, match=r"with gradients inside torch.jit.trace"):
+            torch.jit.trace(lambda x: function(x), x)
+
+    while_another_compiles(transformed)
+    model = torch.nn.Linear(9, 2, device=DEVICE)
+    call = nl.compile(nl.from_torch(model, x)).with_gradients()
+    with pytest.warns(UserWarning, match="no gradients for weight, bias of Linear"):
+        while_another_compiles(lambda: call(x))

@@ -12,6 +12,7 @@ import pytest
 import torch
 from attention_reference import DEVICE, causal, reference
 from by_turns import some_seeds
+from other_thread import while_another_compiles
 from torch.utils.flop_counter import FlopCounterMode
 
 import neptune_lab as nl
@@ -271,6 +272,16 @@ def test_offsets_that_are_none(values):
         LaunchError, match=r"cu_seqlens_q is \[.*\]; expected offsets that start with 0, .* end with 64"
     ):
         nl.attention(tensors(64, 96)[0], *k, cu_seqlens_q=offsets(values), cu_seqlens_k=offsets(values))
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="values on a GPU are not looked at")
+def test_offsets_that_are_none_while_another_thread_compiles():
+    def refused() -> None:
+        q, k, v = tensors(64, 64)
+        with pytest.raises(LaunchError, match=r"expected offsets that start with 0"):
+            nl.attention(q, k, v, cu_seqlens_q=offsets([0, 63]))
+
+    while_another_compiles(refused)
 
 
 def test_a_batch_and_a_block_mask_are_refused():
