@@ -18,7 +18,7 @@ from neptune_lab.htile_to_gluon.joint.match import joint_of
 from neptune_lab.operators import Operator, attention, training
 from neptune_lab.pipeline.compile import compile_choice
 from neptune_lab.pipeline.joint import joint_choice
-from tests.gluon.test_joint import IN_ORDER, backward, interpreted
+from tests.gluon.joint_kernels import IN_ORDER, backward, interpreted
 
 Mask = Callable[..., torch.Tensor]
 NOT_A_NUMBER = """

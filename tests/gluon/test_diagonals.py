@@ -28,7 +28,7 @@ from neptune_lab.htile_to_gluon.joint.diagonals import diagonals_of
 from neptune_lab.htile_to_gluon.joint.match import joint_of
 from neptune_lab.htile_to_gluon.structure import UnsupportedKernel
 from neptune_lab.operators import Operator, attention, training
-from tests.gluon.test_joint import IN_ORDER, SCRIPT, backward, interpreted
+from tests.gluon.joint_kernels import IN_ORDER, SCRIPT, backward, interpreted
 
 HEADS, QUERIES, KEYS = 2, 128, 256
 Mask = Callable[..., torch.Tensor]

@@ -13,7 +13,7 @@ import neptune_lab as nl
 from neptune_lab.htile_to_gluon.joint import finish, joined
 from neptune_lab.operators import attention
 from neptune_lab.operators.reverse_mode import groups
-from tests.gluon.test_joint import IN_ORDER, JOINT, backward, simulated
+from tests.gluon.joint_kernels import IN_ORDER, JOINT, backward, simulated
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from neptune_lab.htile_to_gluon.joint import joined
 from neptune_lab.htile_to_gluon.joint.match import joint_of
 from neptune_lab.htile_to_gluon.joint.pairs import after_pairs, copied, pairs_of
 from neptune_lab.htile_to_gluon.structure import UnsupportedKernel
+from tests.gluon.joint_kernels import IN_ORDER, backward
 from tests.gluon.pairs import as_chosen, both_nests, changed, nests, one_sample, stores_pairs, with_bias
-from tests.gluon.test_joint import IN_ORDER, backward
 
 
 def other_values(store: ir.Store) -> ir.Store:

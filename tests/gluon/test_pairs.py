@@ -17,6 +17,7 @@ from neptune_lab.operators import Operator, attention, training
 from neptune_lab.pipeline.compile import compile_choice
 from neptune_lab.pipeline.hopper import gluon_kernel
 from neptune_lab.pipeline.joint import default_joint_choice, joint_choice
+from tests.gluon.joint_kernels import IN_ORDER, backward
 from tests.gluon.pairs import (
     Added,
     Mask,
@@ -29,7 +30,6 @@ from tests.gluon.pairs import (
     with_bias,
     with_two_biases,
 )
-from tests.gluon.test_joint import IN_ORDER, backward
 
 
 @pytest.mark.one_in(4)
