@@ -17,10 +17,15 @@ from neptune_lab.operators.reverse_mode.stages import stages_of
 SIZES = {"batch": 1, "heads": 2, "seq": 12, "head_dim": 4, "dtype": "float32"}
 
 
-def _softmax(lowest: float):
-    """A causal softmax whose mask puts `lowest` in place of hidden scores."""
+def _softmax(lowest: float, of_products: bool = True):
+    """A causal softmax whose mask puts `lowest` in place of hidden scores, which are products or given."""
     x = te.placeholder((5, 5), "float32", name="x")
-    score = te.compute((5, 5), lambda i, j: te.if_then_else(j <= i, x[i, j], te.const(lowest, "float32")), name="score")
+    depth = te.reduce_axis((0, 5), name="d")
+    dots = te.compute((5, 5), lambda i, j: te.sum(x[i, depth] * x[j, depth], axis=depth), name="dots")
+    given = dots if of_products else x
+    score = te.compute(
+        (5, 5), lambda i, j: te.if_then_else(j <= i, given[i, j], te.const(lowest, "float32")), name="score"
+    )
     columns = [te.reduce_axis((0, 5), name=name) for name in "jk"]
     largest = te.compute((5,), lambda i: te.max(score[i, columns[0]], axis=columns[0]), name="largest")
     e = te.compute((5, 5), lambda i, j: te.exp(score[i, j] - largest[i]), name="e")
@@ -48,9 +53,11 @@ def test_rows_that_see_no_key_have_no_gradient_of_their_own():
     assert nl.compile(backward(op)).relative_error() < 2e-5
 
 
-@pytest.mark.parametrize(("lowest", "again"), [(float("-inf"), 0), (-2.0, 1)])
-def test_only_scores_of_minus_infinity_have_no_weight(lowest, again):
-    op = _softmax(lowest)
+@pytest.mark.parametrize(
+    ("lowest", "of_products", "again"), [(float("-inf"), True, 0), (-2.0, True, 1), (float("-inf"), False, 1)]
+)
+def test_only_scores_of_minus_infinity_have_no_weight(lowest, of_products, again):
+    op = _softmax(lowest, of_products)
     assert len(_masked_gradients(op)) == again
     assert worst_error(op, training(op)) < 1e-6
 

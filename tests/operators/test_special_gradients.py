@@ -111,6 +111,31 @@ def test_a_row_of_minus_infinity_has_gradient_0(name: str):
     assert torch.equal(derived(FUNCTIONS[name], x, torch.ones(5, dtype=torch.float64)), wanted)
 
 
+HIDDEN = torch.tensor([[0, 0, 1, 0], [0, 1, 0, 0], [0, 1, 0, 1], [1, 1, 0, 0], [0, 0, 1, 1]]).bool()
+MASKED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "logsumexp": lambda x: x.masked_fill(HIDDEN, -INF).logsumexp(-1),
+    "logsumexp of scaled": lambda x: torch.where(HIDDEN, -INF, x * 3).logsumexp(-1).exp(),
+    "softmax": lambda x: x.masked_fill(HIDDEN, -INF).softmax(-1),
+    "log_softmax": lambda x: x.masked_fill(HIDDEN, -INF).log_softmax(-1).masked_fill(HIDDEN, 0),
+    "norm": lambda x: x.masked_fill(HIDDEN, 0).norm(dim=-1),
+    "layer_norm": lambda x: F.layer_norm(x.masked_fill(HIDDEN, 0), (4,)),
+    "variance": lambda x: x.masked_fill(HIDDEN, 0).var(-1),
+}
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("name", MASKED)
+def test_hidden_elements_of_a_row_with_nan_have_gradient_0(name: str):
+    x = ROWS.double().requires_grad_()
+    out = MASKED[name](x)
+    given = torch.linspace(1, 2, out.numel(), dtype=torch.float64).reshape(out.shape)
+    (expected,) = torch.autograd.grad(out, x, given)
+    found = derived(MASKED[name], x.detach(), given)
+    for gradient in (found, expected):
+        assert not gradient[HIDDEN].any()
+    torch.testing.assert_close(found.isfinite(), expected.isfinite())
+
+
 @pytest.mark.nightly
 def test_a_log_sum_exp_counts_no_maxima():
     """Its derivative is the softmax, also with the choice of an infinite maximum."""

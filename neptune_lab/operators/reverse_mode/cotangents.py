@@ -15,7 +15,7 @@ from neptune_lab.loop_ir.names import unique
 from neptune_lab.loop_ir.nodes import Buffer, Cast, Const, Expr, Load, Op, Var
 from neptune_lab.loop_ir.walks import loads, substitute, variables
 from neptune_lab.operators.reverse_mode.derivatives import Arithmetic, partial, rules_of
-from neptune_lab.operators.reverse_mode.masks import is_weighted, of_visible
+from neptune_lab.operators.reverse_mode.masks import is_of_products, is_weighted, of_visible
 from neptune_lab.operators.reverse_mode.origins import Origin, Use, uses_of
 from neptune_lab.operators.reverse_mode.part import Part, apart, placed
 from neptune_lab.operators.reverse_mode.reductions import of_extremum, of_first, of_product, terms_of
@@ -150,7 +150,7 @@ class Reverse:
             self._differentiate_weights(stage, softmax)
             return
         outer = self._outer(stage)
-        weighted = is_weighted(stage, self._parts[stage.name], self.softmaxes)
+        weighted = is_weighted(stage, self._parts[stage.name], self.softmaxes) and is_of_products(stage, self.stages)
         for read in dict.fromkeys(loads(stage.term)):
             assert isinstance(read, Load)
             if read.buffer not in self.active:

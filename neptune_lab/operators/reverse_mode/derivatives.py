@@ -61,10 +61,14 @@ class Arithmetic:
         return x if self._dtype_of(x) == self.dtype else Cast(self.dtype, x)
 
     def add(self, a: Expr | None, b: Expr | None) -> Expr | None:
-        """a + b; a factor that both end with is taken out."""
+        """a + b; a factor that both end with is taken out, and so is a condition under which both are not 0."""
         if a is None or b is None:
             return a if b is None else b
         match a, b:
+            case Op("select", (one, Const(0.0), x)), Op("select", (other, Const(0.0), y)) if one == other:
+                return self.select(one, None, self.add(x, y))
+            case Op("select", (one, x, Const(0.0))), Op("select", (other, y, Const(0.0))) if one == other:
+                return self.select(one, self.add(x, y), None)
             case Op("mul", (x, y)), Op("mul", (z, w)) if y == w:
                 return Op("mul", (Op("add", (x, z)), y))
         return Op("add", (a, b))
