@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from neptune_lab.bench.measured import DEFAULT, OURS
+from neptune_lab.bench.measured import DEFAULT, NO_RECORD, OURS
 from neptune_lab.bench.setups import Setup
 from neptune_lab.htile_passes import PASSES
 
@@ -26,27 +26,28 @@ class Variant:
         template: None: by shape.
         options: fields of the template's config and of `CodeOptions`, by name; those two need TVM, which a machine
             that measures kernels compiled elsewhere may lack.
-        tuned: use template and options of the records, if there are any.
+        tuned: what `compile` chooses, with the tuning records (True) or as if there were none of these very sizes
+            (False); None: the template and options here.
     """
 
     name: str
     template: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    tuned: bool = False
+    tuned: bool | None = None
 
     @property
     def kind(self) -> str:
         """Its kind among contestants."""
-        return "ours" if self.name == OURS else "ablation"
+        return "ablation" if self.tuned is None else "ours"
 
 
-TUNED = Variant(OURS, tuned=True)
+TUNED, UNTUNED = Variant(OURS, tuned=True), Variant(NO_RECORD, tuned=False)
 
 
 def variants(setup: Setup) -> tuple[Variant, ...]:
-    """Our kernel, the one with default options, and if the setup is ablated, those with one change each."""
+    """Our kernel, tuned and untuned; if the setup is ablated, also with default options, and with one change each."""
     if setup.name not in ABLATED:
-        return (TUNED, Variant(DEFAULT))
+        return (TUNED, UNTUNED)
     templates = [Variant(name, name) for name in ("rolling_update", "split_k_update")]
     without = [Variant(f"without {name}", options={"disable_passes": (name,)}) for name in PASSES]
     code = [
@@ -60,4 +61,4 @@ def variants(setup: Setup) -> tuple[Variant, ...]:
             Variant("tanh by exp2", options={"tanh": "exp2"}),
             Variant("tanh.approx", options={"tanh": "hardware"}),
         ]
-    return (TUNED, Variant(DEFAULT), *templates, *without, *code)
+    return (TUNED, UNTUNED, Variant(DEFAULT), *templates, *without, *code)

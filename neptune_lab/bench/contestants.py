@@ -11,7 +11,7 @@ import torch
 from neptune_lab.bench.ablation import Variant, variants
 from neptune_lab.bench.clock import LOST
 from neptune_lab.bench.kernels import Compiled, Kernels
-from neptune_lab.bench.measured import BOUND, DEFAULT, OURS, ContestantResult
+from neptune_lab.bench.measured import BOUND, DEFAULT, NO_RECORD, OURS, ContestantResult
 from neptune_lab.bench.peers import Quick, Ready, Tensors, peers
 from neptune_lab.bench.reference import Reference
 from neptune_lab.bench.setups import Setup
@@ -141,4 +141,6 @@ def repeats(made: Mapping[str, Compiled]) -> set[str]:
     if usual is None or usual.spec is None:
         return set()
     text = usual.spec.text
-    return {n for n, m in made.items() if n not in (OURS, DEFAULT) and m.spec is not None and m.spec.text == text}
+    return {
+        n for n, m in made.items() if n not in (OURS, NO_RECORD, DEFAULT) and m.spec is not None and m.spec.text == text
+    }

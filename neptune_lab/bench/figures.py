@@ -197,7 +197,7 @@ def throughput(results: BenchmarkResults) -> Drawn | None:
 
 def ablation(results: BenchmarkResults) -> Drawn | None:
     """Figure 10: our kernel with one change."""
-    setups = [s for s in results.ablated if s.time(DEFAULT)]
+    setups = [s for s in results.setups if s.time(DEFAULT)]
     if not setups:
         return None
     most = max(sum(e.kind in ("ours", "ablation") for e in s.entries) for s in setups)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,9 +20,11 @@ from neptune_lab.files import write_text
 from neptune_lab.hashed import digest_of
 from neptune_lab.runtime import KernelSpec
 from neptune_lab.runtime.spec import Ranges, TileLaunches
+from neptune_lab.strict.console import shown
 from neptune_lab.strict.files import MIB, inside, read_text, shown_path
 from neptune_lab.strict.json_text import check_schema, read_json
 from neptune_lab.strict.typed import OMIT_DEFAULT, Line, Name, Text, Words, pack, unpack
+from neptune_lab.target import Target
 from neptune_lab.tensor_spec import TensorSpec
 
 SCHEMA = 1
@@ -38,7 +39,7 @@ class Compiled:
     Args:
         spec: the module and how it is called; None if it was refused.
         options: template and options that it was compiled with.
-        note: "tuned", "default options", or the refusal.
+        note: what chose it, "default options", or the refusal.
     """
 
     spec: KernelSpec | None
@@ -53,25 +54,33 @@ def compiled(setup: Setup, variant: Variant, device: str | None = None) -> Compi
     """The setup's kernel, compiled now; needs TVM.
 
     Args:
-        device: the GPU whose tuning records are used, by its name; None: the local GPU.
-    """
-    from neptune_lab import records
-    from neptune_lab.pipeline import Choice, compile_choice, kernel_of_record
+        device: the GPU that it is compiled for, and whose tuning records are used, by its name; None: the local GPU.
 
-    record = records.nearest(setup.op, device) if variant.tuned else None
-    note = DEFAULT
+    Raises:
+        MeasureError: the device is not known.
+    """
+    from neptune_lab.pipeline import Choice, compile_choice, compile_chosen
+
+    target = None if device is None else _target(device)
     try:
-        if record is not None:
-            exact = record.workload == records.workload_key(setup.op)
-            kernel, skipped = kernel_of_record(record, partial(compile_choice, setup.op), exact=exact)
-            if kernel is not None:
-                options = {"template": record.template or "by shape", **record.options}
-                return Compiled(kernel.spec, options, "tuned" if exact else "tuned at other sizes")
-            note = f"{DEFAULT}; the tuning record is skipped: {skipped}" if exact else DEFAULT
-        kernel = compile_choice(setup.op, Choice.of(variant.template, variant.options, "the variant"))
+        if variant.tuned is not None:
+            choice, kernel = compile_chosen(setup.op, target, measured=variant.tuned)
+            chosen = choice or Choice()
+            options = {"template": chosen.template or "by shape", **chosen.options}
+            return Compiled(kernel.spec, options, kernel.chosen or DEFAULT)
+        choice = Choice.of(variant.template, variant.options, "the variant")
+        kernel = compile_choice(setup.op, choice, target=target, validate="none")
     except NeptuneError as error:
         return Compiled(None, dict(variant.options), error.reason)
-    return Compiled(kernel.spec, {"template": variant.template or "by shape", **variant.options}, note)
+    return Compiled(kernel.spec, {"template": variant.template or "by shape", **variant.options}, DEFAULT)
+
+
+def _target(device: str) -> Target:
+    """The GPU of this name; MeasureError if it is not known."""
+    target = Target.known(device)
+    if target is None:
+        raise MeasureError(f"device {shown(device)} is no known GPU", help="such as 'NVIDIA H200'")
+    return target
 
 
 def export(

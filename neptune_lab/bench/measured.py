@@ -20,6 +20,8 @@ SCHEMA = 1
 # Names of contestants; a mode follows after a comma.
 OURS = "neptune_lab"
 DEFAULT = "default options"
+# Our kernel as `compile` chooses it if there is no tuning record of the setup's very sizes.
+NO_RECORD = "neptune_lab, untuned"
 FLEX = "FlexAttention"
 COMPILE = "torch.compile"
 HAND = "Triton by hand"
@@ -161,12 +163,6 @@ class BenchmarkResults:
     def group(self, *groups: str) -> tuple[SetupResult, ...]:
         """The setups of these groups."""
         return tuple(s for s in self.setups if s.group in groups)
-
-    @property
-    def ablated(self) -> tuple[SetupResult, ...]:
-        """The setups that have kernels with one change beside the one with default options."""
-        changed = {s.name for s in self.setups for e in s.entries if e.kind == "ablation" and e.name != DEFAULT}
-        return tuple(s for s in self.setups if s.name in changed)
 
     def with_setup(self, done: SetupResult, seconds: float) -> BenchmarkResults:
         """These results with the setup added, or replaced if there is one of its name."""

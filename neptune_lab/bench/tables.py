@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from statistics import geometric_mean
 
-from neptune_lab.bench.measured import DEFAULT, OURS, BenchmarkResults, SetupResult
+from neptune_lab.bench.measured import DEFAULT, NO_RECORD, OURS, BenchmarkResults, SetupResult
 from neptune_lab.bench.targets import Goal, targets
 
 Rows = list[list[str]]
@@ -166,13 +166,13 @@ UNTUNED_HEADER = ("operator", "setups", "untuned over tuned (geometric mean)", "
 
 
 def untuned_rows(results: BenchmarkResults) -> Rows:
-    """What records give: the time with default options over the time with the options of the records, by operator.
+    """What tuning gives, by operator: the time of what is chosen without a record of these sizes over that with one.
 
-    Below 1, the record's options are slower than what is chosen without it.
+    Below 1, the record's choice is the slower one.
     """
     rows, everything = [], []
     for row, setups in _by_row(results.setups).items():
-        found = [(usual / s.ours, s.name) for s in setups if s.ours and (usual := s.time(DEFAULT))]
+        found = [(usual / s.ours, s.name) for s in setups if s.ours and (usual := s.time(NO_RECORD))]
         if found:
             everything += found
             rows.append([row, *_spread(found)])
@@ -191,7 +191,7 @@ def _spread(found: Sequence[tuple[float, str]]) -> list[str]:
 def ablation_rows(results: BenchmarkResults) -> Rows:
     """Neptune's Figure 10 as figures: the time with one change over the time with default options."""
     rows = []
-    for setup in results.ablated:
+    for setup in results.setups:
         usual = setup.time(DEFAULT)
         for entry in setup.entries:
             if entry.kind == "ablation" and entry.status != "same" and usual:

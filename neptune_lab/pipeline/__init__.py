@@ -2,11 +2,11 @@
 
 from neptune_lab.choice import Choice, CodeOptions, Given
 from neptune_lab.loop_schedule.templates import SplitKConfig, TileConfig
-from neptune_lab.pipeline.compile import compile, compile_choice, validated
+from neptune_lab.pipeline.compile import compile, compile_choice, compile_chosen, validated
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.record import refused_step, schedule_trace, steps_record, versions
 from neptune_lab.pipeline.schedules import schedule
-from neptune_lab.pipeline.tuned import chosen_kernel, kernel_of_record, packs_groups, untuned_choice
+from neptune_lab.pipeline.tuned import chosen_kernel, packs_groups, untuned_choice
 
 __all__ = [
     "Choice",
@@ -18,7 +18,7 @@ __all__ = [
     "chosen_kernel",
     "compile",
     "compile_choice",
-    "kernel_of_record",
+    "compile_chosen",
     "packs_groups",
     "refused_step",
     "schedule",

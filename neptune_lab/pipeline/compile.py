@@ -23,7 +23,7 @@ from neptune_lab.pipeline.other_sizes import with_other_sizes
 from neptune_lab.pipeline.rows_in_lanes import rows_in_lanes
 from neptune_lab.pipeline.schedules import PLACES, candidates, check_numbers, check_operator
 from neptune_lab.pipeline.shared_rows import shared_rows
-from neptune_lab.pipeline.tuned import chooses_by_default, chosen_kernel
+from neptune_lab.pipeline.tuned import choice_and_kernel, chooses_by_default, chosen_kernel
 from neptune_lab.pipeline.validate import validate as run_validation
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import check_switch
@@ -200,6 +200,24 @@ def validated(kernel: Kernel, validate: str = "quick") -> Kernel:
         ValidationError: it differs from the definition.
     """
     return replace(kernel, validated=run_validation(kernel, kernel.code, kernel.target, validate))
+
+
+def compile_chosen(
+    op: Operator, target: Target | None = None, *, measured: bool = True
+) -> tuple[Choice | None, Kernel]:
+    """What `compile` chooses for an operator alone, and its kernel, not compared with the definition.
+
+    Args:
+        op: an operator of constant sizes.
+        target: the GPU that code is emitted for, and whose tuning records are followed; None: what `compile` does here.
+        measured: whether a tuning record of these very sizes counts; otherwise, it is as if there were none.
+
+    Returns:
+        The choice, None if all of it follows from the shape, and the kernel, whose `chosen` says what chose it.
+    """
+    tuned = target is not None or chooses_by_default()
+    found = choice_and_kernel(op, target, measured=measured) if tuned else None
+    return found or (None, _by_shape(op, _Arguments(None, None, None, None, None, ()), target, tuned=tuned))
 
 
 def compile_choice(

@@ -55,6 +55,7 @@ def chosen_kernel(
     similar: tuple[Operator, ...] = (),
     given: Given = NOTHING,
     target: Target | None = None,
+    measured: bool = True,
 ) -> Kernel | None:
     """The kernel of the best choice that is known without measuring; its `chosen` says what chose it.
 
@@ -66,6 +67,7 @@ def chosen_kernel(
             at these very sizes.
         given: what the caller gives, which replaces parts of each choice; those that it does not fit are left out.
         target: the GPU that code is emitted for; None: the local GPU.
+        measured: whether a tuning record of these very sizes counts; otherwise, it is as if there were none.
 
     Returns:
         The kernel; None if what the shape suggests is best, or nothing else fits what is given.
@@ -73,7 +75,7 @@ def chosen_kernel(
     Raises:
         ValidationError: a kernel differs from the definition.
     """
-    kernel = _chosen(operator, _with_given(make, given), similar, given, target)
+    kernel = _chosen(operator, _with_given(make, given), _record(operator, similar, target, measured), given, target)
     return kernel if kernel is None or not given else replace(kernel, chosen=f"{kernel.chosen}, with {given} as given")
 
 
@@ -90,11 +92,11 @@ def _with_given(make: Make, given: Given) -> Make:
 
 
 def _chosen(
-    operator: Operator, make: Make, similar: tuple[Operator, ...], given: Given, target: Target | None
+    operator: Operator, make: Make, known: tuple[Record | None, bool], given: Given, target: Target | None
 ) -> Kernel | None:
-    """`chosen_kernel`, for a `make` that knows what is given."""
-    record, exact = _record(operator, similar, target)
-    if record is not None and given and (known := _choice_of(record)) is not None and not given.fits(known):
+    """`chosen_kernel`, for a `make` that knows what is given and the record to follow (`_record`)."""
+    record, exact = known
+    if record is not None and given and (choice := _choice_of(record)) is not None and not given.fits(choice):
         record = None
     if record is not None and exact:
         kernel, _ = kernel_of_record(record, make, exact=not given)
@@ -149,7 +151,9 @@ def untuned_choice(operator: Operator, target: Target) -> Choice | None:
     return None if found is None else replace(found[0], code=found[1].code)
 
 
-def choice_and_kernel(operator: Operator, target: Target, given: Given = NOTHING) -> tuple[Choice, Kernel] | None:
+def choice_and_kernel(
+    operator: Operator, target: Target | None, given: Given = NOTHING, *, measured: bool = True
+) -> tuple[Choice, Kernel] | None:
     """The choice that `chosen_kernel` makes for a GPU, and its kernel, not compared; None if it is what the shape
     suggests, with what is given."""
     from neptune_lab.pipeline.compile import compile_choice
@@ -160,18 +164,22 @@ def choice_and_kernel(operator: Operator, target: Target, given: Given = NOTHING
         tried.append((choice, compile_choice(operator, choice, target=target, validate="none")))
         return tried[-1][1]
 
-    kernel = chosen_kernel(operator, make, given=given, target=target)
+    kernel = chosen_kernel(operator, make, given=given, target=target, measured=measured)
     if kernel is None:
         return None
     return next(choice for choice, made in tried if made.htile is kernel.htile), kernel
 
 
-def _record(operator: Operator, similar: tuple[Operator, ...], target: Target | None) -> tuple[Record | None, bool]:
-    """The record to follow, and whether it was measured at these very sizes."""
+def _record(
+    operator: Operator, similar: tuple[Operator, ...], target: Target | None, measured: bool
+) -> tuple[Record | None, bool]:
+    """The record to follow, and whether it was measured at these very sizes; if not `measured`, none of those."""
     device = _device(target)
     best, nearest = records.best, records.nearest
     if device is not None:
         best, nearest = partial(best, device=device), partial(nearest, device=device)
+    if not measured:
+        return nearest(operator, own=False), False
     if similar:
         same = best(operator) or best(similar[0])
         others = (best(other) for other in similar[1:])

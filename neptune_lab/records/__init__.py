@@ -71,7 +71,9 @@ def best(op: Operator, device: DeviceFacts | str | None = None, *, store: Store 
     return None
 
 
-def nearest(op: Operator, device: DeviceFacts | str | None = None, *, store: Store | None = None) -> Record | None:
+def nearest(
+    op: Operator, device: DeviceFacts | str | None = None, *, store: Store | None = None, own: bool = True
+) -> Record | None:
     """The fastest record as `best`, or if there is none, one of the same operator at sizes near these.
 
     The best choice for a batch of one is a good start for a batch of four. It may fail to compile at these sizes; the
@@ -79,18 +81,23 @@ def nearest(op: Operator, device: DeviceFacts | str | None = None, *, store: Sto
 
     Args:
         op, device, store: as in `best`.
+        own: whether records of these very sizes count; otherwise, they are as if they had not been measured.
 
     Returns:
         The record, or None.
     """
-    record = best(op, device, store=store)
+    record = best(op, device, store=store) if own else None
     if record is not None:
         return record
     if device is None:
         device = device_facts()
     name = device if isinstance(device, str) else device.name
-    own = closest(_store(store).look_up(device=name), op.name, op.params)
-    return own or closest(shipped_for(device), op.name, op.params)
+    workload = None if own else workload_key(_operator(op))
+    for found in (_store(store).look_up(device=name), shipped_for(device)):
+        record = closest((r for r in found if r.workload != workload), op.name, op.params)
+        if record is not None:
+            return record
+    return None
 
 
 def shipped_for(device: DeviceFacts | str) -> tuple[Record, ...]:

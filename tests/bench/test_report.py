@@ -15,7 +15,7 @@ import typer
 from typer.testing import CliRunner
 
 from neptune_lab.bench import command, figures, report, tables
-from neptune_lab.bench.measured import OURS, BenchmarkResults, from_json, read, to_json, write
+from neptune_lab.bench.measured import NO_RECORD, OURS, BenchmarkResults, from_json, read, to_json, write
 from neptune_lab.bench.targets import targets
 from neptune_lab.errors import MeasureError
 from neptune_lab.figure_colours import DRAWN, FAINT, GROUNDS, NO_GROUND, STRONG, contrast
@@ -117,7 +117,7 @@ def test_tables_read_well(made_up, golden):
 
 def test_what_records_give_is_told_by_operator(made_up):
     few = tuple(s for s in made_up.setups if s.row == "causal_pf" and s.group == "attention")
-    wrong = changed(replace(made_up, setups=few), "causal_pf-2048", "default options", status="wrong", us=None)
+    wrong = changed(replace(made_up, setups=few), "causal_pf-2048", NO_RECORD, status="wrong", us=None)
     mean = (0.8 * 1.2 * 1.2) ** (1 / 3)
     own = ["3", f"{mean:.2f}", "0.80 causal_pf-512", "1.20 causal_pf-8192"]
     assert tables.untuned_rows(wrong) == [["causal_pf", *own], ["**all**", *own]]

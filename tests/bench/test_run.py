@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import pickle
-import re
 import time
 from dataclasses import replace
 from typing import Any
@@ -15,9 +14,9 @@ from by_name import choice
 
 from neptune_lab import records
 from neptune_lab.bench import kernels, peers, tables
-from neptune_lab.bench.ablation import DEFAULT, TUNED, Variant
+from neptune_lab.bench.ablation import DEFAULT, TUNED, UNTUNED, Variant
 from neptune_lab.bench.contestants import Contestant, attempt, contestants, repeats
-from neptune_lab.bench.measured import OURS, read, write
+from neptune_lab.bench.measured import NO_RECORD, OURS, read, write
 from neptune_lab.bench.peers import Ready
 from neptune_lab.bench.reference import reference
 from neptune_lab.bench.run import BenchmarkPlan, run
@@ -26,7 +25,7 @@ from neptune_lab.bench.tensors import make_tensors
 from neptune_lab.bench.warm import Source, warm_all
 from neptune_lab.bench.workers import Lost
 from neptune_lab.errors import MeasureError
-from neptune_lab.pipeline import compile_choice
+from neptune_lab.pipeline import compile, compile_choice
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 
@@ -69,7 +68,7 @@ def test_a_run_checks_and_times_everybody(tmp_path):
     # cuDNN is no backend of a CPU: said, not timed.
     assert entries["SDPA cuDNN"].status == "failed"
     assert "RuntimeError" in entries["SDPA cuDNN"].note
-    assert {e.name for e in chain.entries} == {OURS, "default options", "torch.compile", "PyTorch eager"}
+    assert {e.name for e in chain.entries} == {OURS, NO_RECORD, "torch.compile", "PyTorch eager"}
     assert not found.is_gpu
     assert read(tmp_path / "bench.json") == found
 
@@ -193,27 +192,28 @@ def test_a_refused_kernel_is_kept_with_its_reason(tmp_path):
 
 
 def test_a_tuned_kernel_is_taken_where_there_is_a_record(tmp_path, monkeypatch):
-    """On a machine without the GPU too, so that kernels can be exported for it."""
+    """As `compile` takes it, on a machine without the GPU too, so that kernels can be exported for it."""
     monkeypatch.setenv("NEPTUNE_LAB_CACHE", str(tmp_path))
-    setup = TINY["g1"]
+    setup, device = TINY["g1"], "NVIDIA H200"
+    untuned = kernels.compiled(setup, UNTUNED, device)
     candidate = choice("rolling_update", block_q=16, block_kv=32)
     key, chosen = records.workload_key(setup.op), candidate.to_json()
-    record = records.Record(key, "gemm_chain", {}, "made-up GPU", "9.0", "0", "0", "s", chosen, cold=False, us=5.0)
+    record = records.Record(key, "gemm_chain", {}, device, "9.0", "0", "0", "s", chosen, cold=False, us=5.0)
     records.Store().put(record)
-    tuned = kernels.compiled(setup, TUNED, "made-up GPU")
-    assert tuned.note == "tuned"
+    tuned = kernels.compiled(setup, TUNED, device)
+    assert tuned.note == f"the tuning record of these sizes on {device}"
     assert tuned.options == {"template": "rolling_update", "block_q": 16, "block_kv": 32}
-    usual = kernels.compiled(setup, TUNED, "another GPU")
-    assert usual.note == DEFAULT
     assert tuned.spec is not None
-    assert tuned.spec.text == compile_choice(setup.op, candidate).source
-    assert tuned.spec != usual.spec
+    assert tuned.spec.text == compile_choice(setup.op, candidate, target="h200").source
+    assert tuned.spec.text == compile(setup.op, tuned=True, target="h200").source
+    assert tuned.spec != untuned.spec
+    assert kernels.compiled(setup, UNTUNED, device) == untuned
     stale = {"template": "rolling_update", "options": {"no_such_option": 1}}
     records.Store().put(replace(record, candidate=stale, source="t", us=4.0))
     with pytest.warns(records.RecordsWarning, match="its record is skipped"):
-        skipped = kernels.compiled(setup, TUNED, "made-up GPU")
-    assert skipped.spec == usual.spec
-    assert re.search(r"default options; the tuning record is skipped: .*'no_such_option'", skipped.note)
+        assert kernels.compiled(setup, TUNED, device).spec == untuned.spec
+    with pytest.raises(MeasureError, match=r"device 'made-up GPU' is no known GPU"):
+        kernels.compiled(setup, TUNED, "made-up GPU")
 
 
 def test_a_change_that_leaves_the_kernel_as_it_is_is_not_measured():

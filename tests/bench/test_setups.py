@@ -58,7 +58,7 @@ def test_setups_are_chosen_by_name_row_or_group():
 
 def test_only_some_setups_are_ablated():
     by_name = {s.name: s for s in all_setups()}
-    assert [v.name for v in variants(by_name["causal_pf-2048"])] == ["neptune_lab", "default options"]
+    assert [v.name for v in variants(by_name["causal_pf-2048"])] == ["neptune_lab", "neptune_lab, untuned"]
     names = [v.name for v in variants(by_name["softcap_pf-8192"])]
     assert {"default options", "without partition_masked_loops", "split_k_update", "tanh.approx"} <= set(names)
     assert len(names) == len(set(names))

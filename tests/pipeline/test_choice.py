@@ -17,7 +17,8 @@ import neptune_lab as nl
 from neptune_lab import records
 from neptune_lab.errors import EmitError, ScheduleError, ValidationError
 from neptune_lab.operators import attention, training
-from neptune_lab.pipeline import Choice, compile_choice, kernel_of_record, schedule
+from neptune_lab.pipeline import Choice, compile_choice, schedule
+from neptune_lab.pipeline.tuned import kernel_of_record
 
 OP = attention.causal(1, 1, seq=64, head_dim=16)
 TILES = {"block_q": 16, "block_kv": 16}
