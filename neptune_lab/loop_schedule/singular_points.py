@@ -230,6 +230,10 @@ class _Dependents:
         self.origin = origin
         self.blocks = {b.writes: b for b in tree.blocks(program) if b.role not in (Role.RETIRE, Role.INITIAL)}
         self.known: dict[str, bool] = {}
+        self.rows: dict[str, frozenset[tuple[Expr, ...]]] = {}
+        whole = [b for b in self.blocks.values() if b.origin == origin][-1]
+        tags = 1 if program.buffer(whole.writes).tagged else 0
+        self.stage_names = {i.name for i in whole.body.indices[tags:] if isinstance(i, Var)}
 
     def depends(self, buffer: str) -> bool:
         """Whether the buffer's value depends on the stage; the stage itself does."""
@@ -257,7 +261,7 @@ class _Dependents:
         if reducer_of(block) is not None:
             return other is not None and block.origin == self.origin
         value = self.inlined(block.body.value)
-        if value is None:
+        if value is None or not self.is_of_one_row(block):
             return False
         identities: dict[Expr, float] = {}
         spoilt: dict[Expr, float] = {}
@@ -291,7 +295,10 @@ class _Dependents:
 
     def keeps_identity(self, reduction: Block) -> bool:
         """Whether a reduction is its identity if the guarded consumers of the stage are theirs: it is one of them, or
-        its terms are then the identity, as in a sum of products with them."""
+        its terms are then the identity, as in a sum of products with them. It is not if it folds several rows of the
+        stage, since others need not be at the point."""
+        if not self.is_of_one_row(reduction):
+            return False
         if self.reads_it(reduction):
             return True
         folded = folded_element(self.program, reduction.writes)
@@ -308,6 +315,36 @@ class _Dependents:
                 return False
             known[read] = float(IDENTITIES[reducer])
         return is_always(self.program, term, known, float(IDENTITIES[folded[1]]))
+
+    def is_of_one_row(self, block: Block) -> bool:
+        """Whether each element that the block writes depends on one element of the stage."""
+        rows = self.rows_of(block)
+        names = {i.name for i in block.body.indices if isinstance(i, Var)}
+        return len(rows) == 1 and all(variables(i) <= names for row in rows for i in row)
+
+    def rows_of(self, block: Block) -> frozenset[tuple[Expr, ...]]:
+        """The indices of the stage's elements on which an element of the block depends, over the block's iterators."""
+        if block.writes in self.rows:
+            return self.rows[block.writes]
+        self.rows[block.writes] = frozenset()  # its own previous value
+        if block.origin == self.origin:
+            names = [i.name for i in block.body.indices if isinstance(i, Var)]
+            # A partial result has indices of its own: its tile, or its split.
+            found = {tuple(Var(name) for name in names if name in self.stage_names)}
+        else:
+            found = {
+                tuple(substitute(i, dict(zip(self.stored_names(source), read.indices, strict=True))) for i in row)
+                for read in loads(block.body.value)
+                if self.depends(read.buffer)
+                for source in (self.blocks[read.buffer],)
+                for row in self.rows_of(source)
+            }
+        self.rows[block.writes] = frozenset(found)
+        return self.rows[block.writes]
+
+    def stored_names(self, block: Block) -> list[str]:
+        """The names of the iterators that index what the block writes; "" for an index that is none."""
+        return [i.name if isinstance(i, Var) else "" for i in block.body.indices]
 
     def reads_it(self, reduction: Block) -> bool:
         """Whether the terms of a reduction read the stage itself, not only other reductions that read it."""

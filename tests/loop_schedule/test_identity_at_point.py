@@ -293,3 +293,31 @@ def test_the_end_shows_where_the_guard_leaves_no_identity(update: str):
         expected, found = (run_in_python(p, x)["z"] for p in (sch.definition, sch.program))
     np.testing.assert_array_equal(np.isnan(found), [True, False, False])
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def a_quotient_of_neighbours(total):
+    """total[i] / (total[i] + total[i + 1]): 0 / (0 + 1) behind a guard, NaN without."""
+    return small.compute((2,), lambda i: total[i] / (total[i] + total[i + 1]), name="z")
+
+
+def a_quotient_of_sums(total):
+    """Both sums have elements of all rows, so they are not 0 if only one row is at the point."""
+    i = [te.reduce_axis((0, 3), name=name) for name in ("i1", "i2")]
+    a = small.compute((1,), lambda k: te.sum(total[i[0]] * 2.0, axis=i[0]), name="a")
+    b = small.compute((1,), lambda k: te.sum(total[i[1]], axis=i[1]), name="b")
+    return small.compute((1,), lambda k: a[k] / b[k], name="z")
+
+
+@pytest.mark.parametrize("quotient", [a_quotient_of_neighbours, a_quotient_of_sums])
+@pytest.mark.parametrize("update", ["rolling_update", "split_k_update"])
+def test_a_row_at_the_point_is_not_hidden_by_other_rows(quotient, update: str):
+    """If all rows are -inf, the quotient is NaN with a guard too; if one is, it is a number with a guard."""
+    inputs, (total,) = small.pair(lambda c, r: te.exp(c - r))
+    sch = small.schedule((inputs, [quotient(total)]))
+    x = {"x": np.array([[-INF] * 5, [-INF, -INF, 1, 2, 3], [0, 1, 2, 3, 4]], np.float32)}
+    sch.split("r.j", (None, 2))
+    getattr(sch, update)("o", "r.j0")
+    with np.errstate(all="ignore"):
+        expected, found = (run_in_python(p, x)["z"] for p in (sch.definition, sch.program))
+    assert np.isnan(expected[0])
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
