@@ -8,6 +8,9 @@ The first-level cache has what the pass before has loaded, and registers hold wh
 programs share a multiprocessor, and one loads its row while the other one stores; or one has twice as many warps.
 Vectors along the row are loaded past that cache.
 
+A kernel that only reduces its rows holds them: on an H200, the parts of l2_norm of 32 x 131072 in 4 splits, which 16
+warps read, take 4.3 us so and 5.3 with two loads, those of rms_norm_max 4.2 and 5.4.
+
 Formal statement: the kernel is one sequence of statements, and none stores to the tensor, so each load gives the same.
 """
 
@@ -39,7 +42,8 @@ _POLICIES = {2: ("evict_last", "evict_first"), 3: ("evict_last", "", "evict_firs
 
 def loaded_again(program: Program, kernel: Kernel, target: Target) -> Mapping[tuple[str, str], str]:
     """The row that each pass over it loads: the eviction policy of these loads, by the origin of the statements of a
-    pass, and the tensor; none if registers hold it, or the cache does not hold those of all programs.
+    pass, and the tensor; none if registers hold it, the kernel only reduces it, or the cache does not hold those of all
+    programs.
 
     Args:
         program: the program of the kernel.
@@ -53,6 +57,8 @@ def loaded_again(program: Program, kernel: Kernel, target: Target) -> Mapping[tu
     if program.sizes or len(own) < len(kernel.body):
         return {}
     if any(isinstance(e, Dot) for s in own for e in subexpressions(s.value)):
+        return {}
+    if not any(program.tensor(s.target.tensor).space != "chip" and shape_of_access(s.target) for s in own):
         return {}
     lanes = 32 * (kernel.num_warps or 0)
     targets = [store.target for store in own if program.tensor(store.target.tensor).space == "chip"]

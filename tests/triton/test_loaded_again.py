@@ -90,6 +90,8 @@ def test_triton_does_not_join_the_loads_of_two_passes():
         pytest.param(
             lambda: compiled(rows.softmax(rows=3, cols=1400, dtype="float16"), warps=4), id="of other programs"
         ),
+        pytest.param(lambda: compiled(norms.l2_norm(rows=3, cols=1400, dtype="float16")), id="that is only reduced"),
+        pytest.param(lambda: compiled(norms.rms_norm_max(rows=3, cols=1400, dtype="float16")), id="and its maximum"),
     ],
 )
 def test_where_registers_hold_the_row(kernel):
