@@ -7,11 +7,11 @@ does.  With tiles of T columns and S splits, the time of a kernel is about
                                            for its own) + the latency of a program
           + the latency of the combining step, and its traffic
 
-in which a multiprocessor is slower than the memory allows if its programs do not ask for enough bytes at a time
-(Little's law): few programs in the last turn, or loops that load one tile at a time, and ask for the next one only when
-they have computed with it, which takes longer the more padded columns it has.  A program with a single tile loads all
-of it at once; a loop has to fill its pipeline first.  The constants are fitted to kernels that were measured on an H200
-(`few_rows_fit`).
+in which a multiprocessor computes with a tile while it reads others, "max" is smooth, and a multiprocessor is slower
+than it could be if its programs do not ask for enough bytes at a time (Little's law): few programs in the last turn,
+or loops that load one tile at a time, and ask for the next one only when they have computed with it, which takes
+longer the more padded columns it has. A program with a single tile loads all of it at once; a loop has to fill its
+pipeline first. The constants are fitted to kernels that were measured on an H200 (`few_rows_fit`).
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ class FewRows:
         padded = 1e-6 * columns * self._padded_bytes
         work = rates.work * padded
         # (loaded one at a time, a tile is asked for once the one before it is computed with)
-        asking = rates.latency / ahead if most == 1 or ahead > 1 else rates.alone + work
+        asking = 0.0 if most == 1 or ahead > 1 else rates.alone + work
         latency, computing = (rates.single, 0.0) if most == 1 else (rates.loop, rates.tile * most)
         # (a loop computes with a tile while others are loaded; single tiles of programs that run at a time all arrive
         # when the last one does)

@@ -28,7 +28,7 @@ from neptune_lab.strict.typed import pack
 from neptune_lab.target import DEFAULT, as_target
 
 # Where the fit starts: one microsecond, or the data sheet's rate.
-FIRST = Rates(5.0, 4.4e6, 1.2, 5e4, 8.0, 0.5, 1.5, 2.5, 0.15, 5.0, 1.2, 1.0, 1.5, 0.5, 1.2)
+FIRST = Rates(5.0, 4.4e6, 5e4, 8.0, 0.5, 1.5, 2.5, 0.15, 5.0, 1.2, 1.0, 1.5, 0.5, 1.2)
 # Relative errors from which on a measurement counts less.
 OUTLIER = 0.05
 

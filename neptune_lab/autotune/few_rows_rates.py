@@ -18,11 +18,10 @@ class Rates:
     Args:
         start: of a launch with empty caches.
         memory: bytes per microsecond of an H200; another GPU's is in proportion to its data sheet.
-        latency: of a load.
         multiprocessor: the most bytes per microsecond of one.
         work: microseconds of a program per MB of a padded tile in shared memory.
-        alone: the latency of a load if a loop loads one tile at a time.
-        single, loop, tile: the latency of a program with one tile; of one with a loop, and of each of its tiles.
+        alone: the latency of a load if a loop loads one tile at a time; that of others is hidden.
+        single, loop, tile: the latency of a program with one tile; of one with a loop; what each of its tiles takes.
         later: microseconds per MB of padded tiles that a multiprocessor computes with when all of them are there.
         combine, once: the second kernel's latency; that of each row that a last program combines.
         partial: the cost of each MB of partial results.
@@ -32,7 +31,6 @@ class Rates:
 
     start: Number
     memory: Number
-    latency: Number
     multiprocessor: Number
     work: Number
     alone: Number
