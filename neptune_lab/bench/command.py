@@ -48,6 +48,7 @@ def bench(
     = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of drawn problems.")] = 0,
     tune_drawn: Annotated[int, typer.Option(min=0, help="Tune so many of the drawn problems for 30 s each, too.")] = 0,
+    peer_limit: Annotated[float, typer.Option(min=1.0, help="Seconds for one drawn problem with its peers.")] = 240.0,
     drawn_report: Annotated[Path | None, typer.Option(help="Print the summary of this file of drawn problems.")]
     = None,
 ) -> None:  # fmt: skip
@@ -65,11 +66,13 @@ def bench(
         others = {"--only": only, "--tune": tune, "--kernels": kernels, "--export-kernels": export_kernels,
                   "--device": device, "--workers": workers, "--gpus": gpus, "--again": again, "--autotuned": autotuned,
                   "--report": report, "--html": html, "--markdown": markdown, "--readme": readme}  # fmt: skip
-        plan = (drawn, seed, Path(f"drawn-{seed}.jsonl") if out == _OUT else out, budget, tiny, tune_drawn)
+        plan = (drawn, seed, Path(f"drawn-{seed}.jsonl") if out == _OUT else out, budget, tiny, tune_drawn, peer_limit)
         _drawn(plan, [name for name, value in others.items() if value])
         return
-    if seed or tune_drawn:
-        raise MeasureError("--seed and --tune-drawn are for --drawn", help="add --drawn N, or leave them out")
+    if seed or tune_drawn or peer_limit != 240.0:
+        raise MeasureError(
+            "--seed, --tune-drawn and --peer-limit are for --drawn", help="add --drawn N, or leave them out"
+        )
     if results is not None and not report:
         raise MeasureError("--results is for --report", help="add --report, or name the file to write with --out")
     from neptune_lab.bench.measured import read
@@ -101,12 +104,12 @@ class _Request:
     device: str | None
 
 
-def _drawn(plan: tuple[int, int, Path, float, bool, int], others: list[str]) -> None:
+def _drawn(plan: tuple[int, int, Path, float, bool, int, float], others: list[str]) -> None:
     """Measures drawn problems, and prints their summary; MeasureError for options of the other benchmark."""
     if others:
         raise MeasureError(
             f"--drawn does not take {', '.join(others)}",
-            help="it takes --seed, --out, --budget, --tiny and --tune-drawn",
+            help="it takes --seed, --out, --budget, --tiny, --tune-drawn and --peer-limit",
         )
     from neptune_lab.bench.available import check_device
 
@@ -114,7 +117,9 @@ def _drawn(plan: tuple[int, int, Path, float, bool, int], others: list[str]) -> 
     from neptune_lab.bench.drawn.run import DrawnPlan, run
     from neptune_lab.bench.drawn.summary import to_markdown
 
-    typer.echo(to_markdown(run(DrawnPlan(*plan), progress=_tell)), nl=False)
+    count, seed, out, budget, tiny, tuned, limit = plan
+    asked = DrawnPlan(count, seed, out, budget, tiny, tuned, peer_limit_s=limit)
+    typer.echo(to_markdown(run(asked, progress=_tell)), nl=False)
 
 
 def _measure(request: _Request) -> BenchmarkResults:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, TypeAlias
 
+from neptune_lab.operators.special_formulas import SPECIAL
+
 # "x", a number, or an operation's name and its operands; ("number", condition) is 1 or 0.
 Term: TypeAlias = str | float | tuple[Any, ...]
 
@@ -63,6 +65,7 @@ _SMALL_SINH: Term = ("mul", 0.5, ("add", expm1("x"), ("div", expm1("x"), ("add",
 FLAT_AT_LIMITS = frozenset({"relu", "relu6", "hardsigmoid"})
 # Functions of one float x by the operations of the IR; numbers have the dtype of x.
 FORMULAS: dict[str, Term] = {
+    **SPECIAL,
     "square": ("mul", "x", "x"),
     "reciprocal": ("div", 1.0, "x"),
     "relu": ("max", "x", 0.0),
@@ -70,7 +73,6 @@ FORMULAS: dict[str, Term] = {
     "silu": ("mul", "x", ("sigmoid", "x")),
     "log10": ("mul", ("log2", "x"), math.log10(2)),
     "tan": ("div", ("sin", "x"), ("cos", "x")),
-    "erfc": ("sub", 1.0, ("erf", "x")),
     "sign": ("sub", ("number", ("gt", "x", 0.0)), ("number", ("lt", "x", 0.0))),
     # At NaN, the first has the derivative 0, and the second 1.
     "hardsigmoid": (

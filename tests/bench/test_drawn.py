@@ -193,7 +193,30 @@ def test_what_is_lost_is_told_and_measured_again_without_peers(tmp_path):
     assert (usual.ours.status, len(usual.entries)) == ("ok", 2)
     assert asked[:6] == [(i, p) for p in (measure.ALL, measure.USUAL) for i in range(3)]
     assert asked[6:] == [(0, measure.ALONE), (1, measure.ALONE)]
-    assert (lost.ours.status, lost.ours.note) == ("failed", "took longer than 1 s")
+    assert (lost.ours.status, lost.ours.note) == ("lost", "took longer than 1 s")
+    del asked[:]
+    again = run(DrawnPlan(3, 1, tmp_path / "d.jsonl", tiny=True), runner=runner)
+    assert asked == [(1, measure.USUAL), (1, measure.ALONE)]
+    assert [r.ours.status for r in again.results] == ["ok", "lost", "ok"]
+    assert "Ours failed, was wrong or was lost" in summary.to_markdown(again)
+
+
+def test_a_limit_for_peers_is_in_the_file_and_the_summary(tmp_path, monkeypatch):
+    limits: list[float] = []
+
+    def apart(function, tasks, *, timeout_s, **others):
+        limits.append(timeout_s)
+        return ((task, Lost("took longer")) for task in tasks)
+
+    monkeypatch.setattr("neptune_lab.bench.drawn.run.run_apart", apart)
+    plan = DrawnPlan(1, 1, tmp_path / "d.jsonl", tiny=True, peer_limit_s=30.0)
+    run(plan)
+    assert limits == [30.0, 30.0, 240.0]
+    found = read(plan.out)
+    assert found.peer_limit_s == 30.0
+    assert "30 s per problem with its peers" in summary.to_markdown(found)
+    with pytest.raises(MeasureError, match=r"has peer_limit_s 30.0; this run has 240.0"):
+        run(replace(plan, peer_limit_s=240.0))
 
 
 @pytest.mark.nightly

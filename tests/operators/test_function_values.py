@@ -18,6 +18,7 @@ ONE = [
     *("atan", "asin", "acos", "sinh", "cosh", "tan", "tanh", "asinh", "acosh", "atanh", "sinc", "deg2rad", "rad2deg"),
     *("logit", "signbit", "angle", "sgn", "isreal", "positive", "frac", "trunc", "log1p", "expm1", "logical_not"),
     *("arcsin", "arctan", "arccosh", "special.entr", "special.ndtr", "special.sinc", "special.expit"),
+    *("lgamma", "digamma", "erfinv", "i0", "erfc", "special.i0e", "special.i1", "special.i1e", "special.erfcx"),
 ]
 TWO = [
     *("atan2", "arctan2", "hypot", "copysign", "xlogy", "logaddexp2", "ldexp", "isclose", "fmod", "remainder"),

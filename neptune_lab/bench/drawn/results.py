@@ -15,6 +15,8 @@ from neptune_lab.strict.json_text import MOST_BYTES, check_schema, parse
 from neptune_lab.strict.typed import OMIT_DEFAULT, Count, Line, Number, Time, pack, unpack
 
 SCHEMA = 1
+# Time limit of one problem, with all its contestants' compilations.
+LIMIT_S = 240.0
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ class DrawnRun:
         results: the problems that were measured, by number.
         copy_gbps: the rate of a large copy on the device, in 10**9 bytes read and written per second; None: not known.
         tuned: the problems that were tuned.
+        peer_limit_s: the time limit of a problem with its peers; our kernel alone has `LIMIT_S`.
     """
 
     seed: Count
@@ -89,6 +92,7 @@ class DrawnRun:
     results: tuple[DrawnResult, ...] = ()
     copy_gbps: Time | None = field(default=None, metadata=OMIT_DEFAULT)
     tuned: tuple[TunedResult, ...] = field(default=(), metadata=OMIT_DEFAULT)
+    peer_limit_s: Number = field(default=LIMIT_S, metadata=OMIT_DEFAULT)
 
 
 def to_text(run: DrawnRun) -> str:

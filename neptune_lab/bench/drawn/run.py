@@ -6,13 +6,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from neptune_lab.bench import device
-from neptune_lab.bench.drawn.measure import ALONE, USUAL, Task, measure_task
+from neptune_lab.bench.drawn.measure import ALL, ALONE, USUAL, Task, measure_task
 from neptune_lab.bench.drawn.problems import draw
-from neptune_lab.bench.drawn.results import DrawnResult, DrawnRun, TunedResult, read, to_text
+from neptune_lab.bench.drawn.results import LIMIT_S, DrawnResult, DrawnRun, TunedResult, read, to_text
 from neptune_lab.bench.drawn.tuning import TuneTask, tunable, tune_task
 from neptune_lab.bench.measured import OURS, ContestantResult
 from neptune_lab.bench.workers import Lost, run_apart
@@ -20,12 +21,14 @@ from neptune_lab.errors import MeasureError
 from neptune_lab.files import LongRun, write_text
 from neptune_lab.runtime.ceilings import measure_ceilings
 
-# Time limit of one problem, with all its contestants' compilations.
-TIMEOUT_S = 240.0
 # The start of the tuner's processes, in seconds.
 STARTS_S = 15.0
 # Folders of compiled kernels, which are empty when a run starts.
 CACHES = ("NEPTUNE_LAB_CACHE", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+
+# Which peers a problem is measured with, one after the other if it is lost, and the status in the file of the problems
+# that begin there: a crash is as likely again with all peers.
+_LEVELS = ((ALL, None), (USUAL, "lost"), (ALONE, ""))
 
 Runner: TypeAlias = Callable[[Sequence[Task]], Iterator[tuple[Task, Any]]]
 
@@ -37,11 +40,12 @@ class DrawnPlan:
     Args:
         count: the number of problems.
         seed: of the drawing.
-        out: the results file; problems that it holds are not measured again.
+        out: the results file; problems that it holds are not measured again, but for those that were lost.
         budget_s: no problem is waited for after so many seconds.
         tiny: sizes for the interpreter.
         tuned: so many of the problems are tuned for `seconds` each, after all were measured.
         seconds: time of tuning one.
+        peer_limit_s: time limit of one problem with its peers, all compilations included.
     """
 
     count: int
@@ -51,6 +55,7 @@ class DrawnPlan:
     tiny: bool = False
     tuned: int = 0
     seconds: float = 30.0
+    peer_limit_s: float = LIMIT_S
 
     @property
     def each_s(self) -> float:
@@ -64,6 +69,7 @@ def run(
     """Measures the problems that the plan's file lacks; all results of the file.
 
     A problem whose process ended or took too long is measured again without optional peers, then with our kernel alone.
+    If that fails too, or the budget ends before, the next run measures it again, without optional peers from the start.
 
     Args:
         runner: measures tasks; default: a worker process with empty kernel caches.
@@ -76,23 +82,22 @@ def run(
     began = time.monotonic()
     done = _begin(plan)
     write_text(plan.out, to_text(done), parents=True)
-    known = {r.problem.index for r in done.results}
-    tasks = [Task(p) for p in draw(plan.seed, plan.count, tiny=plan.tiny) if p.index not in known]
+    status = {r.problem.index: r.ours.status for r in done.results}
+    problems = draw(plan.seed, plan.count, tiny=plan.tiny)
+    waiting = {level: [Task(p, level) for p in problems if status.get(p.index) == before] for level, before in _LEVELS}
     saved = LongRun(plan.out)
     with tempfile.TemporaryDirectory(prefix="neptune_lab-drawn-") as caches:
-        answers = runner or _in_processes(Path(caches))
+        answers = runner or _in_processes(Path(caches), plan.peer_limit_s)
         try:
-            for fewer in (USUAL, ALONE, None):  # what was lost is measured again with fewer peers
-                lost: list[Task] = []
-                for task, answer in _within(answers, tasks, began, plan.budget_s - plan.tuned * plan.each_s):
+            for (level, _), (fewer, _) in pairwise((*_LEVELS, ("", ""))):  # what was lost: again, with fewer peers
+                for task, answer in _within(answers, waiting[level], began, plan.budget_s - plan.tuned * plan.each_s):
                     result = _lost(task, answer) if isinstance(answer, Lost) else answer
-                    if isinstance(answer, Lost) and fewer is not None:
-                        lost.append(replace(task, peers=fewer))
+                    if isinstance(answer, Lost) and fewer:
+                        waiting[fewer].append(replace(task, peers=fewer))
                     done = _with_result(done, result)
                     if failed := saved.save(to_text(done)):
                         progress(failed)
                     progress(line(result, done.gpu))
-                tasks = lost
             for tuned in _tuned(plan, done, began, Path(caches), progress):
                 done = replace(done, tuned=(*done.tuned, tuned))
                 saved.save(to_text(done))
@@ -114,7 +119,7 @@ def _tuned(
         if task.problem.index in known or time.monotonic() - began >= plan.budget_s:
             continue
         environment = {name: str(caches / name.lower()) for name in CACHES}
-        limit = TIMEOUT_S + plan.seconds
+        limit = LIMIT_S + plan.seconds
         for _, answer in run_apart(tune_task, [task], workers=1, timeout_s=limit, environment=environment):
             if isinstance(answer, Lost):
                 answer = TunedResult(task.problem.index, None, None, 0.0, " ".join(answer.reason.split())[:300])
@@ -132,21 +137,30 @@ def _within(runner: Runner, tasks: Sequence[Task], began: float, budget_s: float
             return  # (The runner ends its process when it is closed.)
 
 
-def _in_processes(caches: Path) -> Runner:
+def _in_processes(caches: Path, peer_limit_s: float) -> Runner:
     """Measures each task in a process, with caches of kernels that are empty when the run starts."""
     environment = {name: str(caches / name.lower()) for name in CACHES}
-    return lambda tasks: run_apart(measure_task, tasks, workers=1, timeout_s=TIMEOUT_S, environment=environment)
+
+    def runner(tasks: Sequence[Task]) -> Iterator[tuple[Task, Any]]:
+        limit = LIMIT_S if all(task.peers == ALONE for task in tasks) else peer_limit_s
+        return run_apart(measure_task, tasks, workers=1, timeout_s=limit, environment=environment)
+
+    return runner
 
 
 def _begin(plan: DrawnPlan) -> DrawnRun:
     """The file's results, or new ones."""
     facts = device.describe()
     copied = measure_ceilings().gbps if facts["gpu"] else None
-    fresh = DrawnRun(plan.seed, plan.tiny, facts["name"], facts["gpu"], device.used_versions(), copy_gbps=copied)
+    fresh = DrawnRun(
+        *(plan.seed, plan.tiny, facts["name"], facts["gpu"], device.used_versions()),
+        copy_gbps=copied,
+        peer_limit_s=plan.peer_limit_s,
+    )
     if not plan.out.is_file():
         return fresh
     known = read(plan.out)
-    for field in ("seed", "tiny", "device"):
+    for field in ("seed", "tiny", "device", "peer_limit_s"):
         if getattr(known, field) != getattr(fresh, field):
             raise MeasureError(
                 f"{plan.out} has {field} {getattr(known, field)}; this run has {getattr(fresh, field)}",
@@ -169,7 +183,7 @@ def _with_result(run: DrawnRun, result: DrawnResult) -> DrawnRun:
 
 def _lost(task: Task, lost: Lost) -> DrawnResult:
     note = " ".join(lost.reason.split())[:300]
-    return DrawnResult(task.problem, (ContestantResult(OURS, "ours", "failed", note=note),))
+    return DrawnResult(task.problem, (ContestantResult(OURS, "ours", "lost", note=note),))
 
 
 def line(result: DrawnResult, timed: bool = True) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import geometric_mean, median
 
-from neptune_lab.bench.drawn.results import DrawnResult, DrawnRun
+from neptune_lab.bench.drawn.results import LIMIT_S, DrawnResult, DrawnRun
 from neptune_lab.bench.measured import FLEX, OURS
 from neptune_lab.bench.tables import markdown, ratio
 
@@ -78,7 +78,7 @@ def to_markdown(run: DrawnRun) -> str:
     header = ("class", "problems", "compared", "mean, capped at 3", "mean", "median", "worst", "of compilers, capped")
     table = [_row(name, group) for name, group in groups.items() if group]
     parts = [
-        f"{len(run.results)} problems of seed {run.seed} on {run.device}; the best peer's time over ours\n",
+        f"{_what(run)}; the best peer's time over ours\n",
         markdown(header, table),
     ]
     parts.append(markdown(("target", "at least", "found", ""), _targets(run, groups["attention"], groups["rows"])))
@@ -95,9 +95,8 @@ def _checks(run: DrawnRun) -> str:
         errors = [entry.error for entry in right if entry.error is not None]
         largest = f"{max(errors):.1e}" if errors else "-"
         table += [[name, str(len(group)), str(len(right)), largest]] if group else []
-    what = f"{len(run.results)} problems of seed {run.seed} on {run.device}"
     parts = [
-        f"{what}: {why}, so answers are checked against float64, and no time is shown and no target is judged\n",
+        f"{_what(run)}: {why}, so answers are checked against float64, and no time is shown and no target is judged\n",
         markdown(("class", "problems", "right", "largest error"), table),
     ]
     parts += [_listed(title, names) for title, names in _exceptions(run) if names]
@@ -221,6 +220,12 @@ def _details(run: DrawnRun, rows: Sequence[DrawnResult]) -> list[tuple[str, list
     ]
 
 
+def _what(run: DrawnRun) -> str:
+    """The problems, the device, and a time limit of peers that is not the usual one."""
+    limit = "" if run.peer_limit_s == LIMIT_S else f", {run.peer_limit_s:.0f} s per problem with its peers"
+    return f"{len(run.results)} problems of seed {run.seed} on {run.device}{limit}"
+
+
 def _exceptions(run: DrawnRun) -> list[tuple[str, list[str]]]:
     """Titles, and what is listed below each."""
     ours = [f"{r.problem.name}: {r.ours.status}: {r.ours.note}" for r in run.results if r.ours.status != "ok"]
@@ -234,7 +239,7 @@ def _exceptions(run: DrawnRun) -> list[tuple[str, list[str]]]:
     ]
     absent = sorted({f"{name}: {why}" for r in run.results for name, why in r.absent.items()})
     return [
-        ("Ours failed or was wrong", ours),
+        ("Ours failed, was wrong or was lost", ours),
         ("No peer answered", alone),
         ("Peers that failed or were wrong", peers),
         ("Peers that were not run", absent),
