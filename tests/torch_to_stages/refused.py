@@ -91,9 +91,9 @@ def limits_int8_beyond_its_range(x):
     return whole.clamp(max=200)  # here
 
 
-def adds_int8_at_positions(x):
+def averages_int8_at_positions(x):
     whole = x.to(torch.int8)
-    return whole.index_add(0, torch.tensor([0, 0]), whole[:2])  # here
+    return whole.index_reduce(0, torch.tensor([0, 0]), whole[:2], "mean")  # here
 
 
 def rounds_to_8_bits(x):
@@ -119,7 +119,7 @@ def returns_a_text(x):
 FUNCTIONS = (
     sorts, takes_the_middle, selects_by_mask, finds_nonzero, branches, makes_a_number, writes_to_its_input, drops_out,
     draws, counts, convolves, inverts, scatters, puts_a_value_per_true_element,
-    views_strides_of_a_view, multiplies_different_dtypes, takes_complex, adds_int8_at_positions,
+    views_strides_of_a_view, multiplies_different_dtypes, takes_complex, averages_int8_at_positions,
     limits_int8_beyond_its_range, rounds_to_8_bits,
     measures_distances_of_order_three, leaves_a_remainder, rounds_a_quotient, shapes_do_not_fit, returns_a_text,
 )  # fmt: skip

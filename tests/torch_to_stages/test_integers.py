@@ -99,6 +99,32 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
         lambda x: x.repeat(1, 60).masked_fill(torch.arange(300).to(torch.uint8) > 100, -torch.inf).softmax(-1),
         FLOATS,
     ),
+    "folds at positions, of 8 and 16 bits": (
+        lambda x: (
+            *(x.to(t).index_add(0, torch.tensor([0, 2, 0]), x.to(t), alpha=3) for t in NARROW),
+            *(x.to(t).scatter_reduce(1, x % 5, x.to(t), how) for t in NARROW for how in ("sum", "prod", "amax")),
+            x.char().index_put((torch.tensor([1, 1, 0]),), x.char(), accumulate=True),
+        ),
+        BYTES,
+    ),
+    "folds and running extrema of conditions": (
+        lambda x: (
+            (x > 60).scatter_add(1, x % 5, x > 200),
+            (x > 60).scatter_reduce(1, x % 5, x > 30, "prod", include_self=False),
+            *(x % 34 == 0).cummax(1),
+            *(x > 60).cummin(0),
+        ),
+        BYTES,
+    ),
+    "shifts that leave no bit or more than 32": (
+        lambda x: tuple(
+            f(y, n)
+            for y in (x, x.int(), x.char(), x.byte())
+            for f in (torch.bitwise_left_shift, torch.bitwise_right_shift)
+            for n in (-1, -40, 31, 40, 63, 64)
+        ),
+        WHOLE * 2**24 + 5,
+    ),
     "floats that are infinite": (lambda x: ((x * 1e39).amax(-1), x.clamp(-1e39, 1e300).sum(-1)), FLOATS),
 }
 

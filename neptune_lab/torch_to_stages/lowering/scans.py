@@ -65,8 +65,11 @@ def running_logarithm(ctx: Context, x: Value, dim: int) -> Value:
 @lowers("cummax", "cummin")
 def running_extreme(ctx: Context, x: Value, dim: int) -> tuple[Value, Value]:
     """The extreme of the elements up to each one, and the last position that holds it; NaN counts as the extreme."""
-    if x.ndim == 0 or x.dtype == "bool":
-        raise ctx.refused("of a condition, or of a tensor without dimensions")
+    if x.ndim == 0:
+        raise ctx.refused("of a tensor without dimensions")
+    if x.dtype == "bool":
+        value, index = running_extreme(replace(ctx, dtypes=("int32", *ctx.dtypes[1:])), ctx.converted(x, "int32"), dim)
+        return ctx.converted(value, "bool"), index
     x, dim = ctx.reused(x), dim % x.ndim
     extreme = _running(ctx, "max" if ctx.name == "cummax" else "min", x, dim, lambda i, e: x.at(e), "")
 

@@ -239,7 +239,8 @@ def scatter_fold(
     include_self: bool = True,
 ) -> Value:
     """`x` with the elements of `source` folded into the positions along `dim` that `index` lists."""
-    _check_fold(ctx, reduce)
+    if wide := _in_32_bits(ctx, reduce):
+        return ctx.converted(scatter_fold(wide, x, dim, index, source, reduce, include_self=include_self), ctx.dtype)
     values = ctx.converted(ctx.tensor(source, ctx.dtype), ctx.dtype)
     if not isinstance(source, Value):
         values = values.expanded(index.shape)
@@ -259,7 +260,9 @@ def index_fold(
     include_self: bool = True,
 ) -> Value:
     """`x` with the rows of `source` folded into the rows along `dim` that `index` lists."""
-    _check_fold(ctx, reduce)
+    if wide := _in_32_bits(ctx, reduce):
+        folded = index_fold(wide, x, dim, index, source, reduce, alpha=alpha, include_self=include_self)
+        return ctx.converted(folded, ctx.dtype)
     values = ctx.converted(source, ctx.dtype)
     if alpha != 1:
         factor, own = ctx.tensor(alpha, ctx.dtype).at(()), values
@@ -278,20 +281,25 @@ def index_fold(
     return _finished(ctx, _Writes(ctx, x, (count,), hit, given).folded(reduce, include_self))
 
 
-def _check_fold(ctx: Context, reduce: str) -> None:
+def _in_32_bits(ctx: Context, reduce: str) -> Context | None:
+    """The context of the fold in int32, for narrower integers, which wrap around afterwards, and for conditions, which
+    are true if what is folded is not 0; None: in the dtype itself."""
     if reduce not in _FOLDS:
         raise ctx.refused(f"with reduce={reduce!r}")
-    if ctx.dtype == "bool":
-        raise ctx.refused("for conditions: convert them before, with .int()")
-    if reduce not in ("amax", "amin") and ctx.dtype in NARROW_INTEGERS:
-        raise ctx.refused(f"for {ctx.dtype}: convert to int32 or float32 before, with .int() or .float()")
+    narrow = ctx.dtype in NARROW_INTEGERS and reduce not in ("amax", "amin")
+    if not narrow and ctx.dtype != "bool":
+        return None
+    if reduce == "mean":
+        what = "conditions" if ctx.dtype == "bool" else ctx.dtype
+        raise ctx.refused(f"for {what} with reduce='mean': convert to int32 or float32 before, with .int() or .float()")
+    return replace(ctx, dtypes=("int32",))
 
 
 @lowers("index_put", "_unsafe_index_put")
 def index_put(ctx: Context, x: Value, indices: list[Value | None], values: Value, accumulate: bool = False) -> Value:
     """`x` after x[indices] = values, or x[indices] += values where equal positions add up."""
-    if accumulate:
-        _check_fold(ctx, "sum")
+    if accumulate and (wide := _in_32_bits(ctx, "sum")):
+        return ctx.converted(index_put(wide, x, indices, values, accumulate), ctx.dtype)
     x, values = ctx.converted(x, ctx.dtype), ctx.converted(values, ctx.dtype)
     if any(index is not None and index.dtype == "bool" for index in indices):
         return _masked_put(ctx, x, indices, values, accumulate)

@@ -27,8 +27,8 @@ def shift(ctx: Context, x: Operand, by: Operand) -> Value:
     """x >> n as a quotient rounded down, x << n as a product."""
     name = "floordiv" if "right" in ctx.name or "rshift" in ctx.name else "mul"
     if not isinstance(by, Value):
-        if not 0 <= by < SHIFTS:
-            raise ctx.refused(f"by a constant that is not from 0 to {SHIFTS - 1}")
+        if not 0 <= by < SHIFTS:  # (all bits are shifted out, also by a negative number, or more than 32 bits are kept)
+            return shift(ctx, x, ctx.tensor(int(by), _dtype(ctx)))
         # (of 8 bits, 2 ** 7 is no divisor: it would be -2 ** 7)
         factor = Const(1 << int(by), _dtype(ctx))
         return ctx.elementwise(lambda e: ctx.applied(name, e, factor), x)
