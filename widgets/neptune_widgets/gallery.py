@@ -18,6 +18,7 @@ from neptune_lab.operators import OPERATORS, PRESETS, find, gemm_chain
 from neptune_lab.pipeline import Kernel, TileConfig, compile
 from neptune_widgets import live
 from neptune_widgets.explorer import explore
+from neptune_widgets.page import document
 
 # Sizes, where an operator's own are those of an example. Figure 1 stays as it is in the paper, in tiles of two columns:
 # in one tile nothing has to be repaired.
@@ -148,26 +149,15 @@ def index(entries: Sequence[Entry], *, with_live: bool = False, home: str = "") 
         f"<tbody>\n{_HEAD.format(*group)}\n" + "\n".join(map(_row, of)) + "\n</tbody>"
         for group, of in groupby(entries, lambda entry: _group(entry.name))
     )
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Gallery - neptune_lab</title>
-<style>{_STYLE}</style>
-</head>
-<body>
-{back}<h1>Gallery</h1>
+    body = f"""{back}<h1>Gallery</h1>
 <p>Every operator and preset, compiled: each page is an explorer with the whole record, from the definition to the
 kernel. {first if {e.name for e in entries} >= {*_FIRST} else ""}A page needs no network and no Python; what it cannot
 do is compile an edited schedule.</p>
 {solver if with_live else ""}<table>
 <thead><tr><th>operator</th><th>what it is</th><th>inputs</th><th class="n">kernels</th></tr></thead>
 {rows}
-</table>
-</body>
-</html>
-"""
+</table>"""
+    return document("Gallery", _STYLE, body)
 
 
 _HEAD = '<tr><th colspan="4" scope="rowgroup">{}<small>{}</small></th></tr>'

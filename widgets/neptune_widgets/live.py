@@ -27,7 +27,7 @@ import neptune_lab
 from neptune_lab.errors import NeptuneError
 from neptune_lab.files import write_text
 from neptune_widgets.answers import Question, ask, state
-from neptune_widgets.page import STATIC, inert
+from neptune_widgets.page import STATIC, document, inert
 
 PYODIDE = "0.29.5"
 """Of npm's package `pyodide`: Python 3.13, which neptune_lab supports."""
@@ -189,17 +189,7 @@ def licences() -> str:
 
 
 def _page(given: dict[str, Any], script: str, size: int) -> str:
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<title>Live solver - neptune_lab</title>
-<style>{_STYLE}</style>
-</head>
-<body>
-<main>
+    body = f"""<main>
 <h1>Live solver</h1>
 <p>Fusing two reductions leaves a running result that was computed with an old <code>r</code>. Write a term
 <code>g(r, c)</code>: the algebra derives the function <code>h(t, r, r')</code> that repairs the result, proves it and
@@ -210,7 +200,5 @@ checks it with numbers, or names the step that refused. Python runs in this page
 <a href="{_FOLDER}/LICENSES.txt">Licences of Pyodide, Python, SymPy and mpmath</a></footer>
 <script type="application/json" id="given">{inert(json.dumps(given))}</script>
 <script type="module">
-{script}</script>
-</body>
-</html>
-"""
+{script}</script>"""
+    return document("Live solver", _STYLE, body, _POLICY)

@@ -39,6 +39,31 @@ def bundle_text() -> str:
     return BUNDLE.read_text(encoding="utf-8") if BUNDLE.is_file() else _NOT_BUILT
 
 
+def document(title: str, style: str, body: str, policy: str = POLICY) -> str:
+    """A whole HTML document.
+
+    Args:
+        title: a text, without the package's name.
+        style: of the document, CSS.
+        body: HTML.
+        policy: what the page may load.
+    """
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>{escape(f"{title} - neptune_lab")}</title>
+<style>{style}</style>
+</head>
+<body>
+{body}
+</body>
+</html>
+"""
+
+
 def page(trace: Trace, data: Payload, view: dict[str, Any] | None = None) -> str:
     """The page as text.
 
@@ -53,26 +78,13 @@ def page(trace: Trace, data: Payload, view: dict[str, Any] | None = None) -> str
         f'<script type="application/json" class="part" data-name="{data.name}">{inert(text)}</script>\n'
         for text in data.rest
     ]
-    title = escape(f"{trace.operator.title} - neptune_lab")
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<title>{title}</title>
-<style>html{{color-scheme:light dark}}body{{margin:0}}{_WHOLE}{style}</style>
-</head>
-<body>
-<main id="explorer"></main>
+    body = f"""<main id="explorer"></main>
 <noscript>{static_view.html(trace)}</noscript>
 <script type="application/json" id="payload">{inert(data.text)}</script>
 <script type="application/json" id="view">{inert(json.dumps(view or {}))}</script>
 {"".join(parts)}<script type="module">
-{_START.replace("BUNDLE", bundle)}</script>
-</body>
-</html>
-"""
+{_START.replace("BUNDLE", bundle)}</script>"""
+    return document(trace.operator.title, f"html{{color-scheme:light dark}}body{{margin:0}}{_WHOLE}{style}", body)
 
 
 def inert(text: str) -> str:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from html import escape
-
 from neptune_lab.torch_explain import Explanation
 from neptune_widgets import payload
 from neptune_widgets.explanation.html import html
-from neptune_widgets.page import POLICY
+from neptune_widgets.page import document
 from neptune_widgets.page_parts import opening, records, style
 
 _BODY = "body{margin:0 auto;padding:12px 20px;max-width:1400px;font:13px/1.5 system-ui,sans-serif}"
@@ -35,22 +33,10 @@ def page(explanation: Explanation) -> str:
         if name not in payloads:
             payloads[name] = payload.saved(region.kernel.trace)
         places[str(number)] = name
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<title>{escape(f"{explanation.title} - neptune_lab")}</title>
-<style>html{{color-scheme:light dark}}{style()}{_BODY}{_SHOWN}</style>
-</head>
-<body>
-<main>{html(explanation, buttons=True)}</main>
+    body = f"""<main>{html(explanation, buttons=True)}</main>
 {records(payloads)}<script type="module">
-{opening(places)}</script>
-</body>
-</html>
-"""
+{opening(places)}</script>"""
+    return document(explanation.title, f"html{{color-scheme:light dark}}{style()}{_BODY}{_SHOWN}", body)
 
 
 __all__ = ["page"]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from html import escape
 
 from neptune_lab.trace import TrainingRecord
-from neptune_widgets.page import POLICY, STATIC
+from neptune_widgets.page import STATIC, document
 from neptune_widgets.page_parts import opening, records, style
 from neptune_widgets.payload import Payload
 from neptune_widgets.training.html import html
@@ -39,24 +38,12 @@ def page(record: TrainingRecord, payloads: Mapping[str, Payload]) -> str:
     start = f"""const {{ default: both }} = await import("data:text/javascript;base64,{own}");
 both.start(document.querySelector(".nt"), null);
 """
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<title>{escape(f"{record.title}, forward and backward - neptune_lab")}</title>
-<style>html{{color-scheme:light dark}}{style()}{_BODY}</style>
-</head>
-<body>
-<main>{html(record, places=True)}</main>
+    body = f"""<main>{html(record, places=True)}</main>
 {records(payloads)}<script type="module">
 {start}</script>
 <script type="module">
-{opening({name: name for name in payloads})}</script>
-</body>
-</html>
-"""
+{opening({name: name for name in payloads})}</script>"""
+    return document(f"{record.title}, forward and backward", f"html{{color-scheme:light dark}}{style()}{_BODY}", body)
 
 
 __all__ = ["BUNDLE", "bundle_text", "page"]
