@@ -70,6 +70,7 @@ class Operator:
         captured: values of the last inputs, by name, where a mod captured them: they need not be given.
         holds: the tensors that captured inputs are copies of, by name, where a function of PyTorch captured them.
         trained: names of the captured inputs that recorded gradients when they were captured.
+        constants: names of tensors of one number that recorded gradients, and are constants of the program.
         lines: the line of the user's file that each stage comes from, by the stage's name
             (`torch_to_stages.lines.SourceLine`); empty if the stages were not traced.
         python: the user's functions that it was traced from, with the stages of each line.
@@ -100,6 +101,7 @@ class Operator:
     captured: Mapping[str, np.ndarray] = field(repr=False, default_factory=dict)
     holds: Mapping[str, Any] = field(repr=False, default_factory=dict)
     trained: tuple[str, ...] = ()
+    constants: tuple[str, ...] = ()
     template: str | None = None
     lines: Mapping[str, Any] = field(repr=False, default_factory=dict)
     python: tuple[PythonFunction, ...] = field(repr=False, default=())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -87,6 +88,13 @@ def with_gradients(op: Operator) -> WithGradients:
     """
     if not any("float" in t.dtype for t in op.inputs):
         raise DefinitionError(f"{op.name} has no float input", help="call its kernel, which has no gradients to give")
+    if op.constants:
+        warnings.warn(
+            f"no gradients for {', '.join(op.constants)} of {op.name}: a tensor of one number that the function reads "
+            "is a constant of the kernel. To train it, make it an argument of the function, or give it a dimension: "
+            "torch.nn.Parameter(torch.ones(1))",
+            stacklevel=3,
+        )
     kernel = differentiable(op, _kernel, _kernel)
     _ = kernel.op  # the first call may be in a function that torch.compile traces, which could not define it
     return WithGradients(op, kernel, CapturedInputs(op).hold())
@@ -106,7 +114,9 @@ class WithGradients:
         self.operator, self._kernel, self._captured = operator, kernel, captured
         self.__name__ = operator.name
         self._own = tuple(t.shape for t in operator.inputs[: len(operator.inputs) - len(operator.captured)])
-        self._others = KeptBySizes(lambda at: with_gradients(replace(operator_at(operator, at), trained=())))
+        self._others = KeptBySizes(
+            lambda shapes: with_gradients(replace(operator_at(operator, shapes), trained=(), constants=()))
+        )
 
     def __call__(self, /, *tensors: Any, **named: Any) -> Any:
         op, expected = self.operator, len(self.operator.inputs)

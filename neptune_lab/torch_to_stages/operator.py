@@ -194,6 +194,7 @@ def _operator(
         captured=held,
         holds={n: made.held[n] for n in held},
         trained=tuple(n for n in held if made.held[n].requires_grad),
+        constants=tuple(n for n, t in graph.held.items() if t.ndim == 0 and t.requires_grad),
         copies=True,
         ties=partial(dict, stages.ties),
         lines=lines,

@@ -343,6 +343,25 @@ def test_parameters_that_a_call_leaves_out_get_no_gradients():
         check(call, F.linear, (x, model.weight, model.bias))
 
 
+def test_parameters_of_one_number_are_constants_and_a_warning_says_so():
+    class Scaled(torch.nn.Module):
+        def __init__(self, shape: tuple[int, ...]) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.full(shape, 2.0, device=DEVICE))
+
+        def forward(self, x):
+            return (x * self.scale).softmax(-1)
+
+    (x,) = drawn((3, 8))
+    with pytest.warns(UserWarning, match=r"no gradients for scale of Scaled.*torch\.ones\(1\)"):
+        nl.compile(nl.from_torch(Scaled(()), x.detach())).with_gradients()
+    model = Scaled((1,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        call = nl.compile(nl.from_torch(model, x.detach())).with_gradients()
+        check(call, lambda x, s: (x * s).softmax(-1), (x, model.scale))
+
+
 def test_a_thread_is_refused_and_warned_while_another_compiles():
     function = nl.compile(rows.softmax(rows=5, cols=9, dtype="float32")).with_gradients()
     x = torch.randn(5, 9, device=DEVICE)
