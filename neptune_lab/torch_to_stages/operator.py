@@ -98,6 +98,9 @@ def from_torch(
         names = [t.name for t in made.inputs]
         return replace(made, gradient_stops=gradient_stops(function, examples, names, graph.marked))
 
+    def remade_for(examples: Sequence[Any]) -> Operator:
+        return replace(made_for(examples), recipe=_recipe(function, examples, name, draw))
+
     if dynamic_shapes is not None:
         if draw is not None:
             raise DefinitionError("draw makes arrays of one shape", help="leave draw or dynamic_shapes out")
@@ -106,16 +109,15 @@ def from_torch(
                 f"dynamic={shown(dynamic)} and dynamic_shapes, which names the sizes",
                 help="leave one of them out: dynamic=True names all sizes",
             )
-        return sized(made_for, function, example_inputs, dynamic_shapes)
+        return sized(remade_for, function, example_inputs, dynamic_shapes)
     if dynamic is not None:
         check_switch("dynamic", dynamic, DefinitionError)
-    made = made_for(example_inputs)
-    made = replace(made, recipe=_recipe(function, example_inputs, name, draw))
+    made = remade_for(example_inputs)
     if draw is not None:
         return made
-    others = resized(made_for, function, example_inputs, made, dynamic)
+    others = resized(remade_for, function, example_inputs, made, dynamic)
     if dynamic and others is not None:
-        return with_free_sizes(made_for, function, example_inputs, replace(made, resized=others), others)
+        return with_free_sizes(remade_for, function, example_inputs, replace(made, resized=others), others)
     return replace(made, resized=others)
 
 

@@ -109,6 +109,15 @@ def test_a_traced_function_that_takes_no_smaller_tensors_says_how_to_get_a_sampl
         tags.shown(nl.Schedule(op))
 
 
+@pytest.mark.parametrize("how", [{"dynamic_shapes": ({1: nl.dim("n")},)}, {"dynamic": True}], ids=["named", "dynamic"])
+def test_a_function_traced_for_all_sizes_is_traced_anew_on_small_tensors(how: dict):
+    op = nl.from_torch(lambda x: torch.softmax(x, -1), torch.randn(3, 64), **how)
+    small, sizes = sample(nl.Schedule(op.at()))
+    assert op.family is not None
+    assert sizes in ("x of 3 × 8", "x of 4 × 8")
+    assert small.blocks == nl.Schedule(op.at()).blocks
+
+
 def test_a_function_that_makes_the_operator_makes_the_sample():
     explorer = nl.explore(scaled_sum, rows=2048, cols=65536)
     assert json.loads(explorer.payload)["tags_note"].startswith("A sample: the same steps at x of 4 × 8.")
