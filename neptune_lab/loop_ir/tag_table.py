@@ -21,7 +21,7 @@ SIGNS: dict[Sign, str] = {"": "", "right": "✓", "early": "!", "repaired": "↻
 LEGEND: dict[Sign, str] = {
     "wrong": "not what it should hold at this iteration, by a repair that is not proved",
     "early": "read too early: the value it depends on changes later",
-    "repaired": "read before it was complete, and made good by a repair",
+    "repaired": "read before it was complete, and corrected by a repair",
     "right": "as in the unscheduled program after the same part of the data",
 }
 

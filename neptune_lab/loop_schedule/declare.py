@@ -10,6 +10,7 @@ a primitive: its method of `Schedule`, the checks of its arguments, the editor a
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
@@ -71,6 +72,19 @@ class Primitive:
     silent: bool = False
     partial: bool = False
     normalises: bool = False
+
+    def about(self) -> dict[str, str]:
+        """What the function's docstring says of its arguments, by name."""
+        said: dict[str, str] = {}
+        name = ""
+        for line in (inspect.getdoc(self.apply) or "").partition("\nArgs:\n")[2].splitlines():
+            if not line.startswith("    "):
+                break
+            if entry := re.fullmatch(r"    (\w+): (.*)", line):
+                name, said[entry[1]] = entry.groups()
+            else:
+                said[name] += f" {line.strip()}"
+        return said
 
     def parameter(self, name: str) -> Parameter | None:
         """The parameter called `name`.

@@ -119,7 +119,7 @@ def test_an_edit_in_the_schedule_leads_here(kernel, live):
     expect(page.root.locator(".chip.check")).not_to_contain_text("✗ edit refused")
     expect(effect).to_be_hidden()
     tile("block='qk', tiles={'i': 32, 'j': 64}")
-    expect(effect).to_contain_text("This edit: Triton,")
+    expect(effect).to_contain_text("Lines of Triton: ")
     effect.get_by_role("button", name="What changed").click()
     expect(row(page, "launches").locator("td")).to_have_text(["4 × 4 × 1 blocks", "8 × 4 × 1 blocks", ""])
 

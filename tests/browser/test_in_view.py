@@ -166,10 +166,28 @@ def test_a_graph_opens_whole_or_says_that_it_does_not(live):
     hidden = "e => Math.max(e.scrollWidth - e.clientWidth, e.scrollHeight - e.clientHeight)"
     drawn = live(nl.Schedule(nl.operators.attention.causal(batch=1, heads=1, seq=64, head_dim=16)))
     assert drawn.root.locator(".gbox").evaluate(hidden) <= 1
-    expect(drawn.root.get_by_text("a part is shown")).to_be_hidden()
+    expect(drawn.root.get_by_text("Ctrl + wheel zooms")).to_be_hidden()
     drawn = live(nl.Schedule(wide(24)), {"sizes": {"zoom": 2}})
-    expect(drawn.root.get_by_text("a part is shown")).to_be_visible()
+    expect(drawn.root.get_by_text("Ctrl + wheel zooms")).to_be_visible()
     expect(drawn.root.locator(".gbox.more-right, .gbox.more-down")).to_have_count(1)
+
+
+@pytest.mark.nightly
+def test_a_graph_has_room_and_lines_that_are_linked_are_in_view(live, kernel):
+    drawn = live(kernel, width=1008)
+    drawn.root.click(position={"x": 40, "y": 14})
+    for _ in range(3):
+        drawn.page.keyboard.press("]")
+    expect(drawn.root.locator(".story")).to_contain_text("s_sum applies h")
+    assert drawn.root.locator(".gbox").evaluate("e => e.clientHeight") > 130
+    under = drawn.root.locator(".under").bounding_box()
+    assert under["height"] < 60, "the key and the buttons are two rows"
+    # At the kernel the program pane shows Triton, so this pane shows HTile; back at the loops, Triton at these lines.
+    drawn.page.keyboard.press("]")
+    expect(drawn.root.get_by_role("tab", name="HTile")).to_have_attribute("aria-selected", "true")
+    drawn.root.locator(".rail li", has_text="repaired program").first.click()
+    line = drawn.root.locator("section[aria-label='kernel code'] .ln.lit", has_text="repair = tl.exp2").first
+    expect(line).to_be_in_viewport()
 
 
 @pytest.mark.nightly

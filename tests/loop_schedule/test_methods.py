@@ -232,3 +232,10 @@ def test_a_call_that_does_not_fit_names_the_method(arguments: tuple[object, ...]
 def test_choices_are_those_that_are_checked():
     kind = next(p.kind for p in PRIMITIVES["bind"].parameters if p.name == "thread")
     assert kind.offered == kind.choices == ("blockIdx.x", "blockIdx.y", "blockIdx.z")
+
+
+@pytest.mark.parametrize("name", PRIMITIVES)
+def test_every_argument_is_described_by_a_sentence(name: str):
+    about = PRIMITIVES[name].about()
+    assert list(about) == [parameter.name for parameter in PRIMITIVES[name].parameters]
+    assert all(text.endswith(".") and "  " not in text for text in about.values())

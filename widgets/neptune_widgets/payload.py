@@ -15,6 +15,7 @@ View = dict[str, Any]
 _AGAIN = "Recompile, in the header, makes its operator and steps again here."
 
 if TYPE_CHECKING:
+    from neptune_lab.loop_schedule import Primitive
     from neptune_lab.trace import Trace
     from neptune_widgets.session import Session, Source
 
@@ -129,6 +130,15 @@ def _tags(session: Session, most: int, *, whole: bool = False) -> tuple[dict[str
     return made, note
 
 
+def _parameters(primitive: Primitive) -> list[dict[str, Any]]:
+    """A primitive's arguments, with a sentence on each."""
+    about = primitive.about()
+    return [
+        {"name": p.name, "kind": p.kind, "required": p.required, "choices": None, "about": about[p.name]}
+        for p in choices.parameters(primitive)
+    ]
+
+
 def editor(session: Session) -> dict[str, Any]:
     """The steps, and what steps there can be."""
     from neptune_lab import templates
@@ -139,9 +149,7 @@ def editor(session: Session) -> dict[str, Any]:
             "name": p.name,
             "ours": p.ours,
             "summary": p.summary,
-            "parameters": [
-                {"name": q.name, "kind": q.kind, "required": q.required, "choices": None} for q in choices.parameters(p)
-            ],
+            "parameters": _parameters(p),
         }
         for p in PRIMITIVES.values()
     ]

@@ -10,6 +10,9 @@ export interface Painted {
   repair?: [number, number] | null;
 }
 
+/** Constants that lines are not cut in, which browsers would do at the sign. */
+export const UNCUT = /^(-inf|".?-\w{1,12}")$/;
+
 const tokens = new Map<string, Token[]>();
 
 function tokensOf(text: string): Token[] {
@@ -33,7 +36,7 @@ export function coloured(line: Painted, quoted: boolean): Node[] {
     const end = at + t.text.length;
     for (const cut of [...cuts.filter((c) => c > at && c < end), end]) {
       const part = line.text.slice(from, cut);
-      const name = [t.kind && `t-${t.kind}`, inside(line.spans ?? [], from) && "w", line.repair && inside([line.repair], from) && "rep"]
+      const name = [t.kind && `t-${t.kind}`, UNCUT.test(t.text) && "uncut", inside(line.spans ?? [], from) && "w", line.repair && inside([line.repair], from) && "rep"]
         .filter(Boolean)
         .join(" ");
       if (name) {

@@ -20,6 +20,9 @@ export const h = <K extends keyof HTMLElementTagNameMap>(tag: K, attributes: Att
 export const svg = <K extends keyof SVGElementTagNameMap>(tag: K, attributes: Attributes = {}, ...children: Child[]): SVGElementTagNameMap[K] =>
   fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 
+/** A text whose parts between backticks are elements of their own. */
+export const ticked = (text: string, tag: "code" | "kbd"): (string | HTMLElement)[] => text.split("`").map((part, n) => (n % 2 ? h(tag, {}, part) : part));
+
 export function download(name: string, text: BlobPart, type: string): void {
   const url = URL.createObjectURL(new Blob([text], { type }));
   const a = h("a", { href: url, download: name });

@@ -2,7 +2,7 @@
 
 import type { Context } from "./context";
 import { copyText } from "./copy";
-import { download, h } from "./dom";
+import { download, h, ticked } from "./dom";
 import { extents, sampled } from "./extents";
 import { KEYS, MORE } from "./keys";
 import { type Key, bringUp, isUp } from "./pane";
@@ -164,9 +164,6 @@ export function footer(ctx: Context): { el: HTMLElement; update(): void } {
   };
 }
 
-/** A text with its keys, which stand between backticks. */
-const withKeys = (text: string): (string | HTMLElement)[] => text.split("`").map((part, n) => (n % 2 ? h("kbd", {}, part) : part));
-
 export function helpOverlay(ctx: Context): { el: HTMLElement; toggle(on?: boolean): boolean } {
   const facts = h("div", { class: "facts" });
   const close = h("button", { type: "button", class: "small end", onclick: () => toggle(false) }, "Close");
@@ -174,7 +171,7 @@ export function helpOverlay(ctx: Context): { el: HTMLElement; toggle(on?: boolea
     "div",
     { class: "help", role: "dialog", "aria-label": "help" },
     h("div", { class: "helphead" }, h("b", {}, "Keys"), close),
-    h("div", { class: "keys" }, ...[...KEYS, ...MORE].map(({ keys, text, explained }) => h("p", {}, h("span", {}, ...keys.flatMap((x) => [h("kbd", {}, x), " "])), h("span", {}, ...withKeys(explained ?? text))))),
+    h("div", { class: "keys" }, ...[...KEYS, ...MORE].map(({ keys, text, explained }) => h("p", {}, h("span", {}, ...keys.flatMap((x) => [h("kbd", {}, x), " "])), h("span", {}, ...ticked(explained ?? text, "kbd"))))),
     h("b", {}, "Signs"),
     h("p", { class: "signs" }, "+ added  ~ changed  − removed  ↕ moved  ! read too early, or wrong on purpose  ↻ repaired  ✓ holds  ✗ refused, not proved, or wrong  ≠ what it should be"),
     facts,

@@ -43,6 +43,8 @@ export interface Parameter {
   kind: string;
   required: boolean;
   choices: unknown[] | Record<string, unknown[]> | null;
+  /** What it is, in a sentence. */
+  about?: string;
   value?: unknown;
 }
 export interface StepEdit {

@@ -65,13 +65,13 @@ function sequence(names: string[], value: unknown, label: string, set: (v: unkno
   return box;
 }
 
-/** A control for each parameter, and a field for each other argument. */
-export function controls(parameters: Parameter[], args: Record<string, unknown>, step: string, set: (name: string, v: unknown) => void): HTMLElement {
+/** A control for each parameter, and a field for each other argument; `declared` says what they are. */
+export function controls(parameters: Parameter[], declared: Parameter[], args: Record<string, unknown>, step: string, set: (name: string, v: unknown) => void): HTMLElement {
   const known = new Set(parameters.map((p) => p.name));
   const extra = Object.keys(args).filter((k) => !known.has(k)).map((name): Parameter => ({ name, kind: "text", required: false, choices: null }));
   return h(
     "div",
     { class: "controls" },
-    ...[...parameters, ...extra].flatMap((p) => [h("span", { class: "pn" }, p.name, p.required ? "" : h("small", {}, " optional")), control(p, args[p.name], `${p.name} of ${step}`, (v) => set(p.name, v))]),
+    ...[...parameters, ...extra].flatMap((p) => [h("span", { class: "pn", title: declared.find((d) => d.name === p.name)?.about || null }, p.name, p.required ? "" : h("small", {}, " optional")), control(p, args[p.name], `${p.name} of ${step}`, (v) => set(p.name, v))]),
   );
 }

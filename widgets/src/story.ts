@@ -81,12 +81,12 @@ const WORDS = {
   once: (c: string, p: string) => `${c} moves into the loop of ${p}. At these sizes the loop has one iteration: ${p} is complete when it is read, and nothing is wrong. At larger sizes a later iteration changes ${p}, and needs the repair.`,
   rolling: {
     wrong: (c: string, p: string, reader: string) => `${c} moves into the loop of ${p}. There ${reader} reads ${p} as it is so far. A later iteration changes ${p}, and the terms that were added before are wrong.`,
-    why: (c: string, p: string, h: string) => `h carries what ${c} has from the old ${p} to the new one: ${h}. It is derived from the term, and proved.`,
+    why: (c: string, p: string, h: string) => `h turns a value t of ${c} that was made with the old ${p} into the one that the new ${p} gives: ${h}. It is derived from the terms of ${c}, and proved.`,
     right: (c: string) => `${c} applies h to what it has before it adds the next terms, so one pass is enough.`,
   },
   split: {
     wrong: (c: string, p: string, reader: string) => `${c} is cut into splits, and in each ${reader} reads the ${p} of that split alone. The splits have different ones, so what they sum does not add up to ${c}.`,
-    why: (c: string, p: string, h: string) => `h carries what a split of ${c} has from the ${p} of that split to the one of all splits: ${h}. It is derived from the term, and proved.`,
+    why: (c: string, p: string, h: string) => `h turns a value t of ${c} that was made with the ${p} of one split into the one that the ${p} of all splits gives: ${h}. It is derived from the terms of ${c}, and proved.`,
     right: (c: string) => `${c} applies h to what each split has as it combines them, so the splits run side by side.`,
   },
 };
@@ -164,7 +164,7 @@ function kernel(doc: Doc, code: Stop, blocks: readonly string[]): StoryStop {
   return {
     part: "kernel",
     title: "Kernel",
-    text: `${launches === 1 ? "One launch" : `${launches} launches`} of ${doc.language}.`,
+    text: `${launches === 1 ? `One ${doc.language} kernel` : `${launches} ${doc.language} kernels`}.`,
     key: code.key,
     select: lines.map((l) => `triton:${l.number}`),
     ...(lines.length ? { marks: `the lines of ${list(blocks)}` } : {}),

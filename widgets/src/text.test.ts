@@ -1,4 +1,5 @@
 import { describe, expect, it } from "vitest";
+import { UNCUT } from "./coloured";
 import { changedSpans, diffLines, lcs, unaligned } from "./diff";
 import { fixture } from "./fixture";
 import { boxOf, compute, fittingFont, layered } from "./layout";
@@ -56,6 +57,10 @@ describe("colours", () => {
     for (const text of ['    x = tl.load(p + i[:, None] * 64)  # "why"', 's⟨j0-1⟩ = "a\\"b" + 1e-5', ""]) expect(tokenise(text).map((t) => t.text).join("")).toBe(text);
   });
   it("tells kinds", () => expect(tokenise("for i in 3:  # c").filter((t) => t.kind).map((t) => t.kind)).toEqual(["k", "k", "n", "c"]));
+  it("takes -inf for one constant, in which no line is cut", () => {
+    expect(tokenise("max(x, -inf) - inf").filter((t) => t.kind === "n").map((t) => t.text)).toEqual(["-inf"]);
+    expect(tokenise('where(m[i] -inf, m == float("-inf"), -inf)').map((t) => t.text).filter((t) => UNCUT.test(t))).toEqual(['"-inf"', "-inf"]);
+  });
   it("finds the repair term, brackets and all", () => {
     expect(repairSpan("exp(a[i, (j)] - b) * s[i]", "s")).toEqual([0, 18]);
     expect(repairSpan("q + repair * s[i]", "s")).toEqual([4, 10]);

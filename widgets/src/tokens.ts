@@ -11,7 +11,7 @@ const KEYWORDS = new Set(
     "program input output chip kernel grid_of").split(" "),
 );
 const PATTERN =
-  /(#.*$)|("""|'''|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(\b\d[\d_]*(?:\.\d+)?(?:e[+-]?\d+)?\b)|([\p{L}_@][\p{L}\p{N}_.]*)|(\s+|.)/gu;
+  /(#.*$)|("""|'''|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(\b\d[\d_]*(?:\.\d+)?(?:e[+-]?\d+)?\b|(?<![\p{L}\p{N}_)\]] ?)-inf\b)|([\p{L}_@][\p{L}\p{N}_.]*)|(\s+|.)/gu;
 
 /** The line's tokens; adjacent plain ones are one. */
 export function tokenise(text: string): Token[] {

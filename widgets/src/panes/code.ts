@@ -28,7 +28,9 @@ function codePane(ctx: Context): Pane {
   let now: Name = "triton";
   let lit: unknown = null;
   let shown = "";
-  let seen = false;
+  /** The listing that is in the page, and where the others were scrolled to: out of the page, the browser forgets it. */
+  let inPage: Name | null = null;
+  const tops = new Map<Name, number>();
 
   const lines = (name: Name): Line[] => ({ triton: ctx.doc.triton, htile: ctx.doc.htile, definition: ctx.doc.definition })[name];
 
@@ -95,15 +97,18 @@ function codePane(ctx: Context): Pane {
       const wrong = ctx.payload.kernel_error;
       empty.textContent = wrong ? `✗ This schedule makes no kernel yet: ${wrong.message}.${wrong.help ? ` Help: ${wrong.help}.` : ""}` : doc.complete ? "No kernel was emitted for this schedule." : "This part of the record is not here yet.";
       const want = lines(now).length ? listing.el : empty;
-      if (body.firstChild !== want) {
+      const back = body.firstChild !== want;
+      if (back) {
+        if (inPage) tops.set(inPage, listings.get(inPage)!.el.scrollTop);
+        inPage = want === empty ? null : now;
         body.replaceChildren(want);
+        listing.el.scrollTop = tops.get(now) ?? 0;
         // The imports are of no interest at first, nor are the helpers, whose names begin with an underscore.
-        if (now === "triton" && !seen) requestAnimationFrame(() => related.empty && listing.startAt(/^def [^_]/));
-        seen ||= now === "triton";
+        if (inPage === "triton" && !tops.has("triton")) requestAnimationFrame(() => ctx.related.empty && listing.startAt(/^def [^_]/));
       }
       if (lit !== related || shown !== key) {
         const set = { triton: related.triton, htile: related.htile, definition: new Set([...related.python, ...related.definition]) }[now];
-        listing.light(set, ctx.source !== now && (lit !== related || !shown.startsWith(`${now}|`)) && ctx.source !== "step");
+        listing.light(set, ctx.source !== now && (back || (ctx.source !== "step" && lit !== related)));
         lit = related;
         shown = key;
       }

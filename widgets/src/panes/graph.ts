@@ -19,12 +19,13 @@ const LEAST = 0.5;
 function graphPane(ctx: Context): Pane {
   const scroll = h("div", { class: "gbox", tabindex: 0, role: "group", "aria-label": "dataflow graph" });
   const legend = h("p", { class: "key" });
-  const part = h("p", { class: "part", hidden: true }, "a part is shown: drag to move, Ctrl + wheel to zoom");
+  const part = h("span", { class: "part", hidden: true, title: "the graph goes on at the shaded edges: drag it, or press the arrow keys when it has the focus; Ctrl + wheel, − and + zoom" }, "drag; Ctrl + wheel zooms");
   const tool = (label: string, title: string, f: () => void) => h("button", { type: "button", class: "small", title, "aria-label": title, onclick: f }, label);
   const foldAll = tool("Fold", "fold all groups", () => choose(someOpen() ? new Set() : null));
   const tools = h(
     "span",
     { class: "tools" },
+    part,
     foldAll,
     tool("−", "zoom out", () => zoom(1 / 1.25)),
     tool("+", "zoom in", () => zoom(1.25)),
@@ -37,7 +38,7 @@ function graphPane(ctx: Context): Pane {
     }),
   );
   // Below the drawing, beside the key: above it they would take a row of their own in all but the widest windows.
-  const el = h("div", { class: "graph" }, scroll, h("div", { class: "under" }, legend, part, tools));
+  const el = h("div", { class: "graph" }, scroll, h("div", { class: "under" }, legend, tools));
   const drawn = canvas(scroll);
   const drawing = drawn.el;
   let scene: Scene | null = null;
@@ -185,8 +186,16 @@ function graphPane(ctx: Context): Pane {
   }
   /** Shows at which edges the drawing goes on. */
   function edges(): void {
-    const { clientWidth: w, clientHeight: t, scrollWidth, scrollHeight, scrollLeft: x, scrollTop: y } = scroll;
-    const more = { left: x > 1, right: x + w < scrollWidth - 1, up: y > 1, down: y + t < scrollHeight - 1 };
+    const { clientWidth: w, clientHeight: t, scrollLeft: x, scrollTop: y } = scroll;
+    // What is there now: the drawing also has room for the nodes of other steps.
+    const boxes = content?.shapes.map(({ shape }) => shape.box) ?? [];
+    const beyond = (of: (box: Box) => number) => boxes.some((box) => of(box) > 1);
+    const more = {
+      left: beyond((b) => x - scale * (b.x - b.width / 2)),
+      right: beyond((b) => scale * (b.x + b.width / 2) - x - w),
+      up: beyond((b) => y - scale * (b.y - b.height / 2)),
+      down: beyond((b) => scale * (b.y + b.height / 2) - y - t),
+    };
     for (const [side, on] of Object.entries(more)) scroll.classList.toggle(`more-${side}`, w > 0 && on);
     part.hidden = !w || !Object.values(more).some(Boolean);
   }
@@ -310,7 +319,7 @@ export const pane = definePane({
   id: "graph",
   title: "Graph",
   help: "The dataflow graph: which blocks are fused, which reads are too early, which are repaired. Large graphs are in groups that unfold.",
-  place: { column: "right", weight: 1.15, shared: true },
+  place: { column: "right", weight: 1.3, shared: true },
   order: 10,
   make: graphPane,
   keys: [

@@ -1,7 +1,7 @@
 // The schedule as cards and as text, one list of steps behind both; each change is sent, and newer ones win.
 
 import type { Context, Message, Pane } from "../context";
-import { debounce, h, reveal } from "../dom";
+import { debounce, h, reveal, ticked } from "../dom";
 import { type EditAction, type Edits, answered, asked, change, started, wire } from "../edits";
 import { compareStops, countText, lastOf } from "../linked";
 import { bringUp, definePane } from "../pane";
@@ -124,9 +124,9 @@ function schedulePane(ctx: Context): Pane {
       const legal = choices.get(key);
       if (!legal && ![...choiceSeq.values()].includes(key)) choiceSeq.set(askChoices(n, step.primitive), key);
       holder.append(
-        id?.summary ? h("p", { class: "what" }, id.summary) : "",
+        id?.summary ? h("p", { class: "what" }, ...ticked(id.summary, "code")) : "",
         remarks.has(key) ? h("p", { class: "what" }, remarks.get(key)!) : "",
-        controls(legal?.length ? legal : (id?.parameters ?? []), edits.steps[n]?.arguments ?? step.arguments, step.primitive, (name, v) => {
+        controls(legal?.length ? legal : (id?.parameters ?? []), id?.parameters ?? [], edits.steps[n]?.arguments ?? step.arguments, step.primitive, (name, v) => {
           act({ type: "set", index: n, name, value: v }, false);
           list.querySelector(`[data-n="${n}"] .says`)!.textContent = callText(step.primitive, edits.steps[n]!.arguments);
         }),
@@ -168,7 +168,7 @@ function schedulePane(ctx: Context): Pane {
     const parameters = d.parameters ?? known?.parameters ?? [];
     const go = h("button", { type: "button", class: "small p", disabled: !d.primitive, onclick: () => { draft = null; open.add(d.index); act({ type: "insert", index: d.index, step: { primitive: d.primitive, arguments: d.args } }, true); } }, "Insert");
     return h("li", { class: "card draft" }, h("div", { class: "line" }, pick, go, h("button", { type: "button", class: "small", onclick: () => { draft = null; cards(); } }, "Cancel")),
-      known ? h("div", { class: "unfolded" }, h("p", { class: "what" }, known.summary), d.message ? h("p", { class: "what bad" }, `✗ ${d.message}`) : null, controls(parameters, d.args, d.primitive, (name, v) => { v === undefined ? delete d.args[name] : (d.args[name] = v); })) : null);
+      known ? h("div", { class: "unfolded" }, h("p", { class: "what" }, ...ticked(known.summary, "code")), d.message ? h("p", { class: "what bad" }, `✗ ${d.message}`) : null, controls(parameters, known.parameters, d.args, d.primitive, (name, v) => { v === undefined ? delete d.args[name] : (d.args[name] = v); })) : null);
   }
 
   function cards(): void {
@@ -277,10 +277,10 @@ function schedulePane(ctx: Context): Pane {
     if (effect.hidden) return;
     // Of a large record the code may still be on its way.
     const kind = was.complete && now.complete ? (["triton", "loops"] as const).find((k) => lastOf(was, k) && lastOf(now, k)) : undefined;
-    const name = kind === "triton" ? `${now.language}, ` : kind ? "the loop program, " : "recompiled";
+    const what = kind === "triton" ? now.language : "the loop program";
     const count = kind ? countText(compareStops(was, lastOf(was, kind)!, now, lastOf(now, kind)!).counted) : "";
     const show = () => { ctx.dispatch({ type: "tab", slot: "changesFrom", tab: "before" }); ctx.dispatch({ type: "tab", slot: "graph", tab: "changes" }); };
-    const change = count === "the same" ? `This edit left ${kind === "triton" ? now.language : "the loop program"} as it was. ` : `This edit: ${name}${count}. `;
+    const change = !kind ? "Recompiled. " : count === "the same" ? `This edit left ${what} as it was. ` : `Lines of ${what}: ${count}. `;
     effect.replaceChildren(change, h("button", { type: "button", class: "link", onclick: show }, "What changed"));
   }
   /** Draws a card again, but for the field that is being typed in. */

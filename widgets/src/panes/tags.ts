@@ -164,7 +164,7 @@ function tagsPane(ctx: Context): TagsPane {
       if (next) roll.value = next.rolling;
       const busy = payload.tags !== null && !next && ctx.tags.busy();
       el.classList.toggle("busy", busy);
-      about.textContent = next ? next.title.replace(/^.*?: /, "") : "";
+      about.textContent = next ? `values per iteration of ${next.rolling}` : "";
       const key = tab === "inputs" ? `inputs|${ctx.tags.inputs === null}` : tab === "reads" ? `${view.iteration}` : `${stop.key}|${view.panes.tagrows}`;
       const want = tab === "inputs" ? key : next ?? `${stop.key}|${ctx.tags.failure(stop)}|${busy}`;
       // While a newer table is on its way, the old one stays.
