@@ -117,8 +117,9 @@ def show_graph(graph: Graph, title: str = "") -> None:
     if shutil.which("dot") is None:
         print(text if not title else f"{title}\n{text}")
         return
-    # No ground: the drawing is read on the page's own, light or dark. No wider than a notebook, in inches.
-    page = {"bgcolor": "transparent", "fontcolor": INK, "size": "10.4,40"}
+    # No ground: the drawing is read on the page's own, light or dark. No wider, in inches, than a
+    # notebook in a window of 1000 pixels.
+    page = {"bgcolor": "transparent", "fontcolor": INK, "size": "8.5,40"}
     dot = graphviz.Digraph(graph_attr={"rankdir": "LR", "label": title, "fontsize": "12", **page})
     box = {"style": "rounded,filled", "fillcolor": "#eef2f7", "color": "#8899aa", "fontcolor": "#1a1a1a"}
     dot.attr("node", shape="box", fontsize="12", **box)
