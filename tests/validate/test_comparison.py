@@ -65,6 +65,20 @@ def test_a_sum_that_its_order_makes_overflow_is_not_compared():
     ]
 
 
+def test_products_that_overflow_to_both_sides_are_not_compared():
+    """A library's product of a matrix with itself has +inf or -inf there, where its terms add up to NaN."""
+    x, y = te.placeholder((2, 3), "float32", name="x"), te.placeholder((3, 2), "float32", name="y")
+    k = te.reduce_axis((0, 3), name="k")
+    product = te.compute((2, 2), lambda i, j: te.sum(x[i, k] * y[k, j], axis=k), name="product")
+    definition = custom("f", [x, y], [te.compute((2, 2), lambda i, j: te.tanh(product[i, j]), name="o")]).program
+    inputs = {
+        "x": np.array([[3e38, 3e38, 3], [1, 2, 3]], np.float32),
+        "y": np.array([[4e2, 4e2], [-2e2, 2e2], [1, 2]], np.float32),
+    }
+    decides = compare.expectations(definition, [inputs])[0]["o"].rounding()["o"].decides
+    assert decides.tolist() == [[True, False], [False, False]]
+
+
 @pytest.mark.parametrize(("left", "right", "unclear"), [(1e18, 1e17, True), (1e17, 1e18, True), (1e18, 1e10, False)])
 def test_a_sum_of_products_is_unclear_near_the_largest_float_alone(left: float, right: float, unclear: bool):
     """64 terms, whose sum is 6.4e36 or 6.4e29: by the sizes of both factors, finite ones beside infinite ones too."""

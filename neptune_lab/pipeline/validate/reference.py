@@ -182,8 +182,9 @@ class _Machine:
         up, down = (terms > largest).any(axis=folded), (terms < -largest).any(axis=folded)
         finite = np.where(np.abs(terms) <= largest, terms, 0.0)
         above, below = (np.where(side > 0, side, 0.0).sum(axis=folded) for side in (finite, -finite))
-        # (beside an infinite term, those of the other sign count, which may make an infinity of that sign)
-        beside = (up & (below > _LARGE)) | (down & (above > _LARGE))
+        # (beside an infinite term, those of the other sign count, which may make an infinity of that sign; of infinite
+        # terms of both signs, a matrix product of a library makes any number)
+        beside = (up & (below > _LARGE)) | (down & (above > _LARGE)) | (up & down)
         near = np.where(up | down, beside, above + below > _LARGE)
         return np.where(near & (self.rounding.random(value.shape) < 0.5), np.nan, value)
 
