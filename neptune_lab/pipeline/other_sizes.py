@@ -106,8 +106,12 @@ def operator_at(op: Operator, shapes: Sequence[Shape]) -> Operator:
             f"{op.name} got tensors of {[len(s) for s in shapes]} dimensions; expected {expected}",
             help="the sizes are free, and the numbers of dimensions are not",
         )
-    if any(0 in shape for shape in shapes):
-        raise LaunchError(f"{op.name} got a tensor without elements", help="give sizes from 1 on")
+    for argument, shape in zip(op.inputs, shapes, strict=False):
+        if 0 in shape:
+            raise LaunchError(
+                f"argument {argument.name} has shape {tuple(shape)}: a tensor without elements",
+                help="give sizes from 1 on",
+            )
     try:
         return replace(op.resized.at(shapes), resized=None)
     except DefinitionError as error:

@@ -316,6 +316,13 @@ def check_arguments(spec: KernelSpec, tensors: tuple[Any, ...], interpreter: boo
             raise LaunchError(f"argument {argument.name} has strides {tensor.stride()}; expected {expected}", help=help)
 
 
+def _converted(name: str, tensor: torch.Tensor, dtype: str) -> str:
+    """How to give a tensor of another dtype; a conversion of a complex one would drop its imaginary part."""
+    if tensor.is_complex():
+        return f"give {name}.real, or compile the operator for torch.view_as_real({name})"
+    return f"convert it with {name}{'.dequantize()' * tensor.is_quantized}.to(torch.{dtype})"
+
+
 def _reordered(name: str, found: tuple[int, ...], expected: tuple[int, ...]) -> str | None:
     """The call that puts dimensions in the expected order, if exchanging two of them does; else None."""
     for first, second in combinations(range(len(found)), 2):
@@ -354,7 +361,7 @@ def check_shapes(spec: KernelSpec, tensors: tuple[Any, ...]) -> None:
         if tensor.dtype != getattr(torch, argument.dtype):
             raise LaunchError(
                 f"argument {name} has dtype {tensor.dtype}; expected torch.{argument.dtype}",
-                help=f"convert it with {name}.to(torch.{argument.dtype})",
+                help=_converted(name, tensor, argument.dtype),
             )
     if spec.ranges:
         check_sizes(spec, tensors)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import io
 import logging
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -291,6 +292,12 @@ def _untraceable(function: Callable[..., Any], error: Exception) -> DefinitionEr
         what, help = f"torch knows no shape of the result of {first_line(str(error))} before it runs", why.OUTSIDE
     elif isinstance(function, torch.jit.ScriptModule | torch.jit.ScriptFunction):
         what, help = f"torch cannot trace {_name(function)}", "give it as it was before torch.jit.script"
+    elif (found := re.match("Found <class '(.+?)'> in output", str(error))) is not None:
+        what = f"the function returns an object of class {found[1].removeprefix('__main__.')!r}"
+        help = "return tensors, alone or in tuples, lists and dicts"
+    elif (found := re.match("Unsupported input type <class '(.+?)'>", str(error))) is not None:
+        what = f"an argument of {_name(function)} is an object of class {found[1].removeprefix('__main__.')!r}"
+        help = "give tensors, numbers and strings, and hold other objects: nl.from_torch(lambda x: f(x, config), x)"
     elif (said := untraced(error)) is not None:
         what, help = f"torch cannot trace {_name(function)}: it calls {said[0]}", said[1]
     else:

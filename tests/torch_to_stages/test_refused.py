@@ -13,8 +13,10 @@ from torch.nn.attention.flex_attention import flex_attention
 from torch_to_stages import refused
 
 import neptune_lab as nl
-from neptune_lab.errors import DefinitionError
+from neptune_lab.errors import DefinitionError, LaunchError
 from neptune_lab.torch_to_stages.transform_levels import levels_restored
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def refusal(function) -> DefinitionError:
@@ -213,6 +215,39 @@ def test_arguments_that_are_no_example():
     with pytest.raises(DefinitionError, match=r"outside of the function, of shape \(4, 6\) has dtype uint16") as raised:
         nl.from_torch(lambda x: (x * held.float()).sum(1), torch.zeros(4, 6))
     assert "mask.int()" in raised.value.help
+
+
+class Config:
+    """An object that torch cannot look into."""
+
+    def __init__(self, scale: Any) -> None:
+        self.scale = scale
+
+
+@pytest.mark.parametrize("result", [Config, lambda x: {x}, lambda x: (x, [Config(x)]), lambda x: (y for y in x)])
+def test_a_result_that_torch_cannot_look_into(result: Callable[..., Any]):
+    kind = r"test_refused\.Config|set|generator"
+    with pytest.raises(DefinitionError, match=rf"returns an object of class '\S*({kind})'(.|\n)*return tensors, alone"):
+        nl.from_torch(lambda x: result(x * 2), torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("scale", [2.0, torch.ones(3)])
+def test_an_argument_that_torch_cannot_look_into(scale: Any):
+    with pytest.raises(DefinitionError, match=r"argument of <lambda> is an object of class '\S*Config'(.|\n)*hold"):
+        nl.from_torch(lambda x, config: x * config.scale, torch.ones(2, 3), Config(scale))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "help"),
+    [
+        (torch.complex64, r"give x\.real, or compile the operator for torch\.view_as_real\(x\)"),
+        (torch.float64, r"convert it with x\.to\(torch\.float32\)"),
+    ],
+)
+def test_a_tensor_of_another_dtype(dtype: torch.dtype, help: str):
+    kernel = nl.compile(nl.from_torch(lambda x: x.sum(-1), torch.ones(2, 3)), validate="none")
+    with pytest.raises(LaunchError, match=rf"argument x has dtype {dtype}; expected torch.float32\n.*{help}"):
+        kernel(torch.ones(2, 3, dtype=dtype, device=DEVICE))
 
 
 def test_a_module_in_training_that_writes_statistics():
