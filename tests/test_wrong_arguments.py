@@ -139,7 +139,7 @@ def test_copies_of_schedules_and_kernels_are_independent() -> None:
         ("compile softmax.figure1 --template rolling", "--template: there is no template 'rolling'"),
         ("compile softmax.figure1 --emit foo", "'--emit': 'foo' is not one of"),
         ("bundle causal_pf:seq=16,seq=32 -o b", "seq is given twice"),
-        ("bench --tiny --seed 3", "--seed and --tune-drawn are for --drawn"),
+        ("bench --tiny --seed 3", "--seed, --tune-drawn and --peer-limit are for --drawn"),
         ("bench --tiny --results x.json", "--results is for --report"),
     ],
 )
