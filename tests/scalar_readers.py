@@ -59,8 +59,9 @@ def expected(row: ScalarOp) -> np.ndarray:
     return getattr(torch, name)(*wide).numpy()
 
 
-def result_dtype(row: ScalarOp) -> str:
-    return "bool" if row.kind in ("comparison", "logic") else str(list(inputs_of(row).values())[-1].dtype)
+def result_dtype(row: ScalarOp, inputs: Mapping[str, np.ndarray] | None = None) -> str:
+    given = inputs or inputs_of(row)
+    return "bool" if row.kind in ("comparison", "logic") else str(list(given.values())[-1].dtype)
 
 
 def applied(row: ScalarOp) -> Op:
@@ -77,13 +78,13 @@ def loops(row: ScalarOp) -> Program:
     return Program("f", (*inputs, "out"), ("out",), tuple(buffers), (Loop("i", N, (block,)),))
 
 
-def tiles(row: ScalarOp) -> TileProgram:
-    """The operation on every element, in HTile IR, in tiles of two."""
-    inputs = inputs_of(row)
+def tiles(row: ScalarOp, inputs: Mapping[str, np.ndarray] | None = None) -> TileProgram:
+    """The operation on every element, in HTile IR, in tiles of two; of the row's own inputs if none are given."""
+    inputs = inputs or inputs_of(row)
     index = (Slice(Arith("*", Name("n"), Int(2)), 2, "i"),)
-    value = Elementwise(row.htile or row.name, tuple(Access(name, index) for name in inputs), result_dtype(row))
+    value = Elementwise(row.htile or row.name, tuple(Access(name, index) for name in inputs), result_dtype(row, inputs))
     tensors = [Tile(name, (N,), str(a.dtype), "input") for name, a in inputs.items()]
-    tensors.append(Tile("out", (N,), result_dtype(row), "output"))
+    tensors.append(Tile("out", (N,), result_dtype(row, inputs), "output"))
     kernel = Kernel("k", "k", (GridAxis("n", N // 2),), (TileStore("out", Access("out", index), value, "out"),))
     return TileProgram("f", tuple(tensors), tuple(inputs), ("out",), (kernel,))
 
@@ -158,7 +159,7 @@ def by_triton(row: ScalarOp) -> np.ndarray:
 
 def emitted(row: ScalarOp, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
     dtypes = {name: str(a.dtype) for name, a in inputs.items()}
-    return triton_numpy.run(emit(tiles(row)), inputs, dtypes, tuple(inputs))[0]
+    return triton_numpy.run(emit(tiles(row, inputs)), inputs, dtypes, tuple(inputs))[0]
 
 
 LOOP_READERS: dict[str, Callable[[ScalarOp], np.ndarray]] = {

@@ -63,6 +63,15 @@ def test_small_values_keep_their_digits_unless_the_row_says_that_they_do_not(nam
     np.testing.assert_allclose(found, NUMPY[name](small.astype(np.float64)), rtol=rtol, atol=atol)
 
 
+@pytest.mark.parametrize("name", [name for name, row in HTILE.items() if row.kind in ("float", "number", "comparison")])
+def test_the_numpy_form_of_triton_computes_float64_as_float64(name: str):
+    row = HTILE[name]
+    inputs = {operand: a.astype(np.float64) + 1e-9 for operand, a in inputs_of(row).items()}
+    found = emitted(row, inputs)
+    digits = 1e-6 if row.kind == "float" else 1e-14
+    np.testing.assert_allclose(found, NUMPY[name](*inputs.values()), rtol=digits, atol=digits)
+
+
 @pytest.mark.parametrize("name", LOOP)
 def test_every_row_is_printed(name: str):
     row = LOOP[name]

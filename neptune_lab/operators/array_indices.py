@@ -158,7 +158,8 @@ def refuse_outside(what: str, axis: int, shape: tuple[int, ...], low: int, high:
         outside = high if high >= shape[axis] else low
         raise DefinitionError(
             f"index {axis} of {what} reaches {outside}, but its shape is {shape}",
-            help="keep it in range everywhere with math.minimum and math.maximum, also where a condition hides it",
+            help=f"keep it in range everywhere, also where a condition hides it: `index.clamp(0, {shape[axis] - 1})`, "
+            "or `operators.math.minimum` and `maximum`",
         )
 
 

@@ -53,7 +53,7 @@ def call_mod(argument: str, mod: Callable[..., Any], *args: Any) -> Any:
         )
     kind = kind_of(value)
     if (kind == "bool") != (wanted == "bool"):
-        help = "compare: `q >= kv`" if wanted == "bool" else "select: `math.where(condition, score, other)`"
+        help = "compare: `q >= kv`" if wanted == "bool" else "select: `torch.where(condition, score, other)`"
         raise DefinitionError(f"{shown} returned {kind}: expected {wanted}", help=help)
     symbolic = not isinstance(args[0], np.ndarray)
     return to_tvm(value, "float32" if wanted == "float" else "bool") if symbolic else np.asarray(value)

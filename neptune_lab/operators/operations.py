@@ -22,7 +22,7 @@ _FLOAT32 = np.finfo(np.float32)
 # What these operations are for two conditions in PyTorch.
 _OF_CONDITIONS = {"add": "or", "mul": "and", "max": "or", "min": "and"}
 # How a mod writes an operation.
-_SPELLED = {"and": "&", "or": "|", "not": "~", "select": "math.where"}
+_SPELLED = {"and": "&", "or": "|", "not": "~", "select": "torch.where"}
 
 
 def kind_of(value: Any) -> str:
@@ -74,6 +74,12 @@ def operate(name: str, values: list[Any]) -> Any:
         raise DefinitionError(
             f"`{_SPELLED[name]}` takes conditions, got {', '.join(kinds)}", help="compare first, as in `(x > 0)`"
         )
+    if name in ("floordiv", "floormod") and _is_zero(values[1]):
+        raise DefinitionError(
+            "the divisor of a `//` or `%` is 0, and the result has no value",
+            help="check the number or the tensor's shape that it is computed from; where only some divisors are 0, "
+            "put them into a tensor",
+        )
     if all(isinstance(v, np.ndarray | NUMBERS) for v in values):
         return _on_numpy(name, values)
     if any(isinstance(v, np.ndarray) for v in values):  # a mod is called with positions of either form
@@ -82,6 +88,13 @@ def operate(name: str, values: list[Any]) -> Any:
             help="compute the value in each call, and keep only what depends on no argument, outside of the mod",
         )
     return _on_tvm(name, values, kinds)
+
+
+def _is_zero(value: Any) -> bool:
+    """Whether a value is the constant 0, as a number or in TVM."""
+    if type(value).__name__ in ("IntImm", "FloatImm"):
+        return value.value == 0
+    return isinstance(value, NUMBERS) and value == 0
 
 
 def promoted(first: str, second: str) -> str:

@@ -189,7 +189,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": _scaled("add"),
     "sub": _scaled("sub"),
     "subtract": _scaled("sub"),
-    "rsub": lambda a, b: _apply("sub", b, a),
+    "rsub": lambda a, b, alpha=1: _scaled("sub")(b, a, alpha),
     "rdiv": lambda a, b: _apply("div", b, a),
     "lerp": _lerp,
     "addcmul": _addcmul,

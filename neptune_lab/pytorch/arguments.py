@@ -56,6 +56,11 @@ def device_of(q: Any, k: Any, v: Any, names: tuple[str, str, str] = ("q", "k", "
     if not (isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor) and isinstance(v, torch.Tensor)):
         given = zip(names, (q, k, v), strict=True)
         name, value = next((n, t) for n, t in given if not isinstance(t, torch.Tensor))
+        if isinstance(value, torch.fx.Proxy):
+            raise LaunchError(
+                f"argument {name} is a proxy of torch.fx.symbolic_trace, which has no shape",
+                help="trace by torch.export.export, make_fx or torch.compile, which know the shapes",
+            )
         raise LaunchError(
             f"argument {name} is {class_of(value)}; expected a torch.Tensor",
             help="convert it: torch.as_tensor(values)",

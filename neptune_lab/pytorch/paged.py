@@ -226,6 +226,23 @@ def _check_caches(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor)
                 f"{tuple(cache.shape)} tensor; a copy of the cache at each call would take longer than attention",
                 help="allocate the caches as two contiguous tensors (pages, page_size, kv_heads, head_dim)",
             )
+    if min(t.dtype.itemsize for t in (q, k_cache, v_cache)) > 1:  # (with 8 bits, dtypes may differ)
+        for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+            if cache.dtype != q.dtype:
+                raise LaunchError(
+                    f"argument {name} has dtype {cache.dtype}; expected {q.dtype}, which q has",
+                    help=f"convert q, which is smaller: q.to({name}.dtype)",
+                )
+    if k_cache.shape[3] != q.shape[3]:
+        raise LaunchError(
+            f"argument k_cache has head_dim {k_cache.shape[3]}; expected {q.shape[3]}, which q has",
+            help="give q and k_cache the same last dimension",
+        )
+    if q.shape[1] % k_cache.shape[2]:
+        raise LaunchError(
+            f"argument k_cache has {k_cache.shape[2]} heads; expected a divisor of {q.shape[1]}, which q has",
+            help="each key head serves a whole group of query heads; a cache is (pages, page_size, kv_heads, head_dim)",
+        )
     if v_cache.shape[:3] != k_cache.shape[:3]:
         raise LaunchError(
             f"argument v_cache has shape {tuple(v_cache.shape)}; expected {tuple(k_cache.shape[:3])} and a head_dim, "
@@ -244,11 +261,14 @@ def _check_tables(q: Any, k_cache: Any, page_table: Any, lengths: Any, device: t
                 help=f"torch.tensor({name}, dtype=torch.int32, device=q.device)",
             )
         refuse_layout(f"argument {name}", tensor)
-        wrong = tensor.ndim != axes or tensor.shape[0] != q.shape[0]
-        if wrong or tensor.dtype not in (torch.int32, torch.int64):
+        if tensor.dtype not in (torch.int32, torch.int64):
             raise LaunchError(
-                f"argument {name} has shape {tuple(tensor.shape)} and dtype {tensor.dtype}; expected int32 or "
-                f"int64, {expected}, with batch {q.shape[0]}",
+                f"argument {name} has dtype {tensor.dtype}; expected torch.int32 or torch.int64",
+                help=f"convert it: {name}.to(torch.int32)",
+            )
+        if tensor.ndim != axes or tensor.shape[0] != q.shape[0]:
+            raise LaunchError(
+                f"argument {name} has shape {tuple(tensor.shape)}; expected {expected}, with batch {q.shape[0]}",
                 help="give each sequence of q one row of pages and one length",
             )
         if tensor.device != device:
@@ -268,7 +288,9 @@ def _check_tables(q: Any, k_cache: Any, page_table: Any, lengths: Any, device: t
         raise LaunchError(
             f"argument lengths has values from {int(lengths.min())} to {int(lengths.max())}; expected 0 to {most}, the "
             f"keys of {page_table.shape[1]} pages",
-            help="give page_table a column for each page of the longest sequence",
+            help="give page_table a column for each page of the longest sequence"
+            if int(lengths.min()) >= 0
+            else "a sequence without keys has length 0",
         )
     used = torch.arange(page_table.shape[1])[None] * page_size < lengths[:, None]
     if bool((((page_table < 0) | (page_table >= pages)) & used).any()):

@@ -111,5 +111,7 @@ def refuse_transforms(*given: Any) -> None:
     if is_transformed(*given):
         raise LaunchError(
             "attention inside torch.vmap or a transform of torch.func: a kernel takes whole tensors",
-            help="move the mapped axis into the batch: attention(q.flatten(0, 1), ...).unflatten(0, q.shape[:2])",
+            help="of torch.vmap, move the mapped axis into the batch: "
+            "attention(q.flatten(0, 1), ...).unflatten(0, q.shape[:2]); of torch.func.grad and vjp, give inputs "
+            "requires_grad, and call torch.autograd.grad",
         )

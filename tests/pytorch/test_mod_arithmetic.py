@@ -85,6 +85,7 @@ def test_masks(mask_mod):
         lambda s, b, h, q, kv: F.softplus(s * 30) + F.elu(s) + F.logsigmoid(s * 30),
         lambda s, b, h, q, kv: F.hardtanh(s) + F.relu6(s) + torch.frac(POOL[kv]) + torch.log10(q + 1.0),
         lambda s, b, h, q, kv: torch.add(s, POOL[kv], alpha=0.5) + torch.lerp(s, POOL[q], 0.3),
+        lambda s, b, h, q, kv: torch.rsub(s, POOL[kv], alpha=0.5),
         lambda s, b, h, q, kv: torch.where(q >= kv, s, torch.full_like(s, -math.inf)),
         lambda s, b, h, q, kv: torch.ops.aten.tanh.default(s),
     ],

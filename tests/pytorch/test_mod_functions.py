@@ -117,7 +117,13 @@ COMPLEX = torch.ones(32, dtype=torch.complex64)
         ),
         (lambda s, b, h, q, kv: torch.nn.functional.dropout(s), "drops elements with probability 0.5"),
         (lambda s, b, h, q, kv: s * (q < 2**70), "1180591620717411303424, which int64 does not hold"),
-        (lambda s, b, h, q, kv: q > kv, "returned bool: expected float"),
+        (lambda s, b, h, q, kv: q > kv, r"returned bool: expected float(.|\n)*`torch.where\("),
+        (lambda s, b, h, q, kv: s + q // 0, r"divisor of a `//` or `%` is 0(.|\n)*line \d+(.|\n)*help"),
+        (lambda s, b, h, q, kv: s + q % (kv * 0), "divisor of a `//` or `%` is 0"),
+        (lambda s, b, h, q, kv: s // 0.0, "divisor of a `//` or `%` is 0"),
+        (lambda s, b, h, q, kv: torch.fmod(s, 0), "divisor of a `//` or `%` is 0"),
+        (lambda s, b, h, q, kv: s + q // (h - h), "divides by 0: the divisor of a `//` or `%` is 0 at every position"),
+        (lambda s, b, h, q, kv: s + TABLE[q + 99, 0], r"index 0 of .* reaches(.|\n)*`index\.clamp\(0, \d+\)`"),
         (lambda *_: None, "returned NoneType"),
         (lambda s, b, h, q, kv: s + torch.rand(()), r"draws random numbers \(torch's rand\)(.|\n)*noise\[q, kv\]"),
         (lambda s, b, h, q, kv: s + torch.empty(8).normal_()[h], r"draws random numbers \(torch's normal\)"),
@@ -178,5 +184,10 @@ def test_transforms():
     q, k, v = tensors((1, 1, 16, 16))
     with pytest.raises(LaunchError, match=r"torch.vmap(.|\n)*into the batch"):
         torch.vmap(lambda x: nl.attention(x, k, v))(torch.stack([q, q]))
+    with pytest.raises(LaunchError, match=r"transform of torch.func(.|\n)*torch.autograd.grad"):
+        torch.func.grad(lambda x: nl.attention(x, k, v).sum())(q)
+    for function in (lambda q: nl.attention(q, k, v), lambda q: nl.scaled_dot_product_attention(q, k, v)):
+        with pytest.raises(LaunchError, match=r"proxy of torch.fx.symbolic_trace(.|\n)*torch.export"):
+            torch.fx.symbolic_trace(function)
     graph = make_fx(lambda q, k, v: nl.attention(q, k, v))(q, k, v)
     assert torch.equal(graph(q, k, v), nl.attention(q, k, v))

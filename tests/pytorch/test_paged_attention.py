@@ -157,17 +157,25 @@ REFUSED = {
     "another layout": (changed(1, lambda k: k.transpose(1, 2)), r"k_cache has strides .*; a copy of the cache"),
     "three axes": (changed(2, lambda v: v[0]), r"v_cache has shape \(8, 2, 16\); expected \(pages, page_size"),
     "other pages": (changed(2, lambda v: v[1:]), r"v_cache has shape .*; expected \(24, 8, 2\) and a head_dim"),
-    "other heads": (changed(0, lambda q: q[:, :3]), r"k has 2 heads; expected a divisor of 3"),
+    "other heads": (changed(0, lambda q: q[:, :3]), r"k_cache has 2 heads; expected a divisor of 3"),
+    "another width": (changed(0, lambda q: q[..., :8]), r"k_cache has head_dim 16; expected 8, which q has"),
     "no table": (
         changed(3, lambda t: t.tolist()),
         r"page_table is a list; expected a torch.Tensor of int32, \(batch, p",
     ),
     "another batch": (
         changed(3, lambda t: t[1:]),
-        r"page_table has shape \(2, 7\) and dtype torch.int32; expected int32",
+        r"page_table has shape \(2, 7\); expected \(batch, pages of the longest sequence\), with batch 3",
     ),
-    "floats": (changed(4, lambda n: n.float()), r"lengths has shape \(3,\) and dtype torch.float32; expected int32"),
-    "dtypes": (changed(0, lambda q: q.half()), r"k has dtype torch.float32; expected torch.float16"),
+    "floats": (
+        changed(4, lambda n: n.float()),
+        r"lengths has dtype torch.float32; expected torch.int32 or torch.int64",
+    ),
+    "dtypes": (changed(0, lambda q: q.half()), r"k_cache has dtype torch.float32; expected torch.float16"),
+    "dtypes of the caches": (
+        changed(2, lambda v: v.half()),
+        r"v_cache has dtype torch.float16; expected torch.float32",
+    ),
     "gradients": (changed(0, lambda q: q.requires_grad_()), r"argument q records gradients"),
 }
 

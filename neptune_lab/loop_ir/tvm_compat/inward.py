@@ -317,6 +317,11 @@ def from_te(name: str, inputs: list[Any], outputs: list[Any]) -> Program:
                 f"{name} combines constants to a whole number that int32 does not hold",
                 help="convert a factor to 64 bits before, x.long(), or to a float, x.float()",
             ) from error
+        if "Divide by zero" in str(error):
+            raise DefinitionError(
+                f"a stage of {name} divides by 0: the divisor of a `//` or `%` is 0 at every position",
+                help="check the numbers and sizes that the divisor is computed from",
+            ) from error
         raise DefinitionError(
             f"TVM does not take the definition of {name}: {first_line(error)}",
             help="each stage is one te.compute over placeholders and earlier stages, with names of its own",

@@ -23,6 +23,13 @@ class Dtype:
         self.name = name
         self.numpy = np.dtype("float32" if name in AS_FLOAT32 else {"int1": "bool"}.get(name, name))
 
+    def __eq__(self, other: object) -> bool:
+        """Also with a tile's dtype, which is NumPy's: helpers compare `x.dtype == tl.float64`."""
+        return self.name == other.name if isinstance(other, Dtype) else self.name == str(other)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     def convert(self, value: Any) -> np.ndarray:
         array = np.asarray(value).astype(self.numpy)
         return round_to(array, self.name) if self.name in AS_FLOAT32 else array
