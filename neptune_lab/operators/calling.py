@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -101,6 +102,12 @@ def _result_of(shown: str, mod: Callable[..., Any], args: tuple[Any, ...]) -> An
         raise DefinitionError(f"{shown}: {error}{where}", help=help) from error
     except Exception as error:
         where = _line_of(error.__traceback__)
+        called = re.search(r"HigherOrderOperator (\w+)", str(error))
+        if isinstance(error, NotImplementedError) and called is not None:
+            raise DefinitionError(
+                f"{shown}: a mod calls torch's operator {called[1]}, which takes functions{where}",
+                help="call them in the mod, and choose between their results with `torch.where`",
+            ) from error
         text = str(error).replace("'Scalar'", "'value at one position'")
         raise DefinitionError(
             f"{shown}: {type(error).__name__}: {text}{where}",

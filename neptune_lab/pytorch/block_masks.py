@@ -237,7 +237,7 @@ def _check(block_mask: Any, sizes: _Sizes, device: torch.device) -> None:
     for name, found, expected in (("batch", shape[0], sizes.batch), ("heads", shape[1], sizes.heads)):
         if found not in (1, expected):
             raise LaunchError(
-                f"block_mask is for {name} {found}; expected 1 or {expected}, which q has",
+                f"block_mask is for {name} {found}; expected {'' if expected == 1 else '1 or '}{expected}, which q has",
                 help=f"make it with create_block_mask(mask_mod, {'B' if name == 'batch' else 'H'}={expected}, ...)",
             )
     lengths, own = (sizes.q_len, sizes.kv_len), tuple(block_mask.seq_lengths)

@@ -229,6 +229,11 @@ def test_refusals(mask, options, match, qkv):
         nl.attention(*qkv, block_mask=mask(), enable_gqa=True, **options)
 
 
+def test_a_mask_of_several_samples_for_one_is_refused(qkv):
+    with pytest.raises(LaunchError, match=r"block_mask is for batch 3; expected 1, which q has\n.*B=1"):
+        nl.attention(*(t[:1] for t in qkv), block_mask=made(causal, 3), enable_gqa=True)
+
+
 def test_a_list_with_too_few_rows_is_refused(qkv):
     table = torch.ones(1, 1, 2, 4, dtype=torch.bool, device=DEVICE)
     with pytest.raises(LaunchError, match=r"2 rows of blocks; expected 3, for 40 queries by 16"):

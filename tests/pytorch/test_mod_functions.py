@@ -119,6 +119,10 @@ COMPLEX = torch.ones(32, dtype=torch.complex64)
         (lambda s, b, h, q, kv: s * (q < 2**70), "1180591620717411303424, which int64 does not hold"),
         (lambda s, b, h, q, kv: q > kv, r"returned bool: expected float(.|\n)*`torch.where\("),
         (lambda s, b, h, q, kv: s + q // 0, r"divisor of a `//` or `%` is 0(.|\n)*line \d+(.|\n)*help"),
+        (
+            lambda s, b, h, q, kv: torch.cond(torch.tensor(True), lambda: s, lambda: -s),
+            r"torch's operator cond, which takes functions(.|\n)*`torch.where`",
+        ),
         (lambda s, b, h, q, kv: s + q % (kv * 0), "divisor of a `//` or `%` is 0"),
         (lambda s, b, h, q, kv: s // 0.0, "divisor of a `//` or `%` is 0"),
         (lambda s, b, h, q, kv: torch.fmod(s, 0), "divisor of a `//` or `%` is 0"),
