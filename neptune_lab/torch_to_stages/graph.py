@@ -25,6 +25,7 @@ from neptune_lab.errors import DefinitionError
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.forks import fork_waits_for
 from neptune_lab.torch_to_stages import refusals as why
+from neptune_lab.torch_to_stages.closure_parameters import with_parameters
 from neptune_lab.torch_to_stages.composite import composite_operations_once
 from neptune_lab.torch_to_stages.definitions import refused_arguments
 from neptune_lab.torch_to_stages.lines import RecordedLines, line_of_error, line_of_node
@@ -114,7 +115,8 @@ def trace(
         exported = _exported(function, args, decomposition, stops, settled)
     names = argument_names(function, [path for path, _ in paths])
     tensors = [name for name, leaf in zip(names, examples, strict=True) if isinstance(leaf, torch.Tensor)]
-    return replace(_graph(exported, tensors), marked=stops.marks)
+    graph = _graph(exported, tensors)
+    return replace(graph, marked=stops.marks, held=with_parameters(function, graph.held))
 
 
 def graph_of_module(module: torch.fx.GraphModule, decomposition: Callable[[Any], Callable[..., Any] | None]) -> Graph:

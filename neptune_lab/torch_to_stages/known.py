@@ -34,7 +34,8 @@ class Known:
             node: one of `nodes`.
 
         Returns:
-            Its value: a tensor, or several.
+            Its value: a tensor, or several.  A tensor of floats that is computed from one that records gradients does
+            so too, as a tensor of its own.
         """
         if node in self.held:
             return self.held[node].detach()
@@ -51,7 +52,14 @@ class Known:
                 target: Callable[..., Any] = each.target  # type: ignore[assignment]
                 with torch.no_grad():
                     self._values[each] = target(*args, **kwargs)
+                value, records = self._values[each], any(map(self._records_gradients, each.all_input_nodes))
+                if records and isinstance(value, torch.Tensor) and value.is_floating_point():
+                    self._values[each] = value.detach().requires_grad_()
         return self._values[node]
+
+    def _records_gradients(self, node: torch.fx.Node) -> bool:
+        value = self.held[node] if node in self.held else self._values[node]
+        return isinstance(value, torch.Tensor) and value.requires_grad
 
     def _read(self, node: torch.fx.Node) -> Any:
         return self.held[node].detach() if node in self.held else self._values[node]

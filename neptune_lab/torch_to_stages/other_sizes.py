@@ -21,6 +21,7 @@ from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.operators.base import Operator
 from neptune_lab.operators.dims import Dim
 from neptune_lab.operators.resized import Names, Resized, Shape, equal_names, only
+from neptune_lab.torch_to_stages.closure_parameters import same_memory
 from neptune_lab.torch_to_stages.names import parameter_names
 from neptune_lab.torch_to_stages.sized import sized, takes_all_sizes
 
@@ -120,20 +121,20 @@ def _as_at_first(first: Operator, again: Operator, other: Operator) -> Operator:
     Raises:
         DefinitionError: what the function makes anew in each trace has other values now.
     """
-    names = {id(tensor): name for name, tensor in again.holds.items()}
     captured, holds = dict(other.captured), dict(other.holds)
-    lasting = {name for name, tensor in first.holds.items() if again.holds[name] is tensor}
+    lasting = {name for name, tensor in first.holds.items() if same_memory(again.holds[name], tensor)}
+    anew = set(other.holds)
     for name, tensor in other.holds.items():
-        known = names.get(id(tensor))
+        known = next((own for own, held in again.holds.items() if same_memory(held, tensor)), None)
         if known is not None:
             lasting.add(known)
+            anew.remove(name)
             captured[name], holds[name] = first.captured[known], first.holds[known]
     changed = [n for n, array in first.captured.items() if n not in lasting and not _equal(array, again.captured[n])]
     if changed:
         raise _changed(first, f"it makes {', '.join(changed)} in each trace, with other values now")
-    for name, array in other.captured.items():
-        anew = id(other.holds[name]) not in names and name in first.captured.keys() - lasting
-        if anew and _equal(first.captured[name], array):
+    for name in anew & (first.captured.keys() - lasting):
+        if _equal(first.captured[name], other.captured[name]):
             holds[name] = first.holds[name]
     return replace(other, captured=captured, holds=holds)
 

@@ -343,6 +343,19 @@ def test_parameters_that_a_call_leaves_out_get_no_gradients():
         check(call, F.linear, (x, model.weight, model.bias))
 
 
+def test_what_is_computed_of_parameters_beforehand_is_warned_of_too():
+    weight = torch.nn.Parameter(torch.linspace(0.1, 0.9, 6, device=DEVICE))
+    (x,) = drawn((4, 6))
+    function = lambda x: (x * torch.special.ndtri(weight)).softmax(-1)  # noqa: E731
+    op = nl.from_torch(function, x.detach())
+    (quantiles,) = op.trained
+    call = nl.compile(op).with_gradients()
+    with pytest.warns(UserWarning, match=f"no gradients for {quantiles} of"):
+        call(x)
+    found = torch.autograd.grad(call(x, torch.special.ndtri(weight)).square().sum(), (x, weight))
+    torch.testing.assert_close(found, torch.autograd.grad(function(x).square().sum(), (x, weight)))
+
+
 def test_parameters_of_one_number_are_constants_and_a_warning_says_so():
     class Scaled(torch.nn.Module):
         def __init__(self, shape: tuple[int, ...]) -> None:

@@ -136,6 +136,24 @@ def test_what_the_function_makes_anew_in_each_trace_must_not_change():
         kernel(torch.zeros(9, 16, device=DEVICE))
 
 
+OUTSIDE = torch.nn.Parameter(torch.ones(6))
+
+
+def test_parameters_of_closures_and_globals_are_known_as_such():
+    """torch's exporter takes their data, without gradients; of other containers, what lasts is known by its memory."""
+    model, inside = torch.nn.Linear(6, 3), [torch.nn.Parameter(torch.ones(6))]
+    functions = (lambda x: x * OUTSIDE, lambda x: model(x), lambda x: x * inside[0])
+    for function, trained in zip(functions, (1, 2, 0), strict=True):
+        op = nl.from_torch(function, torch.zeros(4, 6))
+        assert len(op.trained) == trained
+        with torch.no_grad():
+            for parameter in (OUTSIDE, *model.parameters(), *inside):
+                parameter.mul_(2)
+        assert op.resized is not None
+        other = op.resized.at([(5, 6)])
+        assert all((other.captured[name] == array).all() for name, array in op.captured.items())
+
+
 @pytest.mark.parametrize("dynamic", [None, pytest.param(False, marks=pytest.mark.nightly)])
 def test_batches_of_another_size_after_steps_of_an_optimizer(dynamic: bool | None):
     """A step changes the parameters in place: those that a call gives are taken, and for others the first ones."""
