@@ -260,6 +260,8 @@ class Context:
                 return f"tl.maximum({self._index(a)[0]}, {self._index(b)[0]})", ATOM
             case Arith(op="//" | "%" as op, a=a, b=b) if self.interval(a).lo < 0:
                 return self._floored(op, a, b)
+            case Arith(op="+", a=a, b=Int(value=value)) if value < 0:
+                return f"{self._operand(a, ADD)} - {-value}", ADD
             case Arith(op=op, a=a, b=b):
                 level = LEVELS[op]
                 return f"{self._operand(a, level)} {op} {self._operand(b, level + 1)}", level

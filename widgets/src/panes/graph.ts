@@ -256,7 +256,7 @@ function graphPane(ctx: Context): Pane {
             .filter((k) => kinds.has(k))
             .map((k) => h("span", {}, svg("svg", { width: 20, height: 8, "aria-hidden": "true", class: "dataflow" }, svg("g", { class: `edge ${k}` }, svg("path", { class: "line", d: "M1,4 L19,4" }))), ` ${KINDS[k].sign} ${KINDS[k].word}`)),
           ...(open ? [h("span", {}, "▸ a group of blocks: press to unfold")] : []),
-          ...(shown !== stop ? [h("span", {}, `of the last loop program, after ${stopName(shown)}`)] : []),
+          ...(shown !== stop ? [h("span", {}, `loops after ${stopName(shown)}`)] : []),
         );
         lit = null;
         if (drawnStop !== shown || drawnDoc !== doc) bring = () => subject(drawnDoc === null);
