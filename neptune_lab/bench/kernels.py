@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -65,7 +65,7 @@ def compiled(setup: Setup, variant: Variant, device: str | None = None) -> Compi
     try:
         if variant.tuned is not None:
             choice, kernel = compile_chosen(setup.op, target, measured=variant.tuned)
-            chosen = choice or Choice()
+            chosen = Choice() if choice is None else replace(choice, code=kernel.code)
             options = {"template": chosen.template or "by shape", **chosen.options}
             return Compiled(kernel.spec, options, kernel.chosen or DEFAULT)
         choice = Choice.of(variant.template, variant.options, "the variant")
