@@ -52,7 +52,7 @@ lab: setup  ## open the tour in JupyterLab (ARGS=--no-browser prints the address
 	$(BIN)/jupyter lab $(ROOT) --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate --LabApp.default_url=/lab/tree/notebooks/00_tour.ipynb $(ARGS)
 
 notebooks: setup  ## run every notebook and keep its output
-	$(BIN)/python -m pytest tests/notebooks --update-golden $(ARGS)
+	$(BIN)/python -m pytest tests/notebooks -m "nightly or not nightly" --update-golden $(ARGS)
 
 student: setup  ## write the notebooks without their answers to build/student
 	$(BIN)/python -m neptune_widgets.course.student notebooks build/student
