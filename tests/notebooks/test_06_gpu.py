@@ -221,10 +221,10 @@ class TestGpu(EveryNotebook):
             passes = [over(setup, e.name) for e in setups[setup].entries if e.name.startswith("without ")]
             assert over(setup, "torch.compile") > max(passes), "fusion matters most in attention"
         for setup in prefill:
-            assert 1.055 < over(setup, "without exponentials_to_base_two") < 1.125
-        assert over("causal_pf-8192", "without partition_masked_loops") > 2
-        assert over("causal_pf-512", "without partition_masked_loops") < 0.95
-        assert over("causal_pf-512", "without hoist_invariant_loads") < 0.95
+            assert 1.035 < over(setup, "without exponentials_to_base_two") < 1.085
+        assert over("causal_pf-8192", "without partition_masked_loops") > 1.5
+        assert 1.035 < over("causal_pf-512", "without partition_masked_loops") < 1.045
+        assert 0.955 < over("window_pf-8192", "without hoist_invariant_loads") < 0.965
         assert over("gqa_dc-8192", "without keep_stored_tiles") > 1.2
         assert over("performer-8192", "without keep_stored_tiles") > 1.2
         assert all(over(setup, "neptune_lab") < 1 for setup in (*prefill, "gqa_dc-8192", "performer-8192"))
