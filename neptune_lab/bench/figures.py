@@ -23,6 +23,7 @@ from neptune_lab.bench.measured import (
     FLASH,
     FLEX,
     HAND,
+    NO_RECORD,
     OURS,
     BenchmarkResults,
     ContestantResult,
@@ -200,26 +201,28 @@ def ablation(results: BenchmarkResults) -> Drawn | None:
     setups = [s for s in results.setups if s.time(DEFAULT)]
     if not setups:
         return None
-    most = max(sum(e.kind in ("ours", "ablation") for e in s.entries) for s in setups)
+    most = 1 + max(sum(e.kind in ("ours", "ablation") and e.status == "ok" for e in s.entries) for s in setups)
     figure = _grid([s.name for s in setups], 2, 70 + 19 * most, horizontal_spacing=0.32)
     for n, setup in enumerate(setups):
         usual = setup.time(DEFAULT) or 1.0
         shown = [e for e in setup.entries if e.kind in ("ours", "ablation") and e.status == "ok" and e.us]
         plain = [e for e in setup.entries if e.name == COMPILE and e.status == "ok" and e.us]
-        bars = {("tuned" if e.name == OURS else e.name): usual / (e.us or 1.0) for e in shown}
+        names = {OURS: "tuned", NO_RECORD: "untuned"}
+        bars = {names.get(e.name, e.name): usual / (e.us or 1.0) for e in shown}
         bars |= {f"no fused reductions ({COMPILE})": usual / (e.us or 1.0) for e in plain}
         ordered = sorted(bars.items(), key=lambda item: item[1])
-        names, values = zip(*ordered, strict=True)
-        marked = {"tuned": _COLOURS[HAND], DEFAULT: STRONG}
-        colours = [marked.get(name, _COLOURS[FLEX]) for name in names]
+        shown_names, values = zip(*ordered, strict=True)
+        marked = {"tuned": _COLOURS[HAND], "untuned": _COLOURS[HAND], DEFAULT: STRONG}
+        colours = [marked.get(name, _COLOURS[FLEX]) for name in shown_names]
         figure.add_trace(
             go.Bar(
-                x=values, y=names, orientation="h", marker_color=colours, showlegend=False,
+                x=values, y=shown_names, orientation="h", marker_color=colours, showlegend=False,
                 text=[f"{v:.2f}" for v in values], textposition="outside", cliponaxis=False,
             ),
             row=n // 2 + 1, col=n % 2 + 1,
         )  # fmt: skip
     figure.update_xaxes(rangemode="tozero")
+    figure.update_yaxes(automargin=True)
     return Drawn(
         "Our kernel with one thing changed (Neptune, Figure 10)",
         "Performance relative to the default options (1.00); a bar below 1 is what is lost without that thing. Changes "

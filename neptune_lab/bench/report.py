@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from neptune_lab.bench.measured import BLOCK_ROWS, BOUND, DEFAULT, OURS, SAMPLED, BenchmarkResults
+from neptune_lab.bench.measured import BLOCK_ROWS, BOUND, DEFAULT, NO_RECORD, OURS, SAMPLED, BenchmarkResults
 from neptune_lab.bench.tables import (
     SECTIONS,
     TARGETS_HEADER,
@@ -62,7 +62,8 @@ by hand in Triton (the fastest of eight configurations, with pointers and with d
 Libraries contain it: the backends of scaled_dot_product_attention, and PyTorch's own kernels in sequence.
 What limits a setup: the least time for its products at the measured rate of a large product, and for reading its \
 inputs and writing its outputs once at the measured copy rate; the larger of the two as a share of our time.
-“{OURS}” has the options that tuning found, “{DEFAULT}” those without tuning.
+“{OURS}” is what compile chooses, “{NO_RECORD}” what it chooses if no record of these very sizes is \
+known, and “{DEFAULT}” has the template's own tiles, without any choice.
 """
 
 

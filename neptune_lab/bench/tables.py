@@ -166,19 +166,20 @@ UNTUNED_HEADER = ("operator", "setups", "untuned over tuned (geometric mean)", "
 
 
 def untuned_rows(results: BenchmarkResults) -> Rows:
-    """What tuning gives, by operator: the time of what is chosen without a record of these sizes over that with one.
+    """What tuning gives, by operator (all chains and all modules in a row each): the time of what is chosen without a
+    record of these sizes over that with one.
 
     Below 1, the record's choice is the slower one.
     """
-    rows, everything = [], []
-    for row, setups in _by_row(results.setups).items():
-        found = [(usual / s.ours, s.name) for s in setups if s.ours and (usual := s.time(NO_RECORD))]
-        if found:
-            everything += found
-            rows.append([row, *_spread(found)])
-    if everything:
-        rows.append(["**all**", *_spread(everything)])
-    return rows
+    found: dict[str, list[tuple[float, str]]] = {}
+    for setup in results.setups:
+        untuned = setup.time(NO_RECORD)
+        if setup.ours and untuned:
+            row = setup.group if setup.group in ("chains", "modules") else setup.row
+            found.setdefault(row, []).append((untuned / setup.ours, setup.name))
+    if found:
+        found["**all**"] = [one for each in found.values() for one in each]
+    return [[row, *_spread(each)] for row, each in found.items()]
 
 
 def _spread(found: Sequence[tuple[float, str]]) -> list[str]:
