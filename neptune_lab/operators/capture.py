@@ -30,7 +30,7 @@ from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.array_indices import OUTSIDE, index_of, refuse_outside
 from neptune_lab.operators.arrays import REAL, Array, Indices
 from neptune_lab.operators.base import BFLOAT16, as_numpy
-from neptune_lab.operators.extents import after
+from neptune_lab.operators.extents import of_read
 from neptune_lab.operators.operations import NARROW, is_wide
 from neptune_lab.operators.reach import Rebuild, arrays_of
 from neptune_lab.operators.scalar import Scalar, apply
@@ -87,7 +87,8 @@ def captured(name: str, source: Any, shape: tuple[int, ...], boolean: bool, narr
         if boolean and element.kind != "bool":
             return element != 0
         element.short_int, element.short_float = ("", narrow) if narrow in HALVES else (narrow, "")
-        element.extent = after([index.extent for index in indices if isinstance(index, Scalar)])
+        computed = [index for index in indices if isinstance(index, Scalar)]
+        element.extent = of_read([(index.extent, _times_written(index.value)) for index in computed])
         return noted(element)
 
     array = Array(shape, read, name)
@@ -101,9 +102,29 @@ def _index(array: Array, axis: int, index: Any) -> Any:
 
 
 def _narrowed(index: Any) -> Any:
-    """An index of 64 bits in 32; `OUTSIDE` where 32 do not hold it, so that it reads no element."""
-    within = apply("and", apply("le", -OUTSIDE, Scalar(index)), apply("le", Scalar(index), OUTSIDE))
-    return apply("select", within, Scalar(index.astype("int32")), OUTSIDE).value
+    """An index of 64 bits in 32; where 32 do not hold it, `OUTSIDE` on its side of 0, so that it reads no element.
+
+    By two extrema, since a comparison and a choice write the index again: three times for each read inside a read.
+    """
+    return apply("max", apply("min", Scalar(index), OUTSIDE), -OUTSIDE).value.astype("int32")
+
+
+def _times_written(index: Any) -> int:
+    """How often the definition writes an index: `_within` asks whether it is negative, and adds the axis's extent."""
+    return 1 if isinstance(index, np.ndarray) or _is_clamped(index) else 3
+
+
+def _is_clamped(index: Any) -> bool:
+    """As `_is_from_zero`, of a TVM expression."""
+    ends = [getattr(index, name, None) for name in ("a", "b")]
+    match type(index).__name__:
+        case "Max":
+            return any(map(_is_clamped, ends))
+        case "Min":
+            return all(map(_is_clamped, ends))
+        case "IntImm":
+            return index.value >= 0
+    return False
 
 
 def _position(index: Any) -> Any:
@@ -246,7 +267,27 @@ def _within(read: _Where, axis: int, index: Expr) -> Expr:
         refuse_outside(f"the captured tensor {read.name}", axis, read.shape, *interval)
         if interval[0] >= 0:
             return index
+    if _is_from_zero(index):
+        return index
     return Op("select", (Op("lt", (index, Const(0))), Op("add", (index, Const(size))), index))
+
+
+def _is_from_zero(index: Expr) -> bool:
+    """Whether its form shows that an integer is at least 0, also of data, as `index.clamp(min=0)` is."""
+    from neptune_lab.loop_ir.nodes import Cast, Const, Op
+
+    match index:
+        case Const(value):
+            return isinstance(value, int) and value >= 0
+        case Op("max", args):
+            return any(map(_is_from_zero, args))
+        case Op("min", args):
+            return all(map(_is_from_zero, args))
+        case Cast("int32", Op("max", (Op("min", (wide, Const(value))), Const()))) if value == OUTSIDE:  # `_narrowed`
+            return _is_from_zero(wide)
+        case Cast("int64", narrow):
+            return _is_from_zero(narrow)
+    return False
 
 
 def capture(mods: Mapping[str, Any], taken: Collection[str], live: bool = False) -> Captures:

@@ -156,3 +156,31 @@ def test_a_mod_that_no_compiler_would_finish_is_refused(score_mod, told):
     with pytest.raises(DefinitionError, match=told) as raised:
         nl.attention(*tensors((1, 2, N, 8)), score_mod=score_mod)
     assert raised.value.help
+
+
+ABOVE = ((torch.arange(N, device=DEVICE) - 1) // 2).clamp(min=0)
+
+
+def climbed(node, steps: int, step):
+    for _ in range(steps):
+        node = step(node)
+    return node
+
+
+def known(node):
+    return torch.where(node > 0, ABOVE[node.clamp(min=0)], node)
+
+
+def test_a_table_that_a_loop_reads_through_itself():
+    same(mask_mod=lambda b, h, q, kv: climbed(q, 3, known) <= kv)
+    same(lambda s, b, h, q, kv: s + climbed(kv, 8, lambda node: ABOVE[node.clamp(0, N - 1)] - 1) * 0.1)
+
+
+@pytest.mark.parametrize(
+    ("steps", "step"),
+    [(6, known), (7, lambda node: ABOVE[node]), (5, lambda node: torch.where(node > 0, ABOVE.int()[node], node))],
+)
+def test_a_loop_that_reads_a_table_through_itself_too_often_is_refused(steps, step):
+    with pytest.raises(DefinitionError, match="reads inside one another") as raised:
+        nl.attention(*tensors((1, 2, N, 8)), mask_mod=lambda b, h, q, kv: climbed(q, steps, step) <= kv)
+    assert "up2 = up[up]" in raised.value.help
