@@ -7,11 +7,11 @@ import copy
 import pytest
 import torch
 from attention_reference import DEVICE, causal, tensors
+from captured_parameters import alibi, pair_bias
 from gradient_reference import leaf
 from tiny_generators import MODELS, pair
 
 import neptune_lab as nl
-from tests.pytorch.test_gradients import alibi, pair_bias
 
 pytestmark = pytest.mark.filterwarnings("ignore:attention copies")
 
