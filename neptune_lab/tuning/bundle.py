@@ -105,10 +105,10 @@ def write_bundle(choices: Choices, folder: str | Path, *, target: Target | None 
 
 
 def _copy_runtime(lib: Path) -> None:
-    """Copies the runtime and the checks of its inputs, which import nothing else of the package."""
+    """Copies the runtime and the checks of its inputs, with what they import of the package."""
     runtime = Path(neptune_lab.runtime.__file__).parent
     package = lib / "neptune_lab"
-    names = ("__init__.py", "collector.py", "errors.py", "files.py", "scalar_ops.py", "tensor_spec.py")
+    names = ("__init__.py", "collector.py", "errors.py", "files.py", "hashed.py", "scalar_ops.py", "tensor_spec.py")
     own = [runtime.parent / name for name in names]
     for path in (*own, *sorted(runtime.rglob("*.py")), *sorted((runtime.parent / "strict").rglob("*.py"))):
         write_bytes(package / path.relative_to(runtime.parent), path.read_bytes(), parents=True)

@@ -137,6 +137,15 @@ def test_what_is_in_it(written, small, biased):
         assert "neptune_lab" not in kernel.text.split('"""', 2)[2]
 
 
+def test_its_copy_of_the_runtime_imports_nothing_that_it_lacks(tmp_path):
+    bundle._copy_runtime(tmp_path / "lib")
+    code = "import neptune_lab.runtime.bundle as b; print(b.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env={"PYTHONPATH": "lib"}
+    )
+    assert done.stdout.strip().endswith(str(Path("lib", "neptune_lab", "runtime", "bundle.py"))), done.stderr
+
+
 def test_bfloat16_values_survive_the_file(tmp_path):
     from tvm import te
 
