@@ -17,14 +17,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
+import numpy as np
+
 from neptune_lab.errors import RepairError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import writer_of
+from neptune_lab.loop_ir.iteration_domain import always, points
 from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Op, Program, Store, Var, add, mul
+from neptune_lab.loop_ir.reach import as_sum, without_gaps
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_ir.render import expression
-from neptune_lab.loop_ir.simplify import bounds
-from neptune_lab.loop_ir.walks import transform, variables
+from neptune_lab.loop_ir.walks import folded_loops, transform, variables
+from neptune_lab.loop_schedule.affine import affine_terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,10 @@ class ReductionProgress:
         """The number of elements before iteration `tag`."""
         return self._at_most(mul(tag, self.step), self.step * (self.tags - 1))
 
+    def at(self, tag: int) -> int:
+        """The number of elements in iteration `tag`."""
+        return max(0, min(self.step, self.total - self.step * tag))
+
     def _at_most(self, count: Expr, most: int) -> Expr:
         return count if most <= self.total else Op("min", (Const(self.total), count))
 
@@ -63,37 +71,91 @@ def progress_of(program: Program, local: str, var: str) -> ReductionProgress:
     """The progress along loop `var` of block `local`, which folds a tile (or an element) per iteration.
 
     Raises:
-        RepairError: step "count": the number of elements is not the same in every run of the loop.
+        RepairError: step "count": the number of elements is not the same in every run of the loop, or not in every
+            iteration but those at the end.
     """
     _, block, loops = tree.find_block(program, local)
-    depth = tree.depth_of(loops, var)
-    tags = loops[depth].extent
-    if any(it.kind == "reduce" and it.binding == Var(var) for it in block.iters):
-        return ReductionProgress(tags, 1, tags)
-    # The variable of a tile's elements comes directly after that of its tag (privatize_reduction).
-    tag = next(n for n, it in enumerate(block.iters) if it.kind == "spatial" and it.binding == Var(var))
-    step = block.iters[tag + 1].extent
-    others = [it.extent for n, it in enumerate(block.iters) if it.kind == "reduce" and n != tag + 1]
-    total = step * tags
-    outer = {loop.var for loop in loops[:depth]}
-    extents = {loop.var: loop.extent for loop in loops}
-    for predicate in block.predicates:
-        match predicate:
-            case Op("lt", (index, Const(limit))) if var in variables(index):
-                reach = bounds(index, extents)
-                if reach is not None and reach[1] < limit:
-                    continue
-                if variables(index) & outer:
-                    raise RepairError(
-                        f"how many elements loop {var!r} runs over depends on {', '.join(variables(index) & outer)}: "
-                        f"{expression(predicate)}",
-                        step="count",
-                        expression=expression(predicate),
-                        node=local,
-                        help="choose tile sizes that divide the reduced dimension",
-                    )
-                total = min(total, int(limit))
-    return ReductionProgress(tags, step, total, prod(others))
+    inside = loops[tree.depth_of(loops, var) :]
+    folded = _terms_per_iteration(block, var, {x.var: x.extent for x in inside}, {x.var: x.extent for x in loops})
+    most, total = folded[0], sum(folded)
+    # Other dimensions that are folded in each iteration are counted once, as `terms`, if they are whole.
+    for terms in dict.fromkeys((_other_dimensions(block, var), 1)):
+        if most % terms == 0 and total % terms == 0:
+            progress = ReductionProgress(len(folded), most // terms, total // terms, terms)
+            if folded == [terms * progress.at(tag) for tag in range(len(folded))]:
+                return progress
+    shown = ", ".join(map(str, folded[:6])) + (", …" if len(folded) > 6 else "")
+    raise RepairError(
+        f"the iterations of loop {var!r} fold unlike numbers of elements: {shown}; a vector repair counts the elements "
+        "so far, as if only iterations at the end fold fewer",
+        step="count",
+        expression=expression(block.body.value),
+        node=local,
+        help="roll over the outermost loop of the dimension, or choose tile sizes that divide it",
+    )
+
+
+def _terms_per_iteration(block: Block, var: str, inside: dict[str, int], extents: dict[str, int]) -> list[int]:
+    """How many terms a block folds in each iteration of loop `var`.
+
+    Args:
+        inside: the extents of `var` and of the loops inside it.
+        extents: the extents of all loops.
+    """
+    folding = {name: extent for name, extent in inside.items() if name in folded_loops(block) or name == var}
+    predicates = [p for p in block.predicates if variables(p) & set(folding) and not always(p, extents)]
+    for predicate in predicates:
+        if others := sorted(variables(predicate) - set(folding)):
+            raise RepairError(
+                f"how many elements loop {var!r} runs over depends on {', '.join(others)}: {expression(predicate)}",
+                step="count",
+                expression=expression(predicate),
+                node=block.name,
+                help="choose tile sizes that divide the reduced dimension",
+            )
+    bounding = {var}.union(*(variables(p) for p in predicates))
+    free = prod(extent for name, extent in folding.items() if name not in bounding)
+    counts = _cut_at_an_end(predicates, var, folding)
+    if counts is None:
+        table = points([Var(var)], predicates, {name: folding[name] for name in sorted(bounding)})
+        if table is None:
+            raise RepairError(
+                f"how many elements each iteration of loop {var!r} folds under "
+                f"{' and '.join(map(expression, predicates))} is not known",
+                step="count",
+                expression=expression(predicates[0]),
+                node=block.name,
+                help="choose tile sizes that divide the reduced dimension",
+            )
+        counts = np.bincount(table[:, 0], minlength=folding[var]).tolist()
+    return [free * int(count) for count in counts]
+
+
+def _cut_at_an_end(predicates: list[Expr], var: str, sizes: dict[str, int]) -> list[int] | None:
+    """How often one predicate `var * step + rest < limit` holds in each iteration of `var`, where `rest` takes each of
+    the values 0 to step - 1 once; None if the predicates are others."""
+    match predicates:
+        case []:
+            return [1] * sizes[var]
+        case [Op("lt", (index, Const(int(limit))))]:
+            split, form = affine_terms(index, var), None
+            if split is not None:
+                form = as_sum(split[1])
+            reach = None if form is None else without_gaps(form, sizes)
+            if split is None or reach is None or not reach.once or (reach.low, reach.high) != (0, split[0] - 1):
+                return None
+            return [max(0, min(split[0], limit - split[0] * tag)) for tag in range(sizes[var])]
+    return None
+
+
+def _other_dimensions(block: Block, var: str) -> int:
+    """Elements of the folded dimensions that do not run along `var`.
+
+    In a tile, the variable of its elements comes directly after that of its tag, if there is one (privatize_reduction).
+    """
+    along = next((n for n, it in enumerate(block.iters) if it.binding == Var(var)), len(block.iters))
+    own = along if along < len(block.iters) and block.iters[along].kind == "reduce" else along + 1
+    return prod(it.extent for n, it in enumerate(block.iters) if it.kind == "reduce" and n != own)
 
 
 def is_plain_sum(program: Program, buffer: str) -> bool:

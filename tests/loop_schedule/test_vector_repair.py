@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -166,6 +167,56 @@ def test_tiles_past_the_end():
     sch.split("total.j", (4, 2))
     sch.rolling_update("squares", "total.j0")
     assert_phases_hold(sch)
+
+
+def over_both(axes: str, n: int, m: int) -> small.Definition:
+    """A mean over two dimensions, folded in the order `axes`, and the squares about it."""
+    x = te.placeholder((2, n, m), "float32", name="x")
+
+    def total(name: str, term: Callable[..., Any]) -> Any:
+        of = {axis: te.reduce_axis((0, extent), name=axis) for axis, extent in (("a", n), ("b", m))}
+        return compute((2,), lambda i: te.sum(term(i, of["a"], of["b"]), axis=[of[axis] for axis in axes]), name=name)
+
+    r = total("r", lambda i, a, b: x[i, a, b])
+    about = lambda i, a, b: x[i, a, b] - r[i] * (1.0 / (n * m))  # noqa: E731
+    return [x], [total("o", lambda i, a, b: about(i, a, b) * about(i, a, b))]
+
+
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (7, 1), (5, 3)])
+@pytest.mark.parametrize(("axes", "loop"), [("ab", "a"), ("ba", "a"), ("ab", "b")])
+def test_iterations_of_one_of_two_dimensions_have_no_loop_of_their_own(axes: str, loop: str, n: int, m: int):
+    """The other dimension comes before or behind the one that is rolled, and both may have one element."""
+    sch = small.schedule(over_both(axes, n, m))
+    if axes[0] != loop:
+        sch.reorder("r", loop, axes[0])
+    sch.rolling_update("o", f"r.{loop}")
+    assert_phases_hold(sch)
+
+
+def test_elements_of_fused_loops_are_counted_up_to_the_last():
+    """13 elements in 16 iterations."""
+    inputs, (_, variance) = layer_norm_statistics(m=13)
+    sch = small.schedule((inputs, [variance]))
+    sch.split("total.j", (4, 4))
+    sch.rolling_update("squares", sch.fuse("total", "j0", "j1"))
+    assert_phases_hold(sch)
+
+
+@pytest.mark.parametrize("order", [("j1", "j0", "j2"), ("j2", "j1", "j0"), ("j0", "j1", "j2")])
+@pytest.mark.parametrize("m", [23, 14])
+def test_elements_of_tiles_in_turn_are_counted_as_they_come(m: int, order: tuple[str, str, str]):
+    """If only iterations at the end fold fewer elements, they are counted; otherwise the count is refused."""
+    sch = small.schedule(layer_norm_statistics(m=m))
+    sch.split("total.j", (2, 3, 4))
+    sch.reorder("total", *order)
+    elements = [[j for j in range(m) if (j // 12, j // 4 % 3, j % 4)[int(order[0][1])] == tag] for tag in range(4)]
+    counts = [len(of) for of in elements if of]
+    if all(count == counts[0] for count in counts[:-1]) and counts[-1] <= counts[0]:
+        sch.rolling_update("squares", f"total.{order[0]}")
+        assert_phases_hold(sch)
+    else:
+        with pytest.raises(RepairRefused, match=f"fold unlike numbers of elements: {', '.join(map(str, counts))};"):
+            sch.rolling_update("squares", f"total.{order[0]}")
 
 
 @pytest.mark.nightly
