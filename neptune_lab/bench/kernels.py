@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 from neptune_lab.bench.ablation import Variant
-from neptune_lab.bench.measured import DEFAULT
 from neptune_lab.bench.setups import Setup
 from neptune_lab.errors import MeasureError, NeptuneError
 from neptune_lab.files import write_text
@@ -31,6 +30,11 @@ SCHEMA = 1
 MANIFEST = "manifest.json"
 MOST_SOURCE = 4 * MIB
 
+# Notes of kernels: one that `compile` chooses without a record and without the model, and one of a variant's own
+# template and options, whose other sizes are the template's.
+BY_SHAPE = "what the shape suggests"
+OF_VARIANT = "the template's own tiles"
+
 
 @dataclass(frozen=True)
 class Compiled:
@@ -39,7 +43,7 @@ class Compiled:
     Args:
         spec: the module and how it is called; None if it was refused.
         options: template and options that it was compiled with.
-        note: what chose it, "default options", or the refusal.
+        note: what chose it, `BY_SHAPE` or `OF_VARIANT`, or the refusal.
     """
 
     spec: KernelSpec | None
@@ -65,14 +69,14 @@ def compiled(setup: Setup, variant: Variant, device: str | None = None) -> Compi
     try:
         if variant.tuned is not None:
             choice, kernel = compile_chosen(setup.op, target, measured=variant.tuned)
-            chosen = Choice() if choice is None else replace(choice, code=kernel.code)
+            chosen = choice or Choice()
             options = {"template": chosen.template or "by shape", **chosen.options}
-            return Compiled(kernel.spec, options, kernel.chosen or DEFAULT)
+            return Compiled(kernel.spec, options, kernel.chosen or BY_SHAPE)
         choice = Choice.of(variant.template, variant.options, "the variant")
         kernel = compile_choice(setup.op, choice, target=target, validate="none")
     except NeptuneError as error:
         return Compiled(None, dict(variant.options), error.reason)
-    return Compiled(kernel.spec, {"template": variant.template or "by shape", **variant.options}, DEFAULT)
+    return Compiled(kernel.spec, {"template": variant.template or "by shape", **variant.options}, OF_VARIANT)
 
 
 def _target(device: str) -> Target:

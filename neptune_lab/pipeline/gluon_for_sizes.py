@@ -56,9 +56,9 @@ def _of_one_size(op: Operator, gpu: Target, given: Given) -> Choice | None:
     if found is None:
         return None
     choice, kernel = found
-    if kernel.code.code == "gluon":
+    if choice.code.code == "gluon":
         # (Where tiles do not divide the keys, no weight is float16.)
-        code = _suited(replace(kernel.code, rounded_weights="split"))
+        code = _suited(replace(choice.code, rounded_weights="split"))
         return given.over(replace(choice, code=code))
     loops = (stmt for one in kernel.htile.kernels for stmt in one.body if isinstance(stmt, For))
     if choice.template == "rolling_update" and any(is_bounded_by_data(loop, kernel.htile) for loop in loops):

@@ -148,14 +148,14 @@ def untuned_choice(operator: Operator, target: Target) -> Choice | None:
     """The choice that `chosen_kernel` makes for a GPU, with the options that follow from its tiles; None if it is what
     the shape suggests."""
     found = choice_and_kernel(operator, target)
-    return None if found is None else replace(found[0], code=found[1].code)
+    return None if found is None else found[0]
 
 
 def choice_and_kernel(
     operator: Operator, target: Target | None, given: Given = NOTHING, *, measured: bool = True
 ) -> tuple[Choice, Kernel] | None:
-    """The choice that `chosen_kernel` makes for a GPU, and its kernel, not compared; None if it is what the shape
-    suggests, with what is given."""
+    """The choice that `chosen_kernel` makes for a GPU, with the options that follow from its tiles, and its kernel, not
+    compared; None if it is what the shape suggests, with what is given."""
     from neptune_lab.pipeline.compile import compile_choice
 
     tried: list[tuple[Choice, Kernel]] = []
@@ -167,7 +167,8 @@ def choice_and_kernel(
     kernel = chosen_kernel(operator, make, given=given, target=target, measured=measured)
     if kernel is None:
         return None
-    return next(choice for choice, made in tried if made.htile is kernel.htile), kernel
+    choice = next(choice for choice, made in tried if made.htile is kernel.htile)
+    return replace(choice, code=kernel.code), kernel
 
 
 def _record(

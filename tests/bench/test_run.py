@@ -177,7 +177,7 @@ def test_kernels_are_the_same_from_a_directory(tmp_path):
     kernels.export([(setup, TUNED)], tmp_path)
     kept, made = kernels.Directory(tmp_path)(setup, TUNED), kernels.compiled(setup, TUNED)
     assert kept == made
-    assert kept.note == DEFAULT
+    assert kept.note == kernels.BY_SHAPE
     none = kernels.Directory(tmp_path)(TINY["g1"], TUNED)
     assert none.spec is None
     assert "have none for it" in none.note
