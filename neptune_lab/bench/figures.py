@@ -196,6 +196,11 @@ def throughput(results: BenchmarkResults) -> Drawn | None:
     )
 
 
+# Labels of the bars of what `compile` chooses, and the colours of the bars that are no single change.
+_CHOSEN = {OURS: "tuned", NO_RECORD: "untuned"}
+_MARKED = {**dict.fromkeys(_CHOSEN.values(), _COLOURS[HAND]), DEFAULT: STRONG}
+
+
 def ablation(results: BenchmarkResults) -> Drawn | None:
     """Figure 10: our kernel with one change."""
     setups = [s for s in results.setups if s.time(DEFAULT)]
@@ -207,13 +212,11 @@ def ablation(results: BenchmarkResults) -> Drawn | None:
         usual = setup.time(DEFAULT) or 1.0
         shown = [e for e in setup.entries if e.kind in ("ours", "ablation") and e.status == "ok" and e.us]
         plain = [e for e in setup.entries if e.name == COMPILE and e.status == "ok" and e.us]
-        names = {OURS: "tuned", NO_RECORD: "untuned"}
-        bars = {names.get(e.name, e.name): usual / (e.us or 1.0) for e in shown}
+        bars = {_CHOSEN.get(e.name, e.name): usual / (e.us or 1.0) for e in shown}
         bars |= {f"no fused reductions ({COMPILE})": usual / (e.us or 1.0) for e in plain}
         ordered = sorted(bars.items(), key=lambda item: item[1])
         shown_names, values = zip(*ordered, strict=True)
-        marked = {"tuned": _COLOURS[HAND], "untuned": _COLOURS[HAND], DEFAULT: STRONG}
-        colours = [marked.get(name, _COLOURS[FLEX]) for name in shown_names]
+        colours = [_MARKED.get(name, _COLOURS[FLEX]) for name in shown_names]
         figure.add_trace(
             go.Bar(
                 x=values, y=shown_names, orientation="h", marker_color=colours, showlegend=False,

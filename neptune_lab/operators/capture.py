@@ -27,13 +27,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neptune_lab.errors import DefinitionError
-from neptune_lab.operators.array_indices import OUTSIDE, index_of, refuse_outside
 from neptune_lab.operators.arrays import REAL, Array, Indices
 from neptune_lab.operators.base import BFLOAT16, as_numpy
+from neptune_lab.operators.captured_indices import Read, counted_from_the_end, given_index, narrowed, times_written
 from neptune_lab.operators.extents import of_read
 from neptune_lab.operators.operations import NARROW, is_wide
 from neptune_lab.operators.reach import Rebuild, arrays_of
-from neptune_lab.operators.scalar import Scalar, apply
+from neptune_lab.operators.scalar import Scalar
 from neptune_lab.operators.stopped_gradients import noted
 from neptune_lab.operators.tensor_class import refuse_types
 from neptune_lab.strict.dtypes import HALVES
@@ -77,60 +77,22 @@ def captured(name: str, source: Any, shape: tuple[int, ...], boolean: bool, narr
 
     def read(indices: Indices) -> Scalar:
         used.add(name)
-        given = tuple(_index(array, axis, index) for axis, index in enumerate(indices))
+        given = tuple(given_index(array, axis, index) for axis, index in enumerate(indices))
         if isinstance(source, np.ndarray):
             element = Scalar(np.asarray(source[given]))
         else:
-            element = Scalar(source(*(_narrowed(i) if is_wide(i) else i for i in given)))
+            element = Scalar(source(*(narrowed(i) if is_wide(i) else i for i in given)))
             if element.kind != "bool" and not is_wide(element.value):
                 element = Scalar(element.value.astype("float32" if element.kind == "float" else "int32"))
         if boolean and element.kind != "bool":
             return element != 0
         element.short_int, element.short_float = ("", narrow) if narrow in HALVES else (narrow, "")
         computed = [index for index in indices if isinstance(index, Scalar)]
-        element.extent = of_read([(index.extent, _times_written(index.value)) for index in computed])
+        element.extent = of_read([(index.extent, times_written(index.value)) for index in computed])
         return noted(element)
 
     array = Array(shape, read, name)
     return array
-
-
-def _index(array: Array, axis: int, index: Any) -> Any:
-    """The index as an int, a NumPy array or a TVM expression."""
-    index = index_of(array, axis, index)
-    return _position(index.value if isinstance(index, Scalar) else index)
-
-
-def _narrowed(index: Any) -> Any:
-    """An index of 64 bits in 32; where 32 do not hold it, `OUTSIDE` on its side of 0, so that it reads no element.
-
-    By two extrema, since a comparison and a choice write the index again: three times for each read inside a read.
-    """
-    return apply("max", apply("min", Scalar(index), OUTSIDE), -OUTSIDE).value.astype("int32")
-
-
-def _times_written(index: Any) -> int:
-    """How often the definition writes an index: `_within` asks whether it is negative, and adds the axis's extent."""
-    return 1 if isinstance(index, np.ndarray) or _is_clamped(index) else 3
-
-
-def _is_clamped(index: Any) -> bool:
-    """As `_is_from_zero`, of a TVM expression."""
-    ends = [getattr(index, name, None) for name in ("a", "b")]
-    match type(index).__name__:
-        case "Max":
-            return any(map(_is_clamped, ends))
-        case "Min":
-            return all(map(_is_clamped, ends))
-        case "IntImm":
-            return index.value >= 0
-    return False
-
-
-def _position(index: Any) -> Any:
-    """The index without a cast from int32 to int64, if it is one."""
-    value: Any = getattr(index, "value", None) if is_wide(index) else None  # of a cast; of a constant, a number
-    return value if hasattr(value, "ty") and str(value.ty.dtype) == "int32" else index
 
 
 @dataclass(frozen=True)
@@ -231,63 +193,14 @@ class Captures:
             def of_read(expr: Expr, conditions: tuple[Expr, ...]) -> Expr:
                 if not isinstance(expr, Load) or expr.buffer not in self.arrays:
                     return expr
-                where = _Where(expr.buffer, self.arrays[expr.buffer].shape, conditions, extents)
-                indices = tuple(_within(where, n, i) for n, i in enumerate(expr.indices))
+                read = Read(expr.buffer, self.arrays[expr.buffer].shape, conditions, extents)
+                indices = tuple(counted_from_the_end(read, n, i) for n, i in enumerate(expr.indices))
                 return expr if indices == expr.indices else replace(expr, indices=indices)
 
             value = with_guards(block.body.value, of_read)
             return block if value == block.body.value else replace(block, body=replace(block.body, value=value))
 
         return map_blocks(program, of_block)
-
-
-@dataclass(frozen=True, slots=True)
-class _Where:
-    """A read of a captured tensor: its name and shape, the conditions under which it happens, the loops' extents."""
-
-    name: str
-    shape: tuple[int, ...]
-    conditions: tuple[Expr, ...]
-    extents: Mapping[str, int]
-
-
-def _within(read: _Where, axis: int, index: Expr) -> Expr:
-    """The index in int32, plus the axis's extent if it is negative."""
-    from neptune_lab.loop_ir.index_range import range_of
-    from neptune_lab.loop_ir.nodes import Const, Op
-    from neptune_lab.loop_ir.simplify import bounds_where, in_int32, without_choices
-    from neptune_lab.loop_ir.walks import loads
-
-    size, extents = read.shape[axis], read.extents
-    index = without_choices(in_int32(index, extents), extents)
-    interval = bounds_where(read.conditions, index, extents)
-    if (interval is None or not -size <= interval[0] <= interval[1] < size) and not loads(index):
-        interval = range_of(index, read.conditions, extents) or interval
-    if interval is not None and interval[0] <= interval[1]:
-        refuse_outside(f"the captured tensor {read.name}", axis, read.shape, *interval)
-        if interval[0] >= 0:
-            return index
-    if _is_from_zero(index):
-        return index
-    return Op("select", (Op("lt", (index, Const(0))), Op("add", (index, Const(size))), index))
-
-
-def _is_from_zero(index: Expr) -> bool:
-    """Whether its form shows that an integer is at least 0, also of data, as `index.clamp(min=0)` is."""
-    from neptune_lab.loop_ir.nodes import Cast, Const, Op
-
-    match index:
-        case Const(value):
-            return isinstance(value, int) and value >= 0
-        case Op("max", args):
-            return any(map(_is_from_zero, args))
-        case Op("min", args):
-            return all(map(_is_from_zero, args))
-        case Cast("int32", Op("max", (Op("min", (wide, Const(value))), Const()))) if value == OUTSIDE:  # `_narrowed`
-            return _is_from_zero(wide)
-        case Cast("int64", narrow):
-            return _is_from_zero(narrow)
-    return False
 
 
 def capture(mods: Mapping[str, Any], taken: Collection[str], live: bool = False) -> Captures:
