@@ -209,3 +209,18 @@ def test_indices_beyond_32_bits_read_no_element():
     x, beyond = torch.arange(1.0, 6.0), torch.tensor([2, 2**32 + 1, -(2**32) + 1, 2**31])
     for function in (lambda x, i: x[i + 0], lambda x, i: x.index_select(0, i + 0)):  # (what is computed is not checked)
         assert nl.compile(nl.from_torch(function, x, beyond))(x, beyond).tolist() == [3.0, 0.0, 0.0, 0.0]
+
+
+def test_tables_read_through_themselves_have_short_programs():
+    """An index that may be negative is written three times: after five steps, 3^5 times, unless it has a stage."""
+    parent = torch.tensor([3, -2, 1, 5, 0, 7, 2, 4])
+
+    def ancestor(x: torch.Tensor, node: torch.Tensor) -> torch.Tensor:
+        for _ in range(5):
+            node = parent[node]
+        return x + node
+
+    x, node = torch.zeros(8), torch.tensor([7, -1, 5, 0, 6, 1, -2, 4])
+    op = nl.from_torch(ancestor, x, node)
+    assert str(op.program).count("lifted_tensor_0[") < 20
+    assert torch.equal(nl.compile(op)(x, node), ancestor(x, node))

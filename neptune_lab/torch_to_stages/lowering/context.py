@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 
 from neptune_lab.errors import DefinitionError
-from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op, Var
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, children
 from neptune_lab.loop_ir.walks import walk
 from neptune_lab.torch_to_stages.lines import SourceLine
 from neptune_lab.torch_to_stages.refusals import refused_operation
@@ -134,6 +134,14 @@ class Context:
         most = LARGEST_MASK if value.dtype == "bool" else LARGEST_REPEATED
         return value if self.size(value) <= most else self.staged(value, hint)
 
+    def index(self, value: Value) -> Value:
+        """`value` as an index: in a stage of its own if it is read at indices that are read at indices that are read.
+
+        An index that may be negative is written three times, and so are those inside it.
+        """
+        element = value.at(tuple(Var(f"?{n}") for n in range(value.ndim)))
+        return self.stages.map(value) if _reads_inside(element) > 2 else value
+
     def tensor(self, operand: Value | float | int | bool, dtype: str) -> Value:
         """An operand as a tensor; a number is a tensor of `dtype` without dimensions."""
         return operand if isinstance(operand, Value) else constant(operand, dtype)
@@ -240,12 +248,22 @@ class Context:
         return Cast("int32", expr) if self.stages.type_of(expr) == "int64" else expr
 
     def place(self, index: Expr) -> Expr:
-        """As `position`, of an index that reads an element; one that 32 bits do not hold is outside of every tensor."""
+        """As `position`, of an index that reads an element; one that 32 bits do not hold is outside of every tensor, on
+        its side of 0.
+
+        By two extrema, since a comparison and a choice write the index again: three times for each read inside a read.
+        """
         position = self.position(index)
         if position != Cast("int32", index):
             return position
-        ends = Op("le", (Const(-_OUTSIDE, "int64"), index)), Op("le", (index, Const(_OUTSIDE, "int64")))
-        return Op("select", (Op("and", ends), position, Const(_OUTSIDE)))
+        least, most = Const(-_OUTSIDE, "int64"), Const(_OUTSIDE, "int64")
+        return Cast("int32", Op("max", (Op("min", (index, most)), least)))
+
+
+def _reads_inside(expr: Expr) -> int:
+    """How many reads are inside one another at most."""
+    inside = max(map(_reads_inside, children(expr)), default=0)
+    return inside + isinstance(expr, Load)
 
 
 def dims_of(value: Value, dim: int | Sequence[int] | None) -> tuple[int, ...]:

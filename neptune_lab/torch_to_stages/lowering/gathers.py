@@ -46,7 +46,7 @@ def _indexed(ctx: Context, x: Value, indices: list[Value | None]) -> Value:
     # Index tensors that are side by side stand where the first of them does, others in front.
     start = given[0] if given == list(range(given[0], given[-1] + 1)) else 0
     common = ctx.shape[start : start + rank]
-    wide = dict(zip(given, (t.expanded(common) for t in tensors if t is not None), strict=True))
+    wide = dict(zip(given, (ctx.index(t).expanded(common) for t in tensors if t is not None), strict=True))
 
     def index(i: tuple[Expr, ...]) -> tuple[Expr, ...]:
         inner, others = i[start : start + rank], iter((*i[:start], *i[start + rank :]))
