@@ -6,10 +6,10 @@ import re
 
 import pytest
 from playwright.sync_api import expect
-from tvm import te
+from weighted_square import weighted_square
 
 import neptune_lab as nl
-from neptune_lab.operators import custom, norms, softmax
+from neptune_lab.operators import norms, softmax
 
 # As JupyterLab styles the outputs of a cell.
 NOTEBOOK = ".out dl dt { font-weight: bold; float: left; width: 20% } .out dd { margin-left: 20% }"
@@ -19,15 +19,6 @@ def figure1() -> nl.Schedule:
     schedule = nl.Schedule(softmax.figure1(rows=2, cols=4))
     schedule.rolling_update("s_sum", "s_max.j", maps="keep")
     return schedule
-
-
-def weighted_square() -> nl.operators.Operator:
-    """A sum whose repair is right over the reals alone, so that the template leaves it in a loop of its own."""
-    x = te.placeholder((4, 16), "float32", name="x")
-    j, k = te.reduce_axis((0, 16), name="j"), te.reduce_axis((0, 16), name="k")
-    top = te.compute((4,), lambda i: te.max(x[i, j], axis=j), name="top")
-    total = te.compute((4,), lambda i: te.sum(te.exp(x[i, k] - top[i]) * x[i, k] * x[i, k], axis=k), name="total")
-    return custom("weighted_square", [x], [total])
 
 
 REPAIRED = {"step": 1, "phase": "repaired"}

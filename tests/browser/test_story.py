@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 from tvm import te
+from weighted_square import weighted_square
 
 import neptune_lab as nl
 from neptune_lab.operators import attention, custom, norms, softmax
@@ -22,15 +23,6 @@ def figure1() -> nl.Schedule:
     schedule.retire_tags("s_max")
     schedule.bind("s_max.i", "blockIdx.x")
     return schedule
-
-
-def weighted_square() -> nl.operators.Operator:
-    """A sum of squares with weights of softmax, of a user's own."""
-    x = te.placeholder((4, 16), "float32", name="x")
-    j, k = te.reduce_axis((0, 16), name="j"), te.reduce_axis((0, 16), name="k")
-    top = te.compute((4,), lambda i: te.max(x[i, j], axis=j), name="top")
-    total = te.compute((4,), lambda i: te.sum(te.exp(x[i, k] - top[i]) * x[i, k] * x[i, k], axis=k), name="total")
-    return custom("weighted_square", [x], [total])
 
 
 def scaled_norm() -> nl.operators.Operator:

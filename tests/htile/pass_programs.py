@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from htile_programs import F16, F32, at, tile
+from htile_programs import F16, F32, NEW, at, op, tile
 
 from neptune_lab.htile import interpret, verify
 from neptune_lab.htile.nodes import (
@@ -12,10 +12,12 @@ from neptune_lab.htile.nodes import (
     Int,
     Kernel,
     Program,
+    Reduce,
     Slice,
     Stmt,
     Store,
     Tensor,
+    TileExpr,
 )
 from neptune_lab.htile.walk import stores
 
@@ -52,3 +54,12 @@ def same_numbers(before: Program, after: Program, tolerance: float = 1e-12) -> N
     a, b = (interpret(p, {"x": x}, dtype="float64") for p in (before, after))
     for name in a:
         np.testing.assert_allclose(b[name], a[name], rtol=tolerance, atol=tolerance)
+
+
+def rows_of_softmax(score: TileExpr) -> Program:
+    """The exponentials of scores relative to the maximum of their row."""
+    return program(
+        store("s1", S, score),
+        store("s2", M, Reduce("max", S, 1)),
+        store("s3", Y, op("exp", op("sub", S, at("m", I, NEW)))),
+    )

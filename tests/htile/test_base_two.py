@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from htile_programs import F16, F32, NEW, at, lit, op
-from pass_programs import I, M, S, X, Y, Z, program, same_numbers, store, value_of
+from pass_programs import I, M, S, X, Y, Z, program, rows_of_softmax, same_numbers, store, value_of
 
 from neptune_lab.htile import interpret
 from neptune_lab.htile.nodes import (
@@ -19,14 +19,6 @@ from neptune_lab.htile.nodes import (
 from neptune_lab.htile_passes.constants import split_factor
 from neptune_lab.htile_passes.exponentials_to_base_two import exponentials_to_base_two
 from neptune_lab.htile_passes.scale_after_maximum import scale_after_maximum
-
-
-def rows_of_softmax(score) -> Program:
-    return program(
-        store("s1", S, score),
-        store("s2", M, Reduce("max", S, 1)),
-        store("s3", Y, op("exp", op("sub", S, at("m", I, NEW)))),
-    )
 
 
 def test_exponentials_are_base_two_and_the_constant_joins_a_factor():

@@ -7,6 +7,7 @@ import pytest
 from htile_programs import CASES, F32, NEW, at, lit, op, randn
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from index_values import value
 from masked_programs import CAUSAL, COLUMNS, DOCUMENT, INF, KV, PROGRAMS, ROWS, B, H, Q, holds, integer, number, rolling
 
 from neptune_lab.htile import interpret, to_text, verify
@@ -26,21 +27,9 @@ from neptune_lab.htile.nodes import (
     Tensor,
     TileExpr,
 )
-from neptune_lab.htile.walk import arith
 from neptune_lab.htile_passes.partition_masked_loops import partition_loops_of_any_size, partition_masked_loops
 from neptune_lab.htile_passes.partition_masked_loops.formula import formula_of
 from neptune_lab.htile_passes.partition_masked_loops.ranges import IterationRange, Span, everywhere, somewhere
-
-
-def value(expr: IndexExpr, env: dict[str, int]) -> int:
-    match expr:
-        case Int(value=number):
-            return number
-        case Name(name=name):
-            return env[name]
-        case Arith(op=operator, a=a, b=b):
-            return arith(operator, value(a, env), value(b, env))
-
 
 # -- the prover and the analysis, against enumeration ---------------------------------------------------------
 

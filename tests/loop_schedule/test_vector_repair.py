@@ -10,6 +10,7 @@ import pytest
 import small_operators as small
 import torch
 from loop_texts import figure  # pyright: ignore[reportMissingImports]
+from phases import assert_phases_hold
 from small_operators import compute, fold, matrix, pair
 from tvm import te
 
@@ -18,8 +19,7 @@ from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_ir.roles import Role
-from neptune_lab.loop_ir.run import compare
-from neptune_lab.loop_schedule import PRIMITIVES, Schedule
+from neptune_lab.loop_schedule import Schedule
 from neptune_lab.loop_schedule.repairing import RepairRefused
 from neptune_lab.operators import norms
 from neptune_lab.repair import VectorRepair
@@ -114,16 +114,6 @@ def fused(name: str, tile: int | None, maps: str = "auto", draw: small.Draw = sm
     for block in chain:
         sch.rolling_update(block, loop, maps=maps)
     return sch
-
-
-def assert_phases_hold(sch: Schedule, seed: int = 0) -> None:
-    assert sch.check(seed)
-    for applied in sch.history:
-        if not PRIMITIVES[applied.step.primitive].ours:
-            continue
-        for phase in applied.outcome.phases:
-            agreement = compare(phase.program, sch.definition, sch.operator.random_inputs(seed))
-            assert agreement.equal is not phase.wrong, f"{applied.step}, phase {phase.key}: {agreement}"
 
 
 # -- numbers ---------------------------------------------------------------------------------------

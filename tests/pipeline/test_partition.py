@@ -7,12 +7,13 @@ import re
 import by_name
 import numpy as np
 import pytest
+from index_values import value
 from neptune_widgets.static_view import html
 
 import neptune_lab as nl
-from neptune_lab.htile.nodes import Arith, Elementwise, For, IndexExpr, Int, Name, Store
+from neptune_lab.htile.nodes import Elementwise, For, Int, Store
 from neptune_lab.htile.printer import to_text
-from neptune_lab.htile.walk import arith, loops_in
+from neptune_lab.htile.walk import loops_in
 from neptune_lab.htile.words import kinds
 from neptune_lab.htile_passes import partition_masked_loops as partition
 from neptune_lab.htile_passes import unmask_tiles_by_data as unmasking
@@ -77,16 +78,6 @@ def applied(kernel):
 
 def loops(kernel) -> list[For]:
     return [stmt for k in applied(kernel).program.kernels for stmt in k.body if isinstance(stmt, For)]
-
-
-def value(expr: IndexExpr, env: dict[str, int]) -> int:
-    match expr:
-        case Int(value=number):
-            return number
-        case Name(name=name):
-            return env[name]
-        case Arith(op=op, a=a, b=b):
-            return arith(op, value(a, env), value(b, env))
 
 
 def visits(kernel, part: str | None = None) -> list[tuple[int, int, int]]:

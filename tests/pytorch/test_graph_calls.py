@@ -10,30 +10,12 @@ from typing import Any
 import pytest
 import torch
 import torch.utils.checkpoint
-from attention_reference import DEVICE, reference, tensors
+from attention_reference import DEVICE
+from graph_parts import SHAPE, drawn, error, expected, random
 
 from neptune_lab.errors import LaunchError
 from neptune_lab.pytorch import flex_attention, graph_calls
 from neptune_lab.pytorch.flex_attention import attention as attend
-
-SHAPE = (1, 2, 16, 16)
-
-
-def expected(inputs: Any, score_mod: Any = None, mask_mod: Any = None) -> Any:
-    q, k, v = inputs
-    return reference(q, k, v, score_mod, mask_mod)
-
-
-def drawn(q: Any, kv: Any = None) -> Any:
-    return tensors(q, kv)
-
-
-def random(*shape):
-    return torch.randn(*shape, device=DEVICE)
-
-
-def error(one, other):
-    return float((one.double() - other.double()).abs().max())
 
 
 def test_arguments_and_intermediates_whose_values_change(compile_whole):

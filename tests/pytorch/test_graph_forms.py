@@ -8,30 +8,12 @@ from typing import Any
 import pytest
 import torch
 import torch.utils.checkpoint
-from attention_reference import DEVICE, causal, reference, tensors
+from attention_reference import DEVICE, causal
+from graph_parts import SHAPE, drawn, error, expected, random
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask
 
 import neptune_lab as nl
 from neptune_lab.pytorch.flex_attention import attention as attend
-
-SHAPE = (1, 2, 16, 16)
-
-
-def expected(inputs: Any, score_mod: Any = None, mask_mod: Any = None) -> Any:
-    q, k, v = inputs
-    return reference(q, k, v, score_mod, mask_mod)
-
-
-def drawn(q: Any, kv: Any = None) -> Any:
-    return tensors(q, kv)
-
-
-def random(*shape):
-    return torch.randn(*shape, device=DEVICE)
-
-
-def error(one, other):
-    return float((one.double() - other.double()).abs().max())
 
 
 @pytest.mark.nightly

@@ -35,7 +35,7 @@ def attention(
     name = ctx.stages.hint
     most = max(q.ndim, k.ndim, v.ndim)
     q, k, v = (_with_dims(x, most) for x in (q, k, v))
-    k, v = (_with_heads_of(ctx, x, q) if enable_gqa else x for x in (k, v))
+    k, v = (_with_heads_of(x, q) if enable_gqa else x for x in (k, v))
     batch = "abcdef"[: q.ndim - 2]
     product = contract(ctx, q, k, (batch + "ik", batch + "jk", batch + "ij"), f"{name}_qk")
     factor = Const(1 / math.sqrt(q.shape[-1]) if scale is None else float(scale), "float32")
@@ -74,7 +74,7 @@ def _with_dims(x: Value, count: int) -> Value:
     return x if not skipped else x.viewed((*(1 for _ in range(skipped)), *x.shape), lambda i: i[skipped:])
 
 
-def _with_heads_of(ctx: Context, x: Value, q: Value) -> Value:
+def _with_heads_of(x: Value, q: Value) -> Value:
     """`x` with as many heads as `q`: each of its heads serves a group of consecutive ones."""
     group = q.shape[-3] // x.shape[-3]
     if group == 1:
