@@ -144,17 +144,18 @@ def _locate(tile, BLOCKS: gl.constexpr, HEADS: gl.constexpr):
 
 _TURN = '''@gluon.jit
 def _turn(turn, SECTION: gl.constexpr):
-    """The turn of a program and its tile: back and forth over the programs, from the start again in each section of
-    heads, so that long and short tiles even out. A turn that the last tiles of a section do not fill is skipped."""
+    """The turn of a program and its tile: back and forth over the programs, from the other end in every second section
+    of heads, so that long and short tiles even out. A turn that the last tiles of a section do not fill is skipped."""
     programs = gl.num_programs(0)
     program = gl.program_id(0)
     turns = (SECTION + programs - 1) // programs
     section = turn // turns
     place = turn % turns
-    back = place % 2
+    back = (section + place) % 2
     at = place * programs + program * (1 - back) + (programs - 1 - program) * back
     skipped = gl.where(at >= SECTION, 1, 0)
-    at = gl.where(at >= SECTION, program, at)
+    first = gl.where(section % 2 == 0, programs - 1 - program, program)
+    at = gl.where(at >= SECTION, first, at)
     return turn + skipped, (section + skipped) * SECTION + at
 '''
 

@@ -2,9 +2,10 @@
 
 A persistent program takes one tile per turn: of every `programs` tiles in the order of `_locate`, one; back and forth,
 so that a program that took a long one then takes a short one.  Tiles are in sections of `together` heads.  Either each
-section begins with the first program again, or turns go on over all tiles:
+section begins with a turn of its own, from the first program or, every second one, from the last, or turns go on over
+all tiles:
 
-    sections   evens out long and short row blocks, but the last turn of each section leaves programs idle
+    sections   evens out long and short row blocks, in two sections also what their last turns leave idle
     on         leaves none idle before the end, but may give a program long tiles again and again
 
 Which of them is better follows from the numbers alone, so the time of the longest program is computed for both.
@@ -42,7 +43,7 @@ class Order:
 
     Args:
         together: how many heads are in a section, a divisor of their number.
-        sections: whether each section begins with the first program again.
+        sections: whether each section begins with a turn of its own.
     """
 
     together: int
@@ -99,7 +100,7 @@ def order_of(tiles: tuple[int, ...], heads: int, programs: int, usual: int, size
         size: bytes that the loops of all heads load.
 
     >>> order_of((9, 8, 7), 128, 132, usual=64)
-    Order(together=128, sections=True)
+    Order(together=64, sections=True)
     >>> order_of((9, 8, 7), 128, 132, usual=64, size=68 << 20)  # of which the cache holds those of 60 heads
     Order(together=1, sections=False)
     >>> order_of((4, 3, 2, 1), 128, 132, usual=64)
@@ -141,7 +142,9 @@ def longest(tiles: tuple[int, ...], heads: int, order: Order, programs: int) -> 
     taken[: len(section)] = section
     taken = taken.reshape(turns, programs)
     taken[1::2] = taken[1::2, ::-1]
-    return float(taken.sum(0).max()) * times
+    each = taken.sum(0)
+    both = each + each[::-1]  # (of two sections, one from each end)
+    return float((both * (times // 2) + each * (times % 2)).max())
 
 
 __all__ = ["Order", "longest", "order_of", "row_block_tiles", "usual_heads", "usual_persistent"]

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from neptune_lab import records
 from neptune_lab.autotune import packed_groups
-from neptune_lab.autotune.ranking import RECORD, SHAPE, Ranked, Ranking, ranking
+from neptune_lab.autotune.nests import splits_of
+from neptune_lab.autotune.ranking import RECORD, SHAPE, SPACE, Ranked, Ranking, ranking
 from neptune_lab.choice import NOTHING, Choice, Given
 from neptune_lab.errors import LaunchError, NeptuneError, ValidationError
 from neptune_lab.htile_passes.skip_tiles_by_list import leaves_out_inside
@@ -111,13 +112,22 @@ def _chosen(
     if ranked is None:
         kernel = None if record is None else kernel_of_record(record, make, exact=False)[0]
         return None if kernel is None else replace(kernel, chosen="the tuning record of the nearest sizes")
+    rolls = False
     for one in ranked.ranked:
         if one.origin == SHAPE:
             return None
+        if rolls and _is_split(one.choice):
+            continue
         kernel = _kernel_of_ranked(one, make, ranked)
-        if kernel is not None:
+        if kernel is not None and one.origin == SPACE and _is_split(one.choice) and len(kernel.htile.kernels) == 1:
+            rolls = True  # (its nest cannot be split, so the estimate was of another kernel)
+        elif kernel is not None:
             return replace(kernel, chosen=ranked.why(one))
     return None
+
+
+def _is_split(choice: Choice) -> bool:
+    return splits_of(choice, 0) not in (None, 1)
 
 
 def packs_groups(*forms: Operator) -> bool:

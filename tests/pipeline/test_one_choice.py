@@ -13,7 +13,7 @@ from neptune_lab import records
 from neptune_lab.autotune import ranking
 from neptune_lab.choice import Choice, Given
 from neptune_lab.errors import EmitError
-from neptune_lab.operators import attention
+from neptune_lab.operators import attention, norms
 from neptune_lab.operators.math import tanh
 from neptune_lab.pipeline import chosen_kernel, lower, tuned
 from neptune_lab.pipeline.compile import compile_choice
@@ -294,3 +294,16 @@ def test_the_form_in_gluon_is_not_compiled_where_data_bound_loops(length: int, w
     sources = [gluon_kernel(make, choice, by_data=by_data).source for by_data in (True, False)]
     assert tried == ["triton", "gluon", "triton"]
     assert sources[0] == sources[1]
+
+
+def test_a_nest_that_cannot_be_split_is_not_chosen_as_if_it_were():
+    """The model ranks splits without asking the algebra: the variance of a few long rows has no repair term for them,
+    and would roll in programs of four warps."""
+    op = norms.layer_norm(rows=38, cols=19962)
+    ranked = ranking.ranking(op, H200)
+    assert ranked is not None
+    assert ranked.ranked[0].choice.sizes.splits
+    assert tuned.choice_and_kernel(op, H200) is None
+    made = tuned.choice_and_kernel(norms.rms_norm_max(rows=38, cols=50000), H200)  # (a chain that has one)
+    assert made is not None
+    assert made[0].sizes.splits
