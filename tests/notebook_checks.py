@@ -80,8 +80,10 @@ def executed(path: Path) -> Any:
 
 
 def is_live(out: Any) -> bool:
-    """A running widget: it is gone when the notebook is opened again, and the HTML beside it is what stays."""
-    return "application/vnd.jupyter.widget-view+json" in out.get("data", {})
+    """A running widget, which is gone when the notebook is opened again, and the HTML beside it is what stays; or the
+    line that was shown while an explorer was made, which is empty then."""
+    data = out.get("data", {})
+    return "application/vnd.jupyter.widget-view+json" in data or (bool(data) and not any(data.values()))
 
 
 def solutions(notebook: Any) -> list[Any]:

@@ -21,7 +21,9 @@ Node ids are stable text; `origin` is the name of the loop-IR block that a node 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal as Lit
 from typing import TypeAlias, get_args
 
@@ -366,10 +368,7 @@ class Program(Hashed):
 
     def tensor(self, name: str) -> Tensor:
         """The tensor called `name`; KeyError if there is none."""
-        for tensor in self.tensors:
-            if tensor.name == name:
-                return tensor
-        raise KeyError(name)
+        return _by_name(self)[name]
 
     def __repr__(self) -> str:
         """Its signature alone; `hashed.full_text` has all of it, for digests."""
@@ -382,3 +381,8 @@ class Program(Hashed):
         from neptune_lab.htile.printer import to_text
 
         return to_text(self).rstrip("\n")
+
+
+@lru_cache(maxsize=64)
+def _by_name(program: Program) -> Mapping[str, Tensor]:
+    return {tensor.name: tensor for tensor in reversed(program.tensors)}  # (of two with one name, the first)

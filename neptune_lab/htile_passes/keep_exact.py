@@ -118,7 +118,7 @@ class _Uses:
         uses: dict[str, Use] = {}
         while True:
             before = dict(uses)
-            for store in self._stores:
+            for store in reversed(self._stores):  # most tiles are used after they are stored: two rounds are enough
                 for read in accesses(store.mask):
                     uses[read.tensor] = Use.CUT
                 self._note(store.value, self._of(store, uses), uses)
@@ -145,7 +145,7 @@ class _Uses:
             case Elementwise(args=(_, Literal(value=value)) | (Literal(value=value), _)) if math.isinf(value):
                 return use  # a guard: rounding does not make a finite number infinite
             case Elementwise(op="eq" | "ne", args=(a, Literal(value=0)) | (Literal(value=0), a)):
-                return Use.SMOOTH if self._keeps_zero(a, set()) else Use.CUT
+                return Use.SMOOTH if self._keeps_zero(a) else Use.CUT
             case Elementwise(op="round"):
                 return Use.ROUNDED
             case Elementwise(op=op) if operation(op).jumps:
@@ -155,27 +155,30 @@ class _Uses:
             case _:
                 return use
 
-    def _keeps_zero(self, expr: TileExpr, seen: set[str]) -> bool:
-        """Whether the inputs for which `expr` is 0 do not depend on the rounding of its quotients and roots.
-
-        This holds if it holds for everything that `expr` depends on; `seen` has the tensors that are examined already.
+    @cached_property
+    def _rounded(self) -> frozenset[str]:
+        """The tensors that are 0 for inputs that depend on the rounding of quotients and roots, in themselves or in
+        what they are computed from.
         """
-        match expr:
-            case Access(tensor=name):
-                if name in seen:
-                    return True
-                seen.add(name)
-                return all(self._keeps_zero(s.value, seen) for s in self._stores if s.target.tensor == name)
-            case Elementwise(op="div", args=(a, _)):
-                return self._keeps_zero(a, seen)
-            case Elementwise(op=op, args=args) if op in _KEEP_ZERO:
-                return all(self._keeps_zero(arg, seen) for arg in (args[1:] if op == "where" else args))
-            case Cast(arg=arg) | Permute(arg=arg) | Grouped(arg=arg) | Reduce(op="max" | "min" | "prod", arg=arg):
-                return self._keeps_zero(arg, seen)
-            case _:
-                inside = list(subexpressions(expr))
-                rounded = any(isinstance(e, Elementwise) and e.op in ("div", "sqrt", "pow") for e in inside)
-                return not rounded and all(self._keeps_zero(e, seen) for e in inside if isinstance(e, Access))
+        readers: dict[str, list[str]] = {}
+        waiting: list[str] = []
+        for store in self._stores:
+            reads = _zero_of(store.value)
+            if reads is None:
+                waiting.append(store.target.tensor)
+            for name in reads or ():
+                readers.setdefault(name, []).append(store.target.tensor)
+        found: set[str] = set()
+        while waiting:
+            if (name := waiting.pop()) not in found:
+                found.add(name)
+                waiting += readers.get(name, ())
+        return frozenset(found)
+
+    def _keeps_zero(self, expr: TileExpr) -> bool:
+        """Whether the inputs for which `expr` is 0 do not depend on the rounding of its quotients and roots."""
+        reads = _zero_of(expr)
+        return reads is not None and self._rounded.isdisjoint(reads)
 
     def rewrite(self, expr: TileExpr, use: Use, visit: _Visit) -> TileExpr:
         """`expr` with `visit` applied to all of it, children first."""
@@ -197,3 +200,23 @@ class _Uses:
                 return visit(expr if x is a and y is b and z is acc else Dot(x, y, z), use)
             case _:
                 return visit(expr, use)
+
+
+def _zero_of(expr: TileExpr) -> frozenset[str] | None:
+    """The tensors that decide for which inputs `expr` is 0; None if the rounding of its quotients and roots does."""
+    match expr:
+        case Access(tensor=name):
+            return frozenset({name})
+        case Elementwise(op="div", args=(a, _)):
+            return _zero_of(a)
+        case Elementwise(op=op, args=args) if op in _KEEP_ZERO:
+            found = [_zero_of(arg) for arg in (args[1:] if op == "where" else args)]
+            known = [reads for reads in found if reads is not None]
+            return frozenset().union(*known) if len(known) == len(found) else None
+        case Cast(arg=arg) | Permute(arg=arg) | Grouped(arg=arg) | Reduce(op="max" | "min" | "prod", arg=arg):
+            return _zero_of(arg)
+        case _:
+            inside = list(subexpressions(expr))
+            if any(isinstance(e, Elementwise) and e.op in ("div", "sqrt", "pow") for e in inside):
+                return None
+            return frozenset(e.tensor for e in inside if isinstance(e, Access))

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import networkx as nx
 
-from neptune_lab.loop_ir.nodes import Block, Buffer, Previous, Program
+from neptune_lab.loop_ir.nodes import Block, Buffer, Loop, Previous, Program
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.tree import blocks, statements
@@ -170,11 +170,14 @@ def incomplete_read(program: Program) -> tuple[str, str, str] | None:
 
     A scan buffer is read at a tag, so it is never incomplete.
     """
-    around = {stmt.name: (stmt, loops) for _, stmt, loops in statements(program) if isinstance(stmt, Block)}
-    for reader, loops in around.values():
+    around = [(stmt, loops) for _, stmt, loops in statements(program) if isinstance(stmt, Block)]
+    writers: dict[str, list[tuple[Block, tuple[Loop, ...]]]] = {}
+    for block, loops in around:
+        writers.setdefault(block.writes, []).append((block, loops))
+    for reader, loops in around:
         for read in loads(reader.body.value):
-            for writer, others in around.values():
-                if writer.writes != read.buffer or writer.name == reader.name:
+            for writer, others in writers.get(read.buffer, ()):
+                if writer.name == reader.name:
                     continue
                 shared = {a.var for a, b in zip(loops, others, strict=False) if a is b}
                 for it in writer.iters:

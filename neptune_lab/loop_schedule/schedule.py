@@ -26,6 +26,7 @@ from neptune_lab.loop_schedule.outcome_cache import cached_outcome, resized
 from neptune_lab.loop_schedule.primitives import get
 from neptune_lab.loop_schedule.primitives.cut import extract, part_of, stages_between
 from neptune_lab.loop_schedule.steps import Step, as_step, steps_of
+from neptune_lab.progress import tell
 from neptune_lab.strict.console import no_attribute, shown
 from neptune_lab.strict.values import check_integer, check_kind, check_number, items_of
 
@@ -169,6 +170,7 @@ class Schedule(PrimitiveMethods):
         return made
 
     def _apply(self, step: Step) -> tuple[str, ...]:
+        tell("step", step)
         arguments = step.plain_arguments()
         part = None
         try:

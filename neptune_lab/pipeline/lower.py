@@ -21,6 +21,7 @@ from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_to_htile import translate
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.record import AppliedPass
+from neptune_lab.progress import tell
 
 if TYPE_CHECKING:
     from neptune_lab.target import Target
@@ -129,6 +130,7 @@ def passed(
         if code.hidden_tiles == "auto":  # (where a list can pay depends on the sizes)
             chosen.pop("skip_tiles_by_list", None)
     for name, rewrite in chosen.items():
+        tell("pass", name)
         done = _valid(name, rewrite, tiles) if each else htile_passes.apply(rewrite, tiles)
         passes.append(AppliedPass(name, tiles, done.program, done.notes))
         tiles = done.program

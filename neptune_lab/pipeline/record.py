@@ -23,6 +23,7 @@ from neptune_lab.loop_ir.walks import loads, walk
 from neptune_lab.loop_schedule.outcome import Phase
 from neptune_lab.loop_schedule.schedule import Schedule, Step
 from neptune_lab.pipeline.layout import laid_out
+from neptune_lab.progress import tell
 from neptune_lab.repair import RepairTerm, VectorRepair
 from neptune_lab.repair import Step as DerivationStep
 from neptune_lab.tensor_spec import TensorSpec
@@ -217,6 +218,7 @@ def steps_record(schedule: Schedule) -> tuple[record.StepRecord, ...]:
     )
     steps = [record.StepRecord(0, "definition", {}, schedule.operator.name, (start,))]
     for n, applied in enumerate(schedule.history, 1):
+        tell("record of step", applied.step)
         data = applied.step.as_record()
         phases = tuple(phase_record(p, schedule.sources) for p in applied.outcome.phases)
         steps.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -158,3 +159,18 @@ def test_a_backward_pass_is_derived_anew_of_its_operator_at_small_sizes(name: st
     made, said = sample(kernel.schedule)
     assert made.blocks == kernel.schedule.blocks
     assert ("heads=2" if "heads" in sizes else "rows=2") in said
+
+
+def test_a_sample_applies_each_step_once(monkeypatch: pytest.MonkeyPatch):
+    """The schedule itself is not applied again: of hundreds of steps, that took ten times as long."""
+    schedule = nl.templates.rolling_update(nl.Schedule(nl.operators.attention.causal(heads=2, seq=64, head_dim=48)))
+    applied = []
+    apply = nl.Schedule.apply
+
+    def counted(self: nl.Schedule, *step: Any, **arguments: Any) -> Any:
+        applied.append(step)
+        return apply(self, *step, **arguments)
+
+    monkeypatch.setattr(nl.Schedule, "apply", counted)
+    assert sample(schedule) is not None
+    assert len(applied) == len(schedule.steps)

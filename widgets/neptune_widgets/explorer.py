@@ -22,6 +22,7 @@ from neptune_widgets.remake import named
 from neptune_widgets.revive import can_revive, revived
 from neptune_widgets.sample import fitting
 from neptune_widgets.session import Session
+from neptune_widgets.waiting_line import waiting_line
 
 if TYPE_CHECKING:
     from neptune_lab import Kernel, Schedule
@@ -295,6 +296,15 @@ def explore(
         DefinitionError: the function returns something else than an operator.
         TraceError: the file is not a saved record.
     """
+    with waiting_line():
+        return _explore(what, sample, arguments)
+
+
+def _explore(
+    what: Operator | Schedule | Kernel | Trace | Training | Callable[..., Any] | str | PathLike[str],
+    sample: Operator | Mapping[str, Any] | None,
+    arguments: dict[str, Any],
+) -> Explorer | TrainingExplorer:
     if sample is not None and isinstance(what, str | PathLike | Trace):
         raise ScheduleError("sample is for an operator, a schedule or a kernel; a record is shown as it was saved")
     if isinstance(what, str | PathLike | Trace):

@@ -16,7 +16,9 @@ from neptune_widgets.sizes import differentiated, pass_again, remade_smaller, ti
 
 if TYPE_CHECKING:
     from neptune_lab import Schedule
+    from neptune_lab.loop_ir.nodes import Program
     from neptune_lab.loop_schedule import Step
+    from neptune_lab.loop_schedule.normalising import Applied
     from neptune_lab.operators import Operator
 
 
@@ -28,7 +30,7 @@ def sample(schedule: Schedule, smaller: Operator | None = None) -> tuple[Schedul
         smaller: the operator at small sizes; None: made from the parameters of an operator of the library, or by the
             function that made it.
     """
-    return _sample(schedule.operator, schedule.steps, smaller)
+    return _sample(schedule.operator, schedule.history, smaller)
 
 
 def fitting(operator: Operator, smaller: Operator) -> Operator:
@@ -52,8 +54,9 @@ def _named(tensors: list[tuple[str, int, str]]) -> str:
 
 
 @lru_cache(maxsize=16)
-def _sample(operator: Operator, steps: tuple[Step, ...], given: Operator | None) -> tuple[Schedule, str] | None:
+def _sample(operator: Operator, history: tuple[Applied, ...], given: Operator | None) -> tuple[Schedule, str] | None:
     from neptune_lab import Schedule
+    from neptune_lab.pipeline.validate.replay import apply_resized
 
     definition = differentiated(operator) or operator
     wanted = tiny(definition)
@@ -63,11 +66,9 @@ def _sample(operator: Operator, steps: tuple[Step, ...], given: Operator | None)
         smaller = given
     if smaller is None:
         return None
-    real, small = Schedule(operator), Schedule(smaller)
+    small = Schedule(smaller)
     try:
-        for step in steps:
-            small.apply(_scaled(step, real, small))
-            real.apply(step)
+        apply_resized(small, history, _scaled)
     except NeptuneError:
         return None
     if given is not None:
@@ -75,7 +76,7 @@ def _sample(operator: Operator, steps: tuple[Step, ...], given: Operator | None)
     return small, ", ".join(f"{n}={v}" for n, v in wanted.items() if v != definition.params[n])
 
 
-def _scaled(step: Step, real: Schedule, small: Schedule) -> Step:
+def _scaled(step: Step, real: Program, small: Program) -> Step:
     """The step with its sizes scaled by the loops that they split."""
     from neptune_lab.loop_schedule import PRIMITIVES
 
@@ -84,10 +85,10 @@ def _scaled(step: Step, real: Schedule, small: Schedule) -> Step:
     return type(step).of(step.primitive, **scaled)
 
 
-def _size(size: int, loop: str, real: Schedule, small: Schedule) -> int:
+def _size(size: int, loop: str, real: Program, small: Program) -> int:
     from neptune_lab.pipeline.facts import extent
 
     block, _, var = loop.partition(".")
-    few = extent(small.program, block, var)
+    few = extent(small, block, var)
     # A tile of one element would have no inner loop, and later steps of the schedule name what that makes.
-    return max(min(2, few, size), ceil(size * few / extent(real.program, block, var)))
+    return max(min(2, few, size), ceil(size * few / extent(real, block, var)))

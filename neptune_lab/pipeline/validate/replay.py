@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from neptune_lab.loop_ir import tree
@@ -10,6 +11,7 @@ from neptune_lab.loop_ir.verify import verify
 from neptune_lab.loop_schedule import PRIMITIVES
 from neptune_lab.loop_schedule.cut_loops import Resized
 from neptune_lab.loop_schedule.fusion import loop_ref
+from neptune_lab.loop_schedule.normalising import Applied
 from neptune_lab.loop_schedule.outcome_cache import at_other_sizes
 from neptune_lab.loop_schedule.schedule import Schedule, Step
 from neptune_lab.operators import Operator, TensorSpec
@@ -25,12 +27,28 @@ def small_schedule(scheduled: Schedule, planned: Plan) -> Schedule:
         ScheduleError: a step does not apply at small sizes.
     """
     made = Schedule(small_operator(scheduled.operator, planned.definition))
-    with at_other_sizes():
-        for applied in scheduled.history:
-            if not is_silent(applied.step):
-                made.apply(_step(applied.step, applied.before, made.program, planned.sizes))
-    verify(made.program, made.base)
+    history = [applied for applied in scheduled.history if not is_silent(applied.step)]
+    apply_resized(made, history, lambda step, before, now: _step(step, before, now, planned.sizes))
     return made
+
+
+def apply_resized(
+    made: Schedule, history: Iterable[Applied], resized: Callable[[Step, Program, Program], Step]
+) -> None:
+    """Applies the steps of a schedule to its operator at other sizes, and verifies the last program.
+
+    Args:
+        made: the schedule of the operator at other sizes.
+        history: the steps, as they were applied and checked before.
+        resized: the step with other sizes, from the step, the program that it was applied to, and that of `made`.
+
+    Raises:
+        NeptuneError: a step does not apply at these sizes.
+    """
+    with at_other_sizes():
+        for applied in history:
+            made.apply(resized(applied.step, applied.before, made.program))
+    verify(made.program, made.base)
 
 
 def small_operator(operator: Operator, small: Program) -> Operator:
