@@ -9,12 +9,13 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shlex
 import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from neptune_lab.errors import FileError
+from neptune_lab.errors import FileError, printable
 
 # A killed process may leave such a file behind; the name says that it is ours.
 TEMPORARY = ".neptune_lab-{}.part"
@@ -25,7 +26,6 @@ _HELP = {
     errno.EROFS: "the disk is read-only: give a path on another one",
     errno.EACCES: "give a path that you may write",
     errno.EPERM: "give a path that you may write",
-    errno.ENOENT: "make the folder first: mkdir -p {folder}",
     errno.ENOTDIR: "a part of the path is a file: give a path whose folders are folders",
     errno.EISDIR: "this is a folder: give the path of a file",
     errno.ENAMETOOLONG: "give a shorter name",
@@ -132,7 +132,7 @@ class LongRun:
             elsewhere = write_text(_elsewhere(self.path), self._text)
             raise FileError(
                 f"{error.reason}; everything is in {str(elsewhere)!r}",
-                help=f"{error.help}, and move the file there: mv {elsewhere} {self.path}",
+                help=f"{error.help}, and move the file there: mv {quoted(elsewhere)} {quoted(self.path)}",
             ) from error
         self._text = None
 
@@ -148,10 +148,27 @@ def _elsewhere(path: Path) -> Path:
 def _refusal(target: Path, error: OSError | ValueError) -> FileError:
     if isinstance(error, OSError):
         why, help = error.strerror or str(error), _HELP.get(error.errno or 0, "give another path")
+        if error.errno == errno.ENOENT:
+            help = _help_without_folder(target)
     else:
         why, help = str(error), "give another path"
     kept = "; the file that was there is unchanged" if _is_file(target) else ""
-    return FileError(f"cannot write {str(target)!r}: {why}{kept}", help=help.format(folder=target.parent))
+    return FileError(f"cannot write {str(target)!r}: {why}{kept}", help=help)
+
+
+def _help_without_folder(target: Path) -> str:
+    """The help if there is no folder for a file; a link leads to the folder of what it names."""
+    folder = target.parent
+    if folder.is_dir():
+        folder = Path(os.path.realpath(target)).parent
+    if folder.is_dir():
+        return "give a path in another folder, since this one keeps no files"  # such as /proc
+    return f"make the folder first: mkdir -p {quoted(folder)}"
+
+
+def quoted(path: str | os.PathLike[str]) -> str:
+    """A path as a shell takes it, for commands in messages."""
+    return shlex.quote(printable(os.fspath(path)))
 
 
 def _is_file(target: Path) -> bool:

@@ -82,9 +82,9 @@ def test_a_class_of_modules_is_made(call):
 REFUSED = {
     ("model.py:best", "--inputs", "x=float32[4,8]"): "torch's sort is not supported, in ",
     ("model.py:bets", "--inputs", "x=float32[4]"): "model.py defines no 'bets'; help: it has best",
-    ("model.py:best",): "needs --inputs; help: neptune-lab explain model.py:attention --inputs",
+    ("model.py:best",): "needs --inputs; help: add the shape and the dtype of each, as in --inputs",
     ("model.py", "--inputs", "x=float32[4]"): "model.py names no function",
-    ("model.py:number", "--inputs", "x=float32[4]"): "'number' of model.py is int, expected a function",
+    ("model.py:number", "--inputs", "x=float32[4]"): "'number' of model.py is an int, expected a function",
     ("model.py:Wide", "--inputs", "x=float32[4]"): "Wide of model.py cannot be made without arguments",
     ("model.py:best", "--inputs", "y=float32[4]"): "best has no parameter 'y'; its parameters: x",
     (
@@ -150,6 +150,34 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(call, command:
     assert reason == "neptune-lab: cannot write 'missing/file': No such file or directory"
     assert help == "make the folder first: mkdir -p missing\n"
     assert "Is a directory" in call(*command.split(), ".")[2]
+
+
+def test_results_of_a_bundle_that_was_not_run(call, tmp_path):
+    (tmp_path / "my bundle").mkdir()
+    (tmp_path / "my bundle" / "manifest.json").write_text("{}")
+    status, _, error = call("report", str(tmp_path / "my bundle"))
+    assert status == 2
+    assert f"help: python '{tmp_path}/my bundle/run.py' writes it, on a machine with a GPU" in error
+    assert "is this a bundle's folder?" in call("report", str(tmp_path))[2]
+
+
+def test_a_folder_of_kernels_is_no_file(call, tmp_path):
+    path = tmp_path / "kernels"
+    path.write_text("")
+    error = call("bench", "--tiny", "--only", "g1", "--export-kernels", str(path))[2]
+    assert error == f"neptune-lab: {path} is a file; help: give the path of a folder, which may be new\n"
+
+
+@pytest.mark.parametrize("text", ["", "text", "[]", '{"schema": 1}'])
+@pytest.mark.parametrize("command", ["bench --report --results", "bench --drawn-report", "records --load"])
+def test_a_file_of_something_else_is_refused_with_help(call, command: str, text: str, tmp_path):
+    path = tmp_path / "odd.json"
+    path.write_text(text)
+    status, out, error = call(*command.split(), str(path))
+    assert (status, out) == (2, "")
+    assert str(path) in error
+    assert "; help: " in error
+    assert "NoneType" not in error
 
 
 def test_a_bundle_is_for_a_known_gpu(call):

@@ -21,7 +21,7 @@ from neptune_lab.runtime import KernelSpec
 from neptune_lab.runtime.spec import Ranges, TileLaunches
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.files import MIB, inside, read_text, shown_path
-from neptune_lab.strict.json_text import check_schema, read_json
+from neptune_lab.strict.json_text import check_schema, field_of, read_json
 from neptune_lab.strict.typed import OMIT_DEFAULT, Line, Name, Text, Words, pack, unpack
 from neptune_lab.target import Target
 from neptune_lab.tensor_spec import TensorSpec
@@ -93,7 +93,14 @@ def export(
     kernels: Kernels = compiled,
     progress: Callable[[str], None] = lambda name: None,
 ) -> Path:
-    """Writes the kernels of these setups and variants to a directory; the manifest's path."""
+    """Writes the kernels of these setups and variants to a directory; the manifest's path.
+
+    Raises:
+        MeasureError: the path is a file's.
+        FileError: a file cannot be written.
+    """
+    if directory.exists() and not directory.is_dir():
+        raise MeasureError(f"{shown_path(directory)} is a file", help="give the path of a folder, which may be new")
     entries: dict[str, dict[str, Any]] = {}
     for setup, variant in pairs:
         progress(f"{setup.name}: {variant.name}")
@@ -125,10 +132,15 @@ class Directory:
         if not manifest.is_file():
             raise MeasureError(f"there is no {manifest}", help="neptune-lab bench --export-kernels writes one")
         name, help = shown_path(manifest), "neptune-lab bench --export-kernels writes them"
-        record = read_json(manifest, MeasureError)
+        record = read_json(manifest, MeasureError, help=help)
         check_schema(record, SCHEMA, name, "exported kernels", MeasureError, help=help)
         where = f"{name}: kernels"
-        kernels = unpack(record.get("kernels"), dict[str, dict[str, dict[str, Any]]], where, MeasureError)
+        kernels = unpack(
+            field_of(record, "kernels", name, MeasureError, help=help),
+            dict[str, dict[str, dict[str, Any]]],
+            where,
+            MeasureError,
+        )
         entries = {
             name: {
                 v: unpack(entry, _Kernel if "module" in entry else _Refused, f"{where}.{name}.{v}", MeasureError)

@@ -186,15 +186,16 @@ def from_json(text: str, where: str = "the results") -> BenchmarkResults:
     Raises:
         MeasureError: not JSON, not results, or of another schema.
     """
-    record = parse(text, MeasureError, where=where)
-    help = "neptune-lab bench writes them"
-    del check_schema(record, SCHEMA, where, "benchmark results", MeasureError, help=help)["schema"]
+    with at_place(where, MeasureError, help=_WRITTEN):
+        record = parse(text, MeasureError)
+    del check_schema(record, SCHEMA, where, "benchmark results", MeasureError, help=_WRITTEN)["schema"]
     with at_place(where, MeasureError, help=_CHANGED):
         results = unpack(record, BenchmarkResults, "results", MeasureError)
         _check_parts(results)
     return results
 
 
+_WRITTEN = "neptune-lab bench -o FILE writes them"
 _CHANGED = "the file was changed: measure again with neptune-lab bench"
 # Sizes that tables and figures calculate with.
 _SIZES = ("kv_len", "q_len", "cols", "seq", "n", "batch", "rows", "heads")
@@ -252,7 +253,7 @@ def read(path: Path) -> BenchmarkResults:
     """The results in a file; MeasureError if there are none."""
     if not path.is_file():
         raise MeasureError(f"there is no file {shown_path(path)}", help="neptune-lab bench -o writes one")
-    return from_json(read_text(path, MOST_BYTES, MeasureError), shown_path(path))
+    return from_json(read_text(path, MOST_BYTES, MeasureError, help=_WRITTEN), shown_path(path))
 
 
 def write(path: Path, results: BenchmarkResults) -> None:

@@ -152,7 +152,7 @@ def write_readme(path: Path, results: BenchmarkResults) -> None:
     Raises:
         MeasureError: the file cannot be read, or does not have each marker once, in order.
     """
-    text = read_text(path, MOST_README, MeasureError)
+    text = read_text(path, MOST_README, MeasureError, help=f"give a text with a line {BEGIN} and below it a line {END}")
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
         raise MeasureError(f"{path} has no place for the table", help=f"a line {BEGIN} and below it a line {END}")
     before, rest = text.split(BEGIN)

@@ -39,7 +39,10 @@ def explain(
         _explain_model(request.named, html, as_json)
         return
     if html is not None:
-        raise DefinitionError("--html is for FILE.py:NAME", help="write the explorer of an operator in a notebook")
+        raise DefinitionError(
+            "--html is for FILE.py:NAME",
+            help="an operator's page is written in Python: nl.explore(nl.compile(op)).export_html('page.html')",
+        )
 
     from neptune_lab.loop_ir.render import as_figure
     from neptune_lab.pipeline import schedule

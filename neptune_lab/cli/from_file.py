@@ -13,9 +13,10 @@ from types import ModuleType
 from typing import Any
 
 from neptune_lab.errors import DefinitionError, TextError
+from neptune_lab.files import quoted
 from neptune_lab.input_specs import parse_inputs
 
-_EXAMPLE = 'neptune-lab explain model.py:attention --inputs "q=float16[1,4,256,64] k=… v=…"'
+_INPUTS = '--inputs "q=float16[1,4,256,64] k=… v=…"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +64,11 @@ def from_file(text: str, inputs: str | None) -> FromFile:
             f"there is no file {path}", help="give the path of a Python file, as in model.py:attention"
         )
     if not name:
-        raise DefinitionError(f"{text} names no function", help=f"add one after a colon: {_EXAMPLE}")
+        raise DefinitionError(
+            f"{text} names no function", help=f"add one after a colon, as in {path}:attention {_INPUTS}"
+        )
     if inputs is None:
-        raise DefinitionError(f"{text} needs --inputs", help=_EXAMPLE)
+        raise DefinitionError(f"{text} needs --inputs", help=f"add the shape and the dtype of each, as in {_INPUTS}")
     try:
         specs = parse_inputs(inputs)
     except TextError as error:
@@ -97,11 +100,11 @@ def _module(path: Path) -> ModuleType:
         if isinstance(error, SystemExit):
             raise DefinitionError(
                 f"{where}: the file ends the program (sys.exit) when it is imported",
-                help=f'put what only `python {path}` should run below `if __name__ == "__main__":`',
+                help=f'put what only `python {quoted(path)}` should run below `if __name__ == "__main__":`',
             ) from error
         words = error.msg if isinstance(error, SyntaxError) else error
         raise DefinitionError(
-            f"{where}: {type(error).__name__}: {words}", help=f"the file itself must run: python {path}"
+            f"{where}: {type(error).__name__}: {words}", help=f"the file itself must run: python {quoted(path)}"
         ) from error
     finally:
         sys.path.pop(0)

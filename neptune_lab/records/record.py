@@ -13,7 +13,7 @@ from neptune_lab.runtime.choice import choice_of, with_tuples
 from neptune_lab.runtime.timing import Resources
 from neptune_lab.strict.console import printable
 from neptune_lab.strict.files import shown_path
-from neptune_lab.strict.json_text import at_place, check_schema, read_json
+from neptune_lab.strict.json_text import at_place, check_schema, field_of, read_json
 from neptune_lab.strict.typed import Line, Number, Time, Words, fit, pack, unpack
 
 # Increased whenever the meaning of a record changes; records of another schema are not read.
@@ -118,7 +118,7 @@ def read(path: str | Path) -> tuple[Record, ...]:
     help = "export the records again with this version"
     check_schema(data, SCHEMA, name, "tuning records", MeasureError, help=help)
     with at_place(name, MeasureError, help=help):
-        listed = fit(data.get("records"), list, "records", MeasureError)
+        listed = fit(field_of(data, "records", "the file", MeasureError), list, "records", MeasureError)
     records = []
     for n, record in enumerate(listed):
         with at_place(f"{name}: records[{n}]", MeasureError, help=help):

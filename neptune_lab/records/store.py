@@ -15,7 +15,7 @@ from types import NoneType
 from typing import Any
 
 from neptune_lab.errors import MeasureError, NeptuneError
-from neptune_lab.files import write_text
+from neptune_lab.files import quoted, write_text
 from neptune_lab.records.record import SCHEMA, Record, dump, read
 from neptune_lab.runtime import cache_directory
 from neptune_lab.strict.console import shown
@@ -313,7 +313,9 @@ def _code(error: Exception) -> int:
 
 
 def _mend(path: Path) -> str:
-    return f"neptune-lab records --mend --records '{path}' keeps what can be read and moves the damaged file aside"
+    return (
+        f"neptune-lab records --mend --records {quoted(path)} keeps what can be read and moves the damaged file aside"
+    )
 
 
 def _has_table(db: sqlite3.Connection) -> bool:

@@ -25,7 +25,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from neptune_lab.errors import MeasureError, NeptuneError
-from neptune_lab.files import LongRun, write_text
+from neptune_lab.files import LongRun, quoted, write_text
 from neptune_lab.runtime.choice import StoredChoice
 from neptune_lab.runtime.device import DeviceFacts
 from neptune_lab.runtime.gpu_worker import RUNNER, GpuWorker
@@ -37,7 +37,7 @@ from neptune_lab.runtime.timing import has_gpu
 from neptune_lab.strict.archives import read_npz
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.files import MIB, inside, read_text, shown_path
-from neptune_lab.strict.json_text import at_place, check_schema, read_json
+from neptune_lab.strict.json_text import at_place, check_schema, field_of, read_json
 from neptune_lab.strict.typed import Line, Name, Text, pack, unpack
 
 SCHEMA = 1
@@ -88,7 +88,7 @@ def read_manifest(folder: Path) -> tuple[Workload, ...]:
     path = folder / "manifest.json"
     data = _read(path, "manifest of a bundle")
     with at_place(shown_path(path), MeasureError, help=_REWRITE):
-        entries = unpack(data.get("entries"), tuple[Workload, ...], "entries", MeasureError)
+        entries = unpack(_field(data, "entries"), tuple[Workload, ...], "entries", MeasureError)
         for kernel in (k for entry in entries for k in entry.kernels):
             if not KERNEL.fullmatch(kernel.file):
                 raise MeasureError(
@@ -169,16 +169,25 @@ class BundleResults:
 
 def read_results(path: Path) -> tuple[DeviceFacts, dict[str, Measurement]]:
     """The device and the measurements, by kernel file, of a results file; MeasureError if there are none."""
+    if not path.is_file() and (path.parent / "manifest.json").is_file():
+        run = f"python {quoted(path.parent / 'run.py')}"
+        raise MeasureError(
+            f"there is no file {shown_path(path)} yet", help=f"{run} writes it, on a machine with a GPU: copy it back"
+        )
     data = _read(path, "results")
     with at_place(shown_path(path), MeasureError, help=_REWRITE):
-        device = unpack(data.get("device"), DeviceFacts, "device", MeasureError)
-        results = unpack(data.get("results"), dict[Line, Measurement], "results", MeasureError)
+        device = unpack(_field(data, "device"), DeviceFacts, "device", MeasureError)
+        results = unpack(_field(data, "results"), dict[Line, Measurement], "results", MeasureError)
     return device, results
 
 
 def _read(path: Path, what: str) -> dict[str, Any]:
     data = read_json(path, MeasureError, help="is this a bundle's folder?")
     return check_schema(data, SCHEMA, shown_path(path), what, MeasureError, help=_REWRITE)
+
+
+def _field(data: dict[str, Any], name: str) -> Any:
+    return field_of(data, name, "the file", MeasureError)
 
 
 def run(

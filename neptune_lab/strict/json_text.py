@@ -53,6 +53,13 @@ def check_schema(
     return data
 
 
+def field_of(data: dict[str, Any], name: str, where: str, error: Refusal, *, help: str | None = None) -> Any:
+    """The field of an object that `check_schema` returned; `error` if there is none."""
+    if name not in data:
+        raise error(f"{where} has no field {name!r}", help=help)
+    return data[name]
+
+
 @contextmanager
 def at_place(where: str, error: Refusal, *, help: str | None = None) -> Iterator[None]:
     """Puts `where` and a colon before what an `error` in the block says, and adds `help` if it has none.

@@ -11,6 +11,7 @@ import torch
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.input_specs import Value
+from neptune_lab.strict.console import class_of
 from neptune_lab.strict.dtypes import COMPUTED
 from neptune_lab.tensor_spec import TensorSpec
 
@@ -130,7 +131,7 @@ def callable_of(found: object, name: str, place: str) -> Callable[..., Any]:
             ) from error
     if not callable(found):
         raise DefinitionError(
-            f"{name!r} of {place} is {type(found).__name__}, expected a function or a torch.nn.Module",
+            f"{name!r} of {place} is {class_of(found)}, expected a function or a torch.nn.Module",
             help="name a function or a module",
         )
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import typer
 
 from neptune_lab.errors import DefinitionError, MeasureError, TuneError
-from neptune_lab.files import writable
+from neptune_lab.files import quoted, writable
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
@@ -59,7 +60,7 @@ def tune_command(
         seed=seed,
         fresh=again,
         progress=not quiet,
-        command="neptune-lab " + " ".join(sys.argv[1:]),
+        command="neptune-lab " + shlex.join(sys.argv[1:]),
     )
     typer.echo(str(result))
     if result.unsaved:
@@ -98,7 +99,8 @@ def bundle_command(
         raise TuneError("--candidates and --tuned were both given", help="give one of them")
     choices = {op: chosen(op, candidates, tuned, device, seed) for op in map(operator_of, operators)}
     folder = write_bundle(choices, output, target=Target.known(device), seed=seed)
-    typer.echo(f"{folder}: {len(choices)} operators; on a machine with a GPU: python {folder.name}/run.py")
+    count = f"{len(choices)} operator{'s' if len(choices) > 1 else ''}"
+    typer.echo(f"{folder}: {count}; copied to a machine with a GPU: python {quoted(Path(folder.name) / 'run.py')}")
 
 
 def report_command(

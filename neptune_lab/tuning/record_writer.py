@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from neptune_lab.errors import MeasureError, NeptuneError
-from neptune_lab.files import write_text
+from neptune_lab.files import quoted, write_text
 from neptune_lab.records import Record, Store, dump
 
 # Seconds to wait for a process that has locked the file: at first, and after a failure.
@@ -70,7 +70,7 @@ class RecordWriter:
             said = f"{count} measurements could not be stored in {self.store.path}: {failure.reason if failure else ''}"
             self.rescued = _rescue(self.unsaved)
             if self.rescued is not None:
-                load = f"neptune-lab records --load '{self.rescued}'"
+                load = f"neptune-lab records --load {quoted(self.rescued)}"
                 return f"{said}\n  help: they are in {self.rescued}; add them with: {load}"
             return f"{said}\n  help: they are in memory only; save them with result.export('FILE.json')"
 

@@ -60,6 +60,8 @@ def test_a_failure_names_the_file_and_what_helps(tmp_path, monkeypatch):
     ("name", "message", "help"),
     [
         ("missing/a", "No such file or directory", "mkdir -p {}/missing"),
+        ("a folder/a", "No such file or directory", "mkdir -p '{}/a folder'"),
+        ("link", "No such file or directory", "mkdir -p {}/linked"),
         ("folder", "Is a directory", "give the path of a file"),
         ("file/a", "Not a directory", "a part of the path is a file"),
         ("a\0b", "null (byte|character)", "give another path"),
@@ -71,6 +73,7 @@ def test_paths_that_cannot_be_written(tmp_path, name, message, help):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text(OLD)
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "link").symlink_to(tmp_path / "linked" / "a")
     before = sorted(os.listdir(tmp_path))
     with pytest.raises(FileError, match=message) as caught:
         write_text(f"{tmp_path}/{name}", NEW)

@@ -162,7 +162,7 @@ def test_a_disk_that_is_full_at_any_write_loses_nothing(small, candidates, tmp_p
         assert f"{4 - at} of the measurements are not in the records" in str(result)
         assert "measurements cannot be stored, and are kept in memory: database or disk is full" in said[0]
         assert f"{4 - at} measurements could not be stored in {store.path}" in said[-1]
-        assert f"neptune-lab records --load '{result.rescued}'" in said[-1]
+        assert f"neptune-lab records --load {result.rescued}" in said[-1]
         assert result.rescued is not None
         assert Store(store.path).load(result.rescued) == 4 - at
         assert Store(store.path).find() == result.records

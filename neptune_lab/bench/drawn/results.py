@@ -11,7 +11,7 @@ from neptune_lab.bench.drawn.problems import Problem
 from neptune_lab.bench.measured import OURS, ContestantResult
 from neptune_lab.errors import MeasureError
 from neptune_lab.strict.files import read_text, shown_path
-from neptune_lab.strict.json_text import MOST_BYTES, check_schema, parse
+from neptune_lab.strict.json_text import MOST_BYTES, at_place, check_schema, parse
 from neptune_lab.strict.typed import OMIT_DEFAULT, Count, Line, Number, Time, pack, unpack
 
 SCHEMA = 1
@@ -111,19 +111,20 @@ def read(path: Path) -> DrawnRun:
     where, help = shown_path(path), "neptune-lab bench --drawn writes such a file"
     if not path.is_file():
         raise MeasureError(f"there is no file {where}", help=help)
-    lines = read_text(path, MOST_BYTES, MeasureError).splitlines()
+    lines = read_text(path, MOST_BYTES, MeasureError, help=help).splitlines()
     if not lines:
         raise MeasureError(f"{where} is empty", help=help)
-    head = check_schema(
-        parse(lines[0], MeasureError, where=where), SCHEMA, where, "drawn problems", MeasureError, help=help
-    )
+    with at_place(where, MeasureError, help=help):
+        head = parse(lines[0], MeasureError)
+    check_schema(head, SCHEMA, where, "drawn problems", MeasureError, help=help)
     del head["schema"]
     parts = []
-    for number, line in enumerate(lines[1:], 2):
-        place = f"{where}, line {number}"
-        result = unpack(parse(line, MeasureError, where=place), DrawnResult, place, MeasureError)
-        if not any(e.name == OURS for e in result.entries):
-            raise MeasureError(f"{place} has no entry of {OURS}", help="the file was changed: measure again")
-        parts.append(result)
-    run = unpack({**head, "results": []}, DrawnRun, f"{where}, line 1", MeasureError)
+    with at_place(where, MeasureError, help="the file was changed: measure again with neptune-lab bench --drawn"):
+        for number, line in enumerate(lines[1:], 2):
+            place = f"line {number}"
+            result = unpack(parse(line, MeasureError, where=place), DrawnResult, place, MeasureError)
+            if not any(e.name == OURS for e in result.entries):
+                raise MeasureError(f"{place} has no entry of {OURS}")
+            parts.append(result)
+        run = unpack({**head, "results": []}, DrawnRun, "line 1", MeasureError)
     return replace(run, results=tuple(parts))
