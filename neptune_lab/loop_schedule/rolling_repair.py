@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from neptune_lab.errors import RepairError
 from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.iteration_domain import always
 from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op, Previous, Program
 from neptune_lab.loop_ir.reduction import match_reduction
+from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.roles import Role
-from neptune_lab.loop_ir.walks import reads
+from neptune_lab.loop_ir.walks import reads, substitute, variables
 from neptune_lab.loop_schedule.estimate import ReductionProgress, estimated, is_plain_sum, progress_of, with_estimates
 from neptune_lab.loop_schedule.guards import TagReads, guard_reads, is_last_tag
 from neptune_lab.loop_schedule.primitives.materialize_tags import cache_reduction_results, own_tag, start_of
@@ -52,6 +55,28 @@ def _are_combined(program: Program, wholes: Sequence[str]) -> bool:
     )
 
 
+def _check_last_iteration(program: Program, whole: str, var: str) -> None:
+    """Raises RepairError unless the last iteration of loop `var` runs the block `whole`.
+
+    Formal statement: where an output shows that a producer ended at a singular point, the last tag has no guard, so
+    the block runs at the last tag.
+    """
+    _, block, loops = tree.find_block(program, whole)
+    extents = {loop.var: loop.extent for loop in loops}
+    last = Const(extents[var] - 1)
+    for predicate in block.predicates:
+        if var in variables(predicate) and not always(substitute(predicate, {var: last}), extents):
+            raise RepairError(
+                f"block {whole!r} does not run in the last iteration of loop {var!r}, where "
+                f"{expression(predicate)} is false; an output shows where that iteration ends",
+                step="guard",
+                expression=expression(predicate),
+                node=whole,
+                help=f"fuse loops into {var!r} only if their sizes divide the reduced dimension, or roll over the outer "
+                "one of a split",
+            )
+
+
 def apply_repair(
     program: Program,
     members: Sequence[Member],
@@ -77,6 +102,9 @@ def apply_repair(
     """
     starts: dict[str, Const] = {}
     completes = not _are_combined(program, [m.whole for m in members if m.whole is not None])
+    if completes and any(point.shows for points in repair.points.values() for point in points):
+        for whole in (m.whole for m in members if m.whole is not None):
+            _check_last_iteration(program, whole, var)
     for producer in producers:
         program = cache_reduction_results(program, producer)
         _, scan, _ = tree.find_block(program, producer)

@@ -12,7 +12,7 @@ import torch
 from tvm import te, tirx
 
 import neptune_lab as nl
-from neptune_lab.errors import ScheduleError
+from neptune_lab.errors import RepairError, ScheduleError
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_ir.run import run_wide
 from neptune_lab.loop_ir.tree import find_block
@@ -24,10 +24,10 @@ from neptune_lab.pipeline.record import phase_record
 BOTH = pytest.mark.parametrize("update", ["rolling_update", "split_k_update"])
 
 
-def assert_refused(sch: Schedule, action: Callable[[], object], match: str) -> ScheduleError:
-    """The action raises ScheduleError with a help, and the schedule is what it was, the same objects."""
+def assert_refused(sch: Schedule, action: Callable[[], object], match: str) -> ScheduleError | RepairError:
+    """The action raises our error with a help, and the schedule is what it was, the same objects."""
     program, steps, text = sch.program, sch.steps, str(sch)
-    with pytest.raises(ScheduleError, match=match) as caught:
+    with pytest.raises((ScheduleError, RepairError), match=match) as caught:
         action()
     assert sch.program is program
     assert sch.steps == steps
@@ -345,3 +345,21 @@ def test_a_root_of_weights_is_fused():
         sch.rolling_update(block, "softmax_max.j0")
     np.testing.assert_allclose(run_wide(sch.program, {"x": x.numpy()})["out"], function(x.double()).numpy())
     torch.testing.assert_close(nl.compile(op, "rolling_update", block_kv=2)(x), function(x))
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_the_last_iteration_must_run_if_an_output_shows_it(runs: bool):
+    """Of a row of -inf, the sum of exp(c - r) is NaN: the last iteration has no guard, and none of 13 to 15 runs."""
+    x = small.matrix(m=13)
+    r = small.fold("max", "r", 3, 13, lambda i, j: x[i, j])
+    o = small.fold("sum", "o", 3, 13, lambda i, j: te.exp(x[i, j] - r[i]))
+    sch = Schedule(custom("shown", [x], [o]))
+    rows = np.stack([np.full(13, -np.inf), np.arange(13.0), np.where(np.arange(13) < 5, -np.inf, 0.0)])
+    sch.split("r.j", (4, 4))
+    if runs:
+        sch.rolling_update("o", "r.j0")
+        assert np.isnan(run_wide(sch.program, {"x": rows})["o"]).tolist() == [True, False, False]
+    else:
+        loop = sch.fuse("r", "j0", "j1")
+        match = r"block 'o' does not run in the last iteration of loop 'j0j1', where .* < 13 is false"
+        assert "roll over the outer" in str(assert_refused(sch, lambda: sch.rolling_update("o", loop), match).help)
