@@ -14,6 +14,7 @@ from neptune_lab.loop_ir.simplify import simplify
 from neptune_lab.loop_ir.walks import substitute, transform, walk
 from neptune_lab.loop_schedule.estimate import plain_reads
 from neptune_lab.loop_schedule.held_constants import held_constants
+from neptune_lab.loop_schedule.rounded_producers import check_rounding
 from neptune_lab.loop_to_repair.read import Reading, assumptions, read_term
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def match_reduce_pattern(
         kept: the maps between that are separate blocks.
 
     Raises:
-        RepairError: step "read": the term is not one that the algebra takes.
+        RepairError: step "read": the term is not one that the algebra takes, or rounds a producer's result.
     """
     reduction = match_reduction(consumer)
     term = inlined_term(program, reduction.term, kept)
@@ -93,6 +94,7 @@ def match_reduce_pattern(
                 )
             named[node] = node.buffer
     _check_floats(program, consumer, reads)
+    check_rounding(program, consumer.name, term, named, reads)
     reading = read_term(term, named)
     order = tuple(p for p in producers if p in reads)
     held = held_constants(program, consumer, reading, reads)

@@ -72,8 +72,8 @@ def _check_last_iteration(program: Program, whole: str, var: str) -> None:
                 step="guard",
                 expression=expression(predicate),
                 node=whole,
-                help=f"fuse loops into {var!r} only if their sizes divide the reduced dimension, or roll over the outer "
-                "one of a split",
+                help=f"fuse loops into {var!r} only if their sizes divide the reduced dimension, or roll over the "
+                "outer one of a split",
             )
 
 
