@@ -168,28 +168,34 @@ class Store:
         return len(records)
 
     def mend(self) -> tuple[int, Path]:
-        """Replaces a damaged file by a new one with the records that can be read; the damaged file is kept.
+        """Replaces a damaged file by a new one with the records that can be read; the damaged file is kept.  A link is
+        followed.
 
         Returns:
             How many records were kept, and the new path of the damaged file.
 
         Raises:
-            MeasureError: there is no file, another process uses it, or the folder cannot be written.
+            MeasureError: there is no file, it is a folder, another process uses it, or its folder cannot be written.
         """
         if not self._there():
             raise MeasureError(
                 f"there are no records in {self.path}", help="make some with nl.tune, or `neptune-lab tune`"
             )
+        if self.path.is_dir():
+            raise MeasureError(
+                f"{self.path} is a folder", help="name the file of records, such as records.sqlite in that folder"
+            )
         records = self._salvage()
+        file = self.path.resolve()
         stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
-        fresh, aside = (self.path.with_name(f"{self.path.name}.{what}-{stamp}") for what in ("new", "damaged"))
+        fresh, aside = (file.with_name(f"{file.name}.{what}-{stamp}") for what in ("new", "damaged"))
         Store(fresh).put(*records)
-        with self._errors(lambda _: f"move {self.path} to another folder yourself"):
+        with self._errors(lambda _: f"move {file} to another folder yourself"):
             for end in _AUXILIARY:
                 with suppress(FileNotFoundError):
-                    self.path.with_name(self.path.name + end).rename(aside.with_name(aside.name + end))
-            self.path.rename(aside)
-            fresh.rename(self.path)
+                    file.with_name(file.name + end).rename(aside.with_name(aside.name + end))
+            file.rename(aside)
+            fresh.rename(file)
         return len(records), aside
 
     # -- rows ---------------------------------------------------------------------------------------------------

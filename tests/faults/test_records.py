@@ -174,6 +174,23 @@ def test_mending_moves_the_damaged_file_aside(store, record):
     assert store.find() == (record,)
 
 
+def test_mending_follows_a_link(store, record):
+    store.put(record)
+    link = store.path.parent / "link.sqlite"
+    link.symlink_to(store.path)
+    kept, aside = Store(link).mend()
+    assert (kept, aside.parent, link.is_symlink()) == (1, store.path.resolve().parent, True)
+    assert store.find() == Store(link).find() == (record,)
+
+
+def test_a_folder_is_not_mended(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with pytest.raises(MeasureError, match="is a folder"):
+        Store(folder).mend()
+    assert folder.is_dir()
+
+
 def test_there_is_nothing_to_mend(store):
     with pytest.raises(MeasureError, match="there are no records"):
         store.mend()
