@@ -45,9 +45,13 @@ class Launch:
     tensor_memory: int
 
 
+DISK = "the disk"
+
+
 @dataclass(frozen=True)
 class Failure:
-    """Why a kernel could not be compiled: `tool` is "Triton", "ptxas", or the disassembler that failed."""
+    """Why a kernel could not be compiled: `tool` is "Triton", "ptxas", or the disassembler that failed; `DISK` if
+    Triton's cache cannot be written."""
 
     tool: str
     kernel: str
@@ -101,6 +105,10 @@ def compiled(
         except subprocess.CalledProcessError as error:
             tool = Path(error.cmd[0]).name
             return Failure(tool, launches.running, error.stderr or f"ended with status {error.returncode}")
+        except FileNotFoundError as error:  # of a tool
+            return Failure("Triton", launches.running, str(error))
+        except OSError as error:
+            return Failure(DISK, launches.running, error.strerror or str(error))
     return tuple(launches.made)
 
 

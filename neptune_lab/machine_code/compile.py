@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from neptune_lab.errors import MachineCodeError, MeasureError
 from neptune_lab.hashed import digest_of
-from neptune_lab.machine_code.ahead import Failure, Launch, compiled
+from neptune_lab.machine_code.ahead import DISK, Failure, Launch, compiled
 from neptune_lab.machine_code.architectures import Architecture, architecture_of
 from neptune_lab.machine_code.code import KernelCode, KernelResources, MachineCode, Stage
 from neptune_lab.machine_code.counts import count
@@ -161,13 +162,12 @@ def _compile(spec: KernelSpec, architecture: Architecture) -> MachineCode:
         MachineCodeError: Triton or a tool of its compiler refuses it, or the process ends.
     """
     if not _child:
-        folder = cache_directory() / "machine_code"
         _child.append(
             ChildProcess(
                 {
                     "TRITON_INTERPRET": "0",
                     "TRITON_DISABLE_LINE_INFO": "0",
-                    "TRITON_CACHE_DIR": os.fspath(folder),
+                    "TRITON_CACHE_DIR": os.fspath(_folder()),
                     "CUDA_VISIBLE_DEVICES": "",
                 }
             )
@@ -187,12 +187,22 @@ def _compile(spec: KernelSpec, architecture: Architecture) -> MachineCode:
         raise MachineCodeError(
             f"{spec.name} cannot be compiled for {architecture.name}: {error.reason}", help=_HELP
         ) from error
+    if isinstance(made, Failure) and made.tool == DISK:
+        raise MachineCodeError(
+            f"{spec.name} cannot be compiled for {architecture.name}: Triton's cache in {_folder()} cannot be written: "
+            f"{made.reason}",
+            help="make room there, or set NEPTUNE_LAB_CACHE to a folder that can be written, and start Python again",
+        )
     if isinstance(made, Failure):
         raise MachineCodeError(
             f"{made.tool} fails on {made.kernel or spec.name} for {architecture.name}: {_short(made.reason)}",
             help=_HELP,
         )
     return MachineCode(architecture.name, version("triton"), tuple(_kernel(x, architecture) for x in made))
+
+
+def _folder() -> Path:
+    return cache_directory() / "machine_code"
 
 
 def _short(reason: str) -> str:
