@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -206,6 +207,39 @@ def _pdist(x: Tensor, p: float = 2.0) -> Tensor:
     return _size(x[first] - x[second]).sum(-1) if p == 1 else torch.linalg.vector_norm(x[first] - x[second], p, -1)
 
 
+def _middle(of: Callable[..., Any]) -> Callable[[Tensor], Tensor]:
+    """`median` or `nanmedian` of all elements; those that equal it share its gradient, as those of a maximum do."""
+
+    def whole(x: Tensor) -> Tensor:
+        found = of(x.flatten(), 0)[0]
+        if not x.is_floating_point():
+            return found
+        return torch.where((x == found) | (x.isnan() & found.isnan()), x, -math.inf).amax()
+
+    return whole
+
+
+def _quantile(
+    x: Tensor, q: float, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> Tensor:
+    """Between the elements before and after a place in the sorted row; the last one, a NaN, if there is a NaN."""
+    row = x.flatten() if dim is None or x.ndim == 0 else x.movedim(dim, 0)
+    last = len(row) - 1
+    place = float(np.float32(q) * np.float32(last)) if x.dtype == torch.float32 else q * last  # (rounded as torch's)
+    if interpolation == "nearest":
+        place = round(place)
+    before, after = (round_to(place) for round_to in (math.floor, math.ceil))
+    if interpolation in ("lower", "higher"):
+        before = after = before if interpolation == "lower" else after
+    weight = 0.5 if interpolation == "midpoint" else place - before
+    ends = [torch.kthvalue(row, rank + 1, 0).values for rank in dict.fromkeys((before, after, last))]
+    found = ends[0] if before == after else torch.lerp(ends[0], ends[1], weight)
+    found = torch.where(ends[-1].isnan(), ends[-1], found)
+    if not keepdim:
+        return found
+    return found.reshape((1,) * x.ndim) if dim is None else found.unsqueeze(dim)
+
+
 def _huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> Tensor:
     z = x - target
     # (a comparison that NaN fails leads to the square, whose derivative is NaN too)
@@ -305,6 +339,9 @@ DEFINITIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "linalg_matrix_power.default": _matrix_power,
         "matrix_power.default": _matrix_power,
         "_pdist_forward.default": _pdist,
+        "median.default": _middle(torch.median),
+        "nanmedian.default": _middle(torch.nanmedian),
+        "quantile.scalar": _quantile,
         "huber_loss.default": _huber_loss,
         "smooth_l1_loss.default": _smooth_l1_loss,
         "celu.default": lambda x, alpha=1.0: torch.ops.aten.elu(x, alpha, 1.0, 1 / alpha),

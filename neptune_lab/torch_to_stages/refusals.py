@@ -14,7 +14,7 @@ _SORT = (
     "take the part that sorts out of the function, and pass its result as an input; "
     "x.topk(k) is taken, in n * n steps for n elements"
 )
-_MEDIAN = "give the dimension: x.flatten().median(0).values"
+_QUANTILES = "give one number, x.quantile(0.5, dim), and stack the results of several"
 _SHAPE = "keep the full shape, and mask with torch.where"
 _RANDOM = "draw the numbers outside of the function, and pass them as an input"
 OUTSIDE = "take it out of the function, and pass its result as an input"
@@ -22,7 +22,8 @@ OUTSIDE = "take it out of the function, and pass its result as an input"
 # By the name of the ATen operation: what would help.
 HELP: dict[str, str] = {
     **dict.fromkeys(("sort", "argsort", "mode", "msort"), _SORT),
-    **dict.fromkeys(("median", "nanmedian"), _MEDIAN),
+    "quantile": _QUANTILES,
+    "nanquantile": "x.nanmedian(dim) is taken, and x.quantile(0.5, dim) of rows without NaN",
     **dict.fromkeys(("nonzero", "masked_select", "unique", "_unique2", "unique_dim", "unique_consecutive"), _SHAPE),
     "bincount": "give the number of bins: F.one_hot(x, n).sum(0), or w @ F.one_hot(x, n).float() with weights w",
     **dict.fromkeys(

@@ -142,6 +142,8 @@ _MEAN = "PyTorch's mean beside a variance is NaN where the sum is infinite"
 _VECTORS = "at NaN, PyTorch's vector instructions have another gradient than its scalar code, which GPUs have too"
 _PIXELS = "PyTorch multiplies the neighbour by 0 at the pixel itself, if a size stays"
 _EQUALS = "of equal elements, and of several NaN, PyTorch takes any"
+_MIDDLE = "a median that is NaN has the gradient NaN at every NaN"
+_FARTHEST = "PyTorch's CPU leaves out NaN, and gives each of equal differences all of the gradient"
 _SCATTERED = "PyTorch gives the gradient of the view that was put in to the tensor it was put into"
 
 # What may differ ("value", "gradient"), by a part of the text, and why.
@@ -171,6 +173,8 @@ KNOWN: dict[str, tuple[str, str]] = {
     ".celu(": ("gradient", _VECTORS),
     "hardswish": ("gradient", _VECTORS),
     "cdist(x, y, 1.0)": ("gradient", _VECTORS),
+    "cdist(x, y, 3.0)": ("gradient", _NAN_ROW),
+    "cdist(x, y, float('inf'))": ("value gradient", _FARTHEST),
     "softshrink": ("gradient", _VECTORS),
     "scaled_dot_product_attention": ("value gradient", _HIDDEN),
     "float('-inf')": ("value gradient", _HIDDEN),
@@ -184,6 +188,7 @@ KNOWN: dict[str, tuple[str, str]] = {
     "p ** -0.5": ("gradient", _DOMAIN),
     "xlogy": ("gradient", _DOMAIN),
     "kl_div": ("gradient", _DOMAIN),
+    "x.median()": ("gradient", _MIDDLE),
     ".topk(": ("value gradient", _EQUALS),
     ".kthvalue(": ("value gradient", _EQUALS),
     "as_strided_scatter": ("gradient", _SCATTERED),

@@ -54,6 +54,32 @@ def test_what_is_chosen_and_its_gradient(function, count: int):
         torch.testing.assert_close(got.double(), wanted, rtol=1e-4, atol=1e-5)
 
 
+QUANTILES = {
+    "medians": lambda x: (x.median(), x.nanmedian()),
+    "quantiles": lambda x: (x.quantile(0.3, 1), x.sum().quantile(0.2)),
+    "all elements": lambda x: (x.quantile(0.5, keepdim=True),),
+    "at elements": lambda x: tuple(x.quantile(0.7, 1, interpolation=how) for how in ("nearest", "lower", "higher")),
+    "between": lambda x: (x.quantile(0.6, -2, keepdim=True, interpolation="midpoint"),),
+}
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("name", QUANTILES)
+def test_medians_and_quantiles(name: str):
+    """Also of rows with NaN and equal elements; the elements that are read have the gradient."""
+    function = QUANTILES[name]
+    wide = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
+    kernel = nl.compile(nl.from_torch(function, wide))
+    for x in (wide, EQUAL):
+        for ours, theirs in zip(kernel(x) if len(function(x)) > 1 else (kernel(x),), function(x), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7, equal_nan=True)
+    found, wanted = (wide.clone().requires_grad_() for _ in range(2))
+    results = kernel.with_gradients()(found)
+    for made in (results if isinstance(results, tuple) else (results,), function(wanted)):
+        sum((n + 1) * t.sum() for n, t in enumerate(made)).backward()
+    torch.testing.assert_close(found.grad, wanted.grad)
+
+
 @pytest.mark.parametrize("function", [lambda x: x.topk(0)[0] + x.sum(), lambda x: x[:, :0].kthvalue(1)[0]])
 def test_nothing_to_order(function):
     with pytest.raises((DefinitionError, RuntimeError, IndexError), match=r"element|selected"):

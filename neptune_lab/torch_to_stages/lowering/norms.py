@@ -199,15 +199,19 @@ def vector_norm(
 
 @lowers("cdist")
 def distances(ctx: Context, a: Value, b: Value, p: float = 2.0, *_: Any) -> Value:
-    """The distance of order 1 or 2 between every row of a matrix and every row of another."""
-    if p not in (1.0, 2.0):
-        raise ctx.refused(f"for order {p}")
+    """The distance of an order between every row of a matrix and every row of another."""
     shape = ctx.shape
     first = ctx.converted(a, ctx.dtype).expanded((*shape[:-1], a.shape[-1]))
     second = ctx.converted(b, ctx.dtype).expanded((*shape[:-2], shape[-1], b.shape[-1]))
 
+    def apart(i: Index) -> Expr:
+        return Op("sub", (first.at((*i[:-2], i[-1])), second.at((*i[:-3], *i[-2:]))))
+
+    if p not in (1.0, 2.0):
+        return vector_norm(ctx, Value((*shape, a.shape[-1]), ctx.dtype, apart), p, -1)
+
     def term(i: tuple[Expr, ...], r: tuple[Expr, ...]) -> Expr:
-        difference = Op("sub", (first.at((*i[:-1], r[0])), second.at((*i[:-2], i[-1], r[0]))))
+        difference = apart((*i, *r))
         return Op("mul", (difference, difference)) if p == 2 else Op("abs", (difference,))
 
     total = ctx.stages.reduce("sum", shape, [a.shape[-1]], term, ctx.dtype)
