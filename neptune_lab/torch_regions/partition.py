@@ -19,6 +19,7 @@ from neptune_lab.torch_regions.record import Apart, Partition, Region
 from neptune_lab.torch_regions.sizes import sizes_of
 from neptune_lab.torch_regions.symbols import Symbols, symbols_of
 from neptune_lab.torch_regions.tensors import is_static, tensor_of, tensors_of, traffic_apart
+from neptune_lab.torch_to_stages.decompositions import decomposition
 from neptune_lab.torch_to_stages.lines import SourceLine, is_users, lines_of_node
 from neptune_lab.torch_to_stages.lowering import lowering_of
 from neptune_lab.torch_to_stages.refusals import help_for
@@ -184,7 +185,7 @@ def _reason(node: Node) -> str:
     if not tensors_of(owner):
         return f"{name} gives no tensor"
     help = help_for(name)
-    if help is None and lowering_of(name) is not None:
+    if help is None and (lowering_of(name) is not None or decomposition(owner.target) is not None):
         return f"{name}: each element looks through all others, and torch does not"
     return f"{name} is not supported" + (f": {help}" if help else "")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -62,6 +64,12 @@ def test_reasons_name_the_operation(found: Partition):
     assert "looks through all others" in reasons["topk"]
     assert "cuBLAS" in reasons["mm"]
     assert "views" in reasons["transpose"]
+
+
+@pytest.mark.parametrize("function", [lambda x: x.softmax(-1) * x.median(), lambda x: x.softmax(-1) * x.median(0)[0]])
+def test_the_reason_of_an_operation_that_is_taken_in_a_function_alone(function: Callable[[torch.Tensor], torch.Tensor]):
+    reasons = {name: part.reason for part in partition(traced(function, X)).apart for name in part.nodes}
+    assert "looks through all others" in reasons["median"]
 
 
 def test_the_record_is_plain_data(found: Partition):
