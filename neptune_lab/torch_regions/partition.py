@@ -185,7 +185,8 @@ def _reason(node: Node) -> str:
     if not tensors_of(owner):
         return f"{name} gives no tensor"
     help = help_for(name)
-    if help is None and (lowering_of(name) is not None or decomposition(owner.target) is not None):
+    overload = f"{name}.{getattr(owner.target, '_overloadname', '')}"
+    if help is None and (lowering_of(overload) is not None or decomposition(owner.target) is not None):
         return f"{name}: each element looks through all others, and torch does not"
     return f"{name} is not supported" + (f": {help}" if help else "")
 
