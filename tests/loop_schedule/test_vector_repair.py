@@ -294,7 +294,7 @@ def test_both_solvers_reasons_are_given():
     ) as it:
         sch.rolling_update("o", "r.j")
     assert it.value.phases[-1].refusal is not None
-    assert "in no finite family" in it.value.phases[-1].refusal[2]
+    assert "in no family of at most 6 sums" in it.value.phases[-1].refusal[2]
 
 
 @pytest.mark.nightly
