@@ -113,7 +113,7 @@ def find_family(g: Expr, variable: Symbol, inputs: Sequence[Symbol]) -> Family:
     >>> find_family(sp.erf(c - u), u, [c])
     Traceback (most recent call last):
     ...
-    neptune_lab.errors.RepairError: g = erf(c - u) is in no family of at most 6 sums: none of its first 6 derivatives in u is ...
+    neptune_lab.errors.RepairError: g = erf(c - u) is in no family of at most 6 sums: none of its first 6 ...
       help: ...
     """
     for node in sorted(g.atoms(*kinks()), key=sp.default_sort_key):
@@ -164,7 +164,8 @@ def _rank(derivatives: Sequence[Expr], moving: Sequence[Symbol]) -> int:
 
 
 def _refuse(g: Expr, why: str) -> NoReturn:
-    raise RepairError(f"g = {text(g)} is in no family of at most {LARGEST} sums: {why}", step="close", expression=text(g), help=_HELP)
+    reason = f"g = {text(g)} is in no family of at most {LARGEST} sums: {why}"
+    raise RepairError(reason, step="close", expression=text(g), help=_HELP)
 
 
 def _coordinates(expr: Expr, moving: Sequence[Symbol]) -> dict[Expr, Expr]:
