@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from threading import RLock
 from typing import Any, TypeAlias
 
@@ -31,6 +31,7 @@ from neptune_lab.torch_to_stages.definitions import refused_arguments
 from neptune_lab.torch_to_stages.lines import RecordedLines, line_of_error, line_of_node
 from neptune_lab.torch_to_stages.marked_stops import MarkedStops
 from neptune_lab.torch_to_stages.names import argument_names, identifier, result_names, unused
+from neptune_lab.torch_to_stages.outside_writes import OutsideWrite, OutsideWrites
 from neptune_lab.torch_to_stages.refusals import help_for, refusal, refused_derivative, refused_operation, untraced
 from neptune_lab.torch_to_stages.replaced_functions import ReplacedFunctions
 from neptune_lab.torch_to_stages.transform_levels import is_level_of_derivative, levels_restored
@@ -38,6 +39,7 @@ from neptune_lab.torch_to_stages.transform_levels import is_level_of_derivative,
 # Loggers of torch that write down errors which are raised as well.
 _NOISY = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 _HELP = "a traced function is straight-line code over tensors: choose with torch.where, and loop over Python numbers"
+_HELD = "nl.from_torch(lambda x: f(x, config), x)"
 
 _Operations: TypeAlias = "tuple[tuple[str, ...], ...]"
 
@@ -74,7 +76,7 @@ class _Called(torch.nn.Module):
         self.stops = stops
 
     def forward(self, *args: Any) -> Any:
-        with self.stops.restart(), ReplacedFunctions(), RecordedLines():
+        with self.stops.restart(), ReplacedFunctions(), OutsideWrites(), RecordedLines():
             return self.function(*args)
 
 
@@ -158,7 +160,7 @@ def _check_examples(function: Callable[..., Any], examples: Sequence[Any]) -> No
             f"an example input of {_name(function)} is {shown(array)}: expected a torch.Tensor",
             help="torch.as_tensor(x) makes one of an array",
         )
-    if not any(isinstance(leaf, torch.Tensor) for leaf in examples):
+    if not any(isinstance(leaf, torch.Tensor) or is_dataclass(leaf) for leaf in examples):
         raise DefinitionError(
             f"{_name(function)} is given no tensor{f', but {shown(examples[0])}' if len(examples) == 1 else ''}",
             help="give one example per argument: nl.from_torch(f, torch.randn(4, 8))",
@@ -286,7 +288,9 @@ def _untraceable(function: Callable[..., Any], error: Exception) -> DefinitionEr
     """The refusal of a function that torch cannot trace."""
     line = line_of_error(error.__traceback__)
     kind = type(error).__name__
-    if "DataDependent" in kind or "unbacked" in str(error).lower():
+    if isinstance(error, OutsideWrite):
+        what, help = f"{_name(function)} {error}", why.OF_WRITE
+    elif "DataDependent" in kind or "unbacked" in str(error).lower():
         what = "the function's control flow depends on the values of a tensor"
         help = why.OF_DISTRIBUTION if why.raised_in(error, "torch/distributions/") else _HELP
         help = why.OF_ONE_HOT if line is not None and "one_hot(" in line.text else help
@@ -296,17 +300,17 @@ def _untraceable(function: Callable[..., Any], error: Exception) -> DefinitionEr
         what, help = f"torch cannot trace {_name(function)}", "give it as it was before torch.jit.script"
     elif (found := re.match("Found <class '(.+?)'> in output", str(error))) is not None:
         what = f"the function returns an object of class {found[1].removeprefix('__main__.')!r}"
-        help = "return tensors, alone or in tuples, lists and dicts"
+        help = f"return tensors, alone or in tuples, lists and dicts; {why.OF_DATACLASS}"
     elif (found := re.match("Unsupported input type <class '(.+?)'>", str(error))) is not None:
         what = f"an argument of {_name(function)} is an object of class {found[1].removeprefix('__main__.')!r}"
-        help = "give tensors, numbers and strings, and hold other objects: nl.from_torch(lambda x: f(x, config), x)"
+        help = f"give tensors, numbers and strings, and hold other objects: {_HELD}; {why.OF_DATACLASS}"
     elif (said := untraced(error)) is not None:
         what, help = f"torch cannot trace {_name(function)}: it calls {said[0]}", said[1]
     else:
         what = f"torch cannot trace {_name(function)}: {kind}: {first_line(str(error))}"
         own = isinstance(error, RuntimeError | TypeError | ValueError | IndexError) and kind in dir(builtins)
         help = "call the function itself on the examples: torch should give this error there too" if own else _HELP
-        help = why.OF_NUMPY if ".numpy()" in what else help
+        help = why.help_for_message(what) or help
     return refusal(what, line, help)
 
 

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 _GRAD_MODES = sys.modules[torch.no_grad.__module__].__file__
 _SWITCHING = ("__init__", "__enter__", "__exit__", "__call__")
 _DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
-_DETACHING = (torch.Tensor.detach, torch.detach, _DATA)
+DETACHING = (torch.Tensor.detach, torch.detach, _DATA)
 # What gives another tensor than its operand by methods that look as if they wrote in place.
 _NOT_WRITING = frozenset({"requires_grad_"})
 
@@ -102,9 +102,9 @@ class MarkedStops(TorchFunctionMode):
             self._lost |= not self._users.records or not self._copied.isdisjoint(_written(args, kwargs))
         if func is torch.Tensor.detach_:
             self._stops = self._lost = True
-        if self._users.records and func not in _DETACHING:
+        if self._users.records and func not in DETACHING:
             return out
-        known = _memory((args, kwargs))
+        known = memory_of((args, kwargs))
         return pytree.tree_map_only(torch.Tensor, lambda tensor: self._marked(tensor, known), out)
 
     def _marked(self, tensor: torch.Tensor, known: set[StorageWeakRef | None]) -> torch.Tensor:
@@ -115,8 +115,8 @@ class MarkedStops(TorchFunctionMode):
         if not self.marks:
             return tensor
         copy = stop_gradient(tensor)
-        if known & (own := _memory(tensor)):
-            self._copied |= own | _memory(copy)
+        if known & (own := memory_of(tensor)):
+            self._copied |= own | memory_of(copy)
         return copy
 
 
@@ -129,10 +129,10 @@ def writes_in_place(func: Any, kwargs: Any) -> bool:
 
 def _written(args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[StorageWeakRef | None]:
     """The memory that a function which writes in place may change: that of its first argument and of `out`."""
-    return _memory((args[0] if args else kwargs, kwargs.get("out")))
+    return memory_of((args[0] if args else kwargs, kwargs.get("out")))
 
 
-def _memory(tensors: Any) -> set[StorageWeakRef | None]:
+def memory_of(tensors: Any) -> set[StorageWeakRef | None]:
     """The memory of tensors; None for that of one that does not say, such as inside vmap."""
     found: set[StorageWeakRef | None] = set()
     for tensor in pytree.tree_leaves(tensors):
@@ -149,4 +149,4 @@ _WRITING = frozenset(
     | {f"__i{n}__" for n in ("pow", "and", "or", "xor", "lshift", "rshift", "matmul")}
 )
 
-__all__ = ["MarkedStops", "UsersMode", "stop_gradient", "writes_in_place"]
+__all__ = ["DETACHING", "MarkedStops", "UsersMode", "memory_of", "stop_gradient", "writes_in_place"]

@@ -9,7 +9,8 @@ from neptune_lab.torch_to_stages.lines import SourceLine
 
 OF_DISTRIBUTION = "torch.distributions checks its arguments so; validate_args=False turns these checks off"
 OF_ONE_HOT = "give the number of classes, F.one_hot(x, n): without it, torch reads the largest index"
-OF_NUMPY = "use functions of torch in place of NumPy's, or pass what NumPy computes as an argument"
+OF_WRITE = "make a new tensor: y = table + 1 in place of table += 1 and of table.data = table + 1"
+OF_DATACLASS = "torch.export.register_dataclass(C), once, makes dataclasses C of tensors arguments and results"
 _SORT = (
     "take the part that sorts out of the function, and pass its result as an input; "
     "x.topk(k) is taken, in n * n steps for n elements"
@@ -92,12 +93,21 @@ _UNTRACED = {
         "something that torch's exporter loses, such as torch.func.linearize, or torch.vmap with out_dims other than 0",
         "torch.vmap(f)(x).movedim(0, 1) in place of out_dims=1; nl.compile(op).with_gradients() for derivatives",
     ),
+    "is mutated in the forward method": (
+        "a write to a tensor that is no argument",
+        OF_WRITE,
+    ),
     "its data is not allocated yet": (
         "a function that reads the values of a tensor, such as torch.tensor([1.0, x[0]])",
         "torch.stack of tensors in place of torch.tensor, and of .new_tensor; x.clone() in place of torch.tensor(x)",
     ),
     "neptune_lab/runtime/": ("a kernel of this package", _OF_KERNEL),
     "triton/runtime/": ("a kernel of Triton", "write out what it computes, or pass its result in"),
+}
+# By a part of torch's or Python's message: what would help.
+_FOR_MESSAGES = {
+    ".numpy()": "use functions of torch in place of NumPy's, or pass what NumPy computes as an argument",
+    "required keyword-only argument": "give it by name inside: nl.from_torch(lambda x, y: f(x, y=y), x, y)",
 }
 _USUAL = "docs/using/from_torch.md lists the operations; take this one out of the function, and pass its result in"
 
@@ -115,6 +125,11 @@ def help_for(name: str) -> str | None:
     if plain.startswith(("linalg_", "_linalg_", "fft_")) and plain not in _PRODUCTS:
         return OUTSIDE
     return HELP.get(plain)
+
+
+def help_for_message(message: str) -> str | None:
+    """What would help with an error that torch or Python raised; None if that is not known."""
+    return next((help for part, help in _FOR_MESSAGES.items() if part in message), None)
 
 
 def refusal(what: str, line: SourceLine | None, help: str | None) -> DefinitionError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -215,6 +216,39 @@ def test_arguments_that_are_no_example():
     with pytest.raises(DefinitionError, match=r"outside of the function, of shape \(4, 6\) has dtype uint16") as raised:
         nl.from_torch(lambda x: (x * held.float()).sum(1), torch.zeros(4, 6))
     assert "mask.int()" in raised.value.help
+
+
+def named(x, *, y):
+    return x * y
+
+
+def test_an_argument_that_is_given_by_name_alone():
+    with pytest.raises(DefinitionError, match="missing 1 required keyword-only argument: 'y'") as raised:
+        nl.from_torch(named, torch.ones(2, 3))
+    assert "lambda x, y: f(x, y=y)" in raised.value.help
+
+
+@dataclass
+class Pair:
+    a: torch.Tensor
+    b: torch.Tensor
+
+
+@dataclass
+class Known(Pair): ...
+
+
+def test_dataclasses_of_tensors():
+    """They are taken once torch knows them; until then, the error says how."""
+    torch.export.register_dataclass(Known)
+    x, y = torch.randn(2, 2, 3)
+    kernel = nl.compile(nl.from_torch(lambda pair: Known(pair.a.softmax(-1), pair.a - pair.b), Known(x, y)))
+    for ours, theirs in zip(kernel(x, y), (x.softmax(-1), x - y), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    for function, example in ((lambda pair: pair.a, Pair(x, y)), (lambda x: Pair(x, x), x)):
+        with pytest.raises(DefinitionError, match=r"an object of class '\S*Pair'") as raised:
+            nl.from_torch(function, example)
+        assert "torch.export.register_dataclass(" in raised.value.help
 
 
 class Config:

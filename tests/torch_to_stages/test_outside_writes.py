@@ -1,0 +1,99 @@
+"""Writes of a traced function to tensors from outside are refused, by their line, and leave these tensors alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import neptune_lab as nl
+from neptune_lab.errors import DefinitionError
+
+TABLE = torch.zeros(2, 3)
+WEIGHT = torch.nn.Parameter(torch.zeros(3))
+
+
+def adds(x):
+    TABLE.add_(1)
+    return x * TABLE
+
+
+def sets_an_element(x):
+    TABLE[0] = x[0]
+    return x * TABLE
+
+
+def adds_to_the_data(x):
+    TABLE.data.add_(1)
+    return x * TABLE
+
+
+def adds_to_what_is_detached(x):
+    TABLE.detach().view(-1)[2:].add_(1)
+    return x * TABLE
+
+
+def writes_the_result(x):
+    torch.add(x, 1, out=TABLE)
+    return x * TABLE
+
+
+def limits_a_weight(x):
+    WEIGHT.data.clamp_(1.0)
+    return x * WEIGHT
+
+
+class Cache(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = torch.zeros(2, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.last.detach().copy_(x)
+        return x * self.last
+
+
+WRITES = (
+    adds,
+    sets_an_element,
+    adds_to_the_data,
+    adds_to_what_is_detached,
+    writes_the_result,
+    limits_a_weight,
+    Cache(),
+)
+
+
+@pytest.mark.parametrize("function", WRITES, ids=lambda f: getattr(f, "__name__", "a module"))
+def test_a_write_outside_is_refused_before_it_is_done(function: Callable[[torch.Tensor], torch.Tensor]):
+    with pytest.raises(DefinitionError, match=r"writes to a tensor that is no argument, in .*outside_writes\.py") as e:
+        nl.from_torch(function, torch.ones(2, 3))
+    assert "make a new tensor" in e.value.help
+    assert not TABLE.any()
+    assert not WEIGHT.any()
+
+
+def sets_the_data(x):
+    y = x.clone()
+    y.data = x * 2
+    return x * y
+
+
+def test_new_data_of_any_tensor_is_refused():
+    with pytest.raises(DefinitionError, match=r"sets the \.data of a tensor, in .*line \d+: `y.data = x \* 2`"):
+        nl.from_torch(sets_the_data, torch.ones(2, 3))
+
+
+def writes_to_its_own(x):
+    y, z = torch.zeros_like(TABLE), TABLE.detach().clone()
+    y.data.add_(1)
+    z.detach()[0] = 5
+    TABLE.requires_grad_(False)
+    TABLE.grad = None
+    return torch.vmap(lambda row: row.clone().add_(1))(x) * y + z
+
+
+def test_writes_to_the_functions_own_tensors_are_taken():
+    x = torch.randn(2, 3)
+    torch.testing.assert_close(nl.compile(nl.from_torch(writes_to_its_own, x))(x), writes_to_its_own(x))
