@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import re
@@ -33,6 +34,25 @@ def call(monkeypatch, capsys):
         return int(stop.value.code or 0), out.out, out.err
 
     return run
+
+
+def test_a_command_ends_with_its_reader(call, monkeypatch):
+    """`neptune-lab list | head -1`: typer exits with status 1, and the message was of a user's function."""
+
+    def closed(*_: object, **__: object) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("typer.echo", closed)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())  # which is closed
+    assert call("list") == (0, "", "")
+
+
+def test_ctrl_c_is_told(call, monkeypatch):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("typer.echo", interrupted)
+    assert call("list") == (130, "", "neptune-lab: interrupted\n")
 
 
 @pytest.mark.one_in(3)

@@ -11,7 +11,7 @@ import math
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -195,6 +195,9 @@ app.command("records")(records_command)
 app.command("bench")(bench)
 
 
+_INTERRUPTED = 130
+
+
 def main() -> None:
     """The console script: runs `app`, and turns every expected error into one line and exit status 2."""
     usage_errors = typer.BadParameter.__mro__[2]  # ClickException, wherever this typer keeps its click
@@ -205,8 +208,7 @@ def main() -> None:
     except usage_errors as error:  # type: ignore[misc]
         _fail(f"{_usage(error)}; help: {_help_command(error)}")
     except BrokenPipeError:
-        sys.stderr.close()  # the reader (head, less) has closed the pipe
-        sys.exit(0)
+        _end_with_the_reader()
     except OSError as error:
         about = f"{brief(str(error.filename))}: " if error.filename else ""
         _fail(f"{about}{error.strerror or error}; help: {help_of(error)}")
@@ -214,16 +216,19 @@ def main() -> None:
         _fail(f"a text on the command line is not Unicode: {error}; help: write it in UTF-8")
     except MemoryError:
         _fail("there is not enough memory; help: choose smaller sizes")
-    except SystemExit as error:  # not of the app, which returns its status: of a function of FILE.py that was traced
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # typer exits itself
+            _end_with_the_reader()
+        # Not of the app, which returns its status: of a function of FILE.py that was traced.
         _fail(
             f"the function ended the program: sys.exit({'' if error.code is None else repr(error.code)}); "
             "help: remove the call, or name a function that returns its result"
         )
     except (typer.Abort, KeyboardInterrupt):
+        status = _INTERRUPTED
+    if status == _INTERRUPTED:  # which typer makes of Ctrl-C in a command
         print("neptune-lab: interrupted", file=sys.stderr)
-        sys.exit(130)
-    else:
-        sys.exit(status if isinstance(status, int) else 0)
+    sys.exit(status if isinstance(status, int) else 0)
 
 
 def _usage(error: Any) -> str:
@@ -240,6 +245,12 @@ def _help_command(error: Any) -> str:
     if context is None or context.parent is None:
         return "neptune-lab --help lists the commands"
     return f"neptune-lab {context.info_name} --help lists the arguments"
+
+
+def _end_with_the_reader() -> NoReturn:
+    """The end of a command whose reader (head, less) has closed the pipe."""
+    sys.stderr.close()
+    sys.exit(0)
 
 
 def _fail(message: str) -> None:
