@@ -15,6 +15,7 @@ from neptune_lab.pytorch.extras import PLAIN, Extras
 from neptune_lab.pytorch.refusals import refuse_captured, refuse_layout
 from neptune_lab.pytorch.warned import warn_once
 from neptune_lab.runtime import interpreting, to_tensor
+from neptune_lab.runtime.device import refused_device
 from neptune_lab.strict.console import class_of
 from neptune_lab.strict.values import check_number, check_switch
 from neptune_lab.tensor_spec import Strides, layout_of
@@ -109,10 +110,7 @@ def problem_of(
     check_switch("enable_gqa", enable_gqa, LaunchError)
     _check_heads(q[1], k[1], enable_gqa=enable_gqa)
     if device.type != "cuda" and not (device.type == "cpu" and interpreting()):
-        raise LaunchError(
-            f"argument q is on {device}; expected a CUDA device, since kernels run on the GPU here",
-            help="move q, k and v there with .cuda(), or start with TRITON_INTERPRET=1 to interpret kernels on the CPU",
-        )
+        raise refused_device("q", device, interpreting())
     layouts = None
     if strides is not None:
         layouts = layout_of(q, strides[0]), layout_of(k, strides[1]), layout_of(v_stored, strides[2])

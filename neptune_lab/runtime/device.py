@@ -118,12 +118,31 @@ def check_device(name: str, tensor: torch.Tensor, interpreter: bool) -> None:
     """Raise LaunchError if kernels cannot run on the device of the argument `name`."""
     if tensor.is_cuda or (interpreter and not tensor.is_meta):
         return
-    if tensor.is_meta:
-        raise LaunchError(
+    raise refused_device(name, tensor.device, interpreter)
+
+
+def refused_device(name: str, device: torch.device, interpreter: bool) -> LaunchError:
+    """The error for an argument on a device where kernels cannot run.
+
+    Args:
+        name: of the argument.
+        device: where it is.
+        interpreter: whether kernels are interpreted, on the CPU.
+
+    Returns:
+        The error, to be raised.
+    """
+    if device.type == "meta":
+        return LaunchError(
             f"argument {name} is on meta, where tensors have no values",
             help="make it on the device of the kernel: torch.randn(..., device='cpu')",
         )
-    raise LaunchError(
-        f"argument {name} is on {tensor.device}; expected a CUDA device, since kernels run on the GPU here",
+    if interpreter:
+        return LaunchError(
+            f"argument {name} is on {device}; expected the CPU, where kernels are interpreted here",
+            help=f"move it with {name}.cpu()",
+        )
+    return LaunchError(
+        f"argument {name} is on {device}; expected a CUDA device, since kernels run on the GPU here",
         help=f"move it with {name}.cuda(), or start with TRITON_INTERPRET=1 to interpret kernels on the CPU",
     )

@@ -363,6 +363,12 @@ def _mutation(spec: Any, exported: torch.export.ExportedProgram) -> DefinitionEr
             line = line_of_node(node)
     if spec.kind is OutputKind.BUFFER_MUTATION:
         what, help = f"the module writes to its buffer {spec.target!r}", "call .eval() on the module"
+    elif spec.kind is OutputKind.PARAMETER_MUTATION:
+        name = str(spec.target).removeprefix("function.")
+        what, help = (
+            f"the module writes to its parameter {name!r}",
+            "do it before the call; an embedding's max_norm does",
+        )
     else:
         what, help = "the function changes an input in place", "work on a new tensor: y = x + 1 in place of x += 1"
     return refusal(what, line, help)

@@ -97,3 +97,22 @@ def writes_to_its_own(x):
 def test_writes_to_the_functions_own_tensors_are_taken():
     x = torch.randn(2, 3)
     torch.testing.assert_close(nl.compile(nl.from_torch(writes_to_its_own, x))(x), writes_to_its_own(x))
+
+
+class Clamped(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.weight.data.clamp_(0, 0.5)
+        return x * self.weight
+
+
+def test_a_module_that_writes_to_its_parameter_says_so():
+    with pytest.raises(
+        DefinitionError, match=r"the module writes to its parameter 'weight', in .*line \d+: `self.weig"
+    ):
+        nl.from_torch(Clamped(), torch.ones(2, 3))
+    with pytest.raises(DefinitionError, match=r"writes to its parameter 'weight'(.|\n)*max_norm"):
+        nl.from_torch(torch.nn.Embedding(8, 4, max_norm=1.0), torch.tensor([[1, 2]]))
