@@ -161,6 +161,14 @@ def test_results_of_a_bundle_that_was_not_run(call, tmp_path):
     assert "is this a bundle's folder?" in call("report", str(tmp_path))[2]
 
 
+@pytest.mark.parametrize("option", [["--kernels", "nodir"], ["--device", "nosuch"]])
+def test_a_benchmark_that_is_refused_leaves_no_results(call, option: list[str]):
+    status, _, error = call("bench", "--tiny", "--only", "g1", *option)
+    assert status == 2
+    assert "; help: " in error
+    assert not Path("bench.json").exists()
+
+
 def test_a_folder_of_kernels_is_no_file(call, tmp_path):
     path = tmp_path / "kernels"
     path.write_text("")

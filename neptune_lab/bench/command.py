@@ -154,6 +154,7 @@ def _plan(request: _Request) -> BenchmarkPlan:
     search = AUTOTUNED if autotuned is None else () if autotuned == "none" else _split(autotuned)
     again = frozenset(s.name for s in setups) if request.again else frozenset[str]()
     source = Source(request.kernels, request.device)
+    source.check()  # before the file of results is written
     gpus = _gpus(request.gpus, request.tiny)
     return BenchmarkPlan(setups, request.out, request.budget, request.workers, gpus, source, search, again=again)
 

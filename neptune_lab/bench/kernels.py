@@ -65,7 +65,7 @@ def compiled(setup: Setup, variant: Variant, device: str | None = None) -> Compi
     """
     from neptune_lab.pipeline import Choice, compile_choice, compile_chosen
 
-    target = None if device is None else _target(device)
+    target = None if device is None else target_of(device)
     try:
         if variant.tuned is not None:
             choice, kernel = compile_chosen(setup.op, target, measured=variant.tuned)
@@ -79,7 +79,7 @@ def compiled(setup: Setup, variant: Variant, device: str | None = None) -> Compi
     return Compiled(kernel.spec, {"template": variant.template or "by shape", **variant.options}, OF_VARIANT)
 
 
-def _target(device: str) -> Target:
+def target_of(device: str) -> Target:
     """The GPU of this name; MeasureError if it is not known."""
     target = Target.known(device)
     if target is None:

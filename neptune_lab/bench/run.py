@@ -116,7 +116,8 @@ def _measure_all(
                     help="start again: it goes on with the next",
                 )
     if left := len(plan.setups) - done:
-        progress(f"{left} setups are left: the budget of {plan.budget_s:.0f} s is spent; start again to go on")
+        setups = "1 setup is" if left == 1 else f"{left} setups are"
+        progress(f"{setups} left: the budget of {plan.budget_s:.0f} s is spent; start again to go on")
     return results
 
 

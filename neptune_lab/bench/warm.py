@@ -18,7 +18,7 @@ import torch
 
 from neptune_lab.bench.ablation import Variant
 from neptune_lab.bench.contestants import attempt, contestants, launchable, repeats
-from neptune_lab.bench.kernels import Compiled, Directory, Kernels, compiled
+from neptune_lab.bench.kernels import Compiled, Directory, Kernels, compiled, target_of
 from neptune_lab.bench.measured import DEFAULT
 from neptune_lab.bench.setups import Setup
 from neptune_lab.bench.tensors import device_memory, make_tensors
@@ -38,6 +38,12 @@ class Source:
 
     directory: Path | None = None
     device: str | None = None
+
+    def check(self) -> None:
+        """Raise MeasureError if the directory has no exported kernels, or the device is not known."""
+        if self.device is not None:
+            target_of(self.device)
+        self.kernels()
 
     def kernels(self) -> Kernels:
         """The kernels as a function."""
