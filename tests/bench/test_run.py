@@ -89,7 +89,7 @@ def test_nothing_is_begun_after_the_budget(tmp_path):
     said: list[str] = []
     found = run(plan(tmp_path, "g1", budget_s=-1.0), timer=CountingClock(), progress=said.append)
     assert found.setups == ()
-    assert "1 setups are left" in said[-1]
+    assert "1 setup is left" in said[-1]
 
 
 @pytest.mark.usefixtures("eager_peers")
