@@ -56,6 +56,8 @@ def match_reduction(block: Block) -> Reduction:
         ScheduleError: the block does not have this form.
     """
     body = block.body
+    if block.role is Role.SCAN:
+        raise _fused_already(block, "keeps one value per tag")
     if not block.is_reduction:
         raise ScheduleError(
             f"block {block.name!r} is not a reduction: all of its iteration variables are spatial",
@@ -76,10 +78,20 @@ def match_reduction(block: Block) -> Reduction:
                     node=block.name,
                     help="apply the primitive before decompose_reduction takes the start value out",
                 )
+    if block.repair is not None:
+        raise _fused_already(block, "repairs the value that it carries")
     raise ScheduleError(
         f"block {block.name!r} does not have the form X = X (f) term with f one of sum, max, min, prod, any, all",
         node=block.name,
         help="write the stage with te.sum, te.max, te.min or a te.comm_reducer (product, or, and) over one term",
+    )
+
+
+def _fused_already(block: Block, does: str) -> ScheduleError:
+    return ScheduleError(
+        f"block {block.name!r} {does}, from one iteration of its loop to the next: an earlier step has fused it",
+        node=block.name,
+        help="take this step before rolling_update fuses the block, or name its local block",
     )
 
 

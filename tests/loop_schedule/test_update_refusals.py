@@ -363,3 +363,19 @@ def test_the_last_iteration_must_run_if_an_output_shows_it(runs: bool):
         loop = sch.fuse("r", "j0", "j1")
         match = r"block 'o' does not run in the last iteration of loop 'j0j1', where .* < 13 is false"
         assert "roll over the outer" in str(assert_refused(sch, lambda: sch.rolling_update("o", loop), match).help)
+
+
+@pytest.mark.parametrize(
+    ("step", "match"),
+    [
+        (lambda sch: sch.rolling_update("o", "r_tile.j1"), "block 'o' repairs the value that it carries.*has fused it"),
+        (lambda sch: sch.privatize_reduction("o.j0"), "block 'o' repairs the value that it carries"),
+        (lambda sch: sch.privatize_reduction("r.j0"), "block 'r' keeps one value per tag"),
+    ],
+)
+def test_a_block_that_a_step_has_repaired_is_told_so(step: Callable[[Schedule], object], match: str):
+    """It was written with te.sum: the definition need not change."""
+    sch = small.schedule(small.pair(lambda c, r: te.exp(c - r)))
+    sch.split("r.j", (None, 2))
+    sch.rolling_update("o", "r.j0")
+    assert "before rolling_update" in str(assert_refused(sch, lambda: step(sch), match).help)
