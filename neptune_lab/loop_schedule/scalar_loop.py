@@ -6,10 +6,11 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from neptune_lab.errors import RepairError
+from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import writer_of
 from neptune_lab.loop_ir.nodes import Block, Expr, Load, Program
 from neptune_lab.loop_ir.render import expression
-from neptune_lab.loop_ir.walks import folded_loops, walk_once
+from neptune_lab.loop_ir.walks import bound_loops, folded_loops, reads, walk_once
 from neptune_lab.loop_schedule.identity_at_point import folded_element, in_loops, without_maps
 from neptune_lab.loop_schedule.singular_points import Point, tells_infinity
 
@@ -76,7 +77,7 @@ def scalar_loop(
                 expression=", ".join(expression(h) for h in moved),
                 help=f"fuse the stages before {producer!r} is split and combined, or keep them in separate kernels",
             )
-    inner = folded_loops(consumer)
+    inner = _varying_loops(program, consumer)
     placed = tuple(in_loops(program, consumer, without_maps(program, term)) for term in terms)
     return ScalarLoop(
         program,
@@ -91,6 +92,18 @@ def scalar_loop(
         inner,
         tells_infinity(program, consumer),
     )
+
+
+def _varying_loops(program: Program, consumer: Block) -> frozenset[str]:
+    """The loops along which a reduction runs: those that its local block folds, and those of its tags and splits, as
+    in x[i, j0] if a tile has one element along j, or shares one scale."""
+    folded = {consumer.name: consumer}
+    tags: set[str] = set()
+    for block in (b for b in tree.blocks(program) if b.origin == consumer.origin):
+        if block.name not in folded and any(reads(block, part.writes) for part in folded.values()):
+            folded[block.name] = block
+            tags |= {it.name for it in block.iters if it.kind == "reduce"}
+    return folded_loops(consumer) | bound_loops(it for it in consumer.iters if it.name in tags)
 
 
 def _add_fold(program: Program, buffer: str, folds: dict[str, tuple[str, Expr]], producers: Container[str]) -> None:

@@ -203,3 +203,19 @@ def test_a_producer_whose_elements_are_not_found_is_refused():
     with pytest.raises(ScheduleError) as caught:
         sch.rolling_update("o", "r.j0", maps="inline")
     assert caught.value.help
+
+
+@pytest.mark.parametrize(("columns", "widths"), [(1, 1), (3, 4)])
+def test_elements_of_an_iteration_differ_from_those_of_the_next(columns: int, widths: int):
+    """A tile of one element along the rolling loop has no loop over its elements; each still has a value of its own."""
+    x = small.matrix(m=columns)
+
+    def total(name: str, term: Callable[..., Any]) -> Any:
+        j, k = te.reduce_axis((0, columns), name="j"), te.reduce_axis((0, widths), name="k")
+        axes = [j] if widths == 1 else [j, k]
+        return small.compute((3,), lambda i: te.sum(term(i, j), axis=axes), name=name)
+
+    r = total("r", lambda i, j: x[i, j])
+    sch = small.schedule(([x], [total("o", lambda i, j: te.exp(x[i, j] - r[i]))]))
+    with pytest.raises(RepairRefused, match="step 'range' failed"):
+        sch.rolling_update("o", "r.j")
