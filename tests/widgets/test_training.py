@@ -140,6 +140,8 @@ def test_a_notebook_without_script_has_everything_as_text():
     assert "Kept: lse2 (16 B)" in data["text/plain"]
     for words in ("lse2[i] = where(lse[i] == -inf", "With w = exp(x - lse)", "neptune-static"):
         assert words in data["text/html"]
+    assert "Open the forward pass" not in data["text/html"]  # that only a script answers
+    assert "Choose a stage" not in data["text/html"]
 
 
 def test_names_are_text():

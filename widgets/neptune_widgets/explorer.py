@@ -16,6 +16,7 @@ from neptune_lab.errors import NeptuneError, ScheduleError
 from neptune_lab.files import write_text
 from neptune_lab.trace import Trace, load_trace
 from neptune_widgets import checks, page, payload, static_view, views
+from neptune_widgets.beside import display_beside
 from neptune_widgets.messages import Messages
 from neptune_widgets.panes import machine
 from neptune_widgets.remake import named
@@ -183,19 +184,12 @@ class Explorer(anywidget.AnyWidget):
         return {**data, "text/html": static_view.html(self.trace), "text/plain": static_view.text(self.trace)}, metadata
 
     def _ipython_display_(self) -> None:
-        """Two outputs in a notebook: the widget, and the static view, which a running page hides.
-
-        JupyterLab shows an error in place of a widget whose kernel is gone, and no other form of the same output.
-        """
-        from IPython.display import display
-
+        """Two outputs in a notebook: the widget, and the static view, which a running page hides."""
         bundle = self._repr_mimebundle_()
-        if bundle is None:
-            return
-        data, metadata = bundle
-        html = data.pop("text/html")
-        display({**data, "text/plain": f"Explorer: {self.trace.operator.title}"}, metadata=metadata, raw=True)
-        display({"text/html": html, "text/plain": ""}, raw=True)
+        if bundle is not None:
+            data, metadata = bundle
+            text = f"Explorer: {self.trace.operator.title}"
+            display_beside(data, metadata, html=data["text/html"], text=text)
 
     # -- messages -------------------------------------------------------------------------------------------
 

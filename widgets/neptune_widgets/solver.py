@@ -22,6 +22,7 @@ from neptune_lab.repair.limit import SECONDS
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import items_of
 from neptune_widgets.answers import Answer, Attempt, Question, answer_json, ask, question_of, state
+from neptune_widgets.beside import display_beside
 from neptune_widgets.page import STATIC
 
 _BUNDLE = STATIC / "solver.js"
@@ -124,17 +125,11 @@ class Solver(anywidget.AnyWidget):
 
     def _ipython_display_(self) -> None:
         """Two outputs, as of the explorer: the widget, and the static view, which a running page hides."""
-        from IPython.display import display
-
         bundle = self._repr_mimebundle_()
-        if bundle is None:
-            return
-        data, metadata = bundle
-        html = data.pop("text/html")
-        display(
-            {**data, "text/plain": f"Solver: {_asked_words(Question(**self.question))}"}, metadata=metadata, raw=True
-        )
-        display({"text/html": html, "text/plain": ""}, raw=True)
+        if bundle is not None:
+            data, metadata = bundle
+            text = f"Solver: {_asked_words(Question(**self.question))}"
+            display_beside(data, metadata, html=data["text/html"], text=text)
 
 
 def solver(

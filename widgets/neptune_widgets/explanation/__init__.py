@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from neptune_lab.files import write_text
 from neptune_lab.torch_explain import Explanation, explained
+from neptune_widgets.beside import static
 from neptune_widgets.explanation import html, page
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class ShownExplanation(Explanation):
 
         from neptune_widgets.explanation.buttons import buttons
 
-        display({"text/html": html.html(self), "text/plain": str(self)}, raw=True)
+        display({"text/html": static(html.html(self)), "text/plain": str(self)}, raw=True)
         if self.regions:
             display(buttons(self))
 

@@ -14,6 +14,7 @@ import traitlets
 from neptune_lab.errors import NeptuneError
 from neptune_lab.files import write_text
 from neptune_widgets import payload
+from neptune_widgets.beside import display_beside
 from neptune_widgets.training import html as written
 from neptune_widgets.training import page
 
@@ -160,17 +161,13 @@ class TrainingExplorer(anywidget.AnyWidget):
         return {**data, "text/html": self._static(), "text/plain": written.text(self._record)}, metadata
 
     def _static(self) -> str:
-        return f'<div class="neptune-static">{written.html(self._record, sources=False)}</div>'
+        return f'<div class="neptune-static">{written.html(self._record, alone=True)}</div>'
 
     def _ipython_display_(self) -> None:
         """Two outputs, as of the explorer: the widget with the explorers that it opens, and the static view."""
-        from IPython.display import display
-
         bundle = self._box._repr_mimebundle_()
-        if not bundle:
-            return
-        display({**bundle, "text/plain": written.text(self._record)}, raw=True)
-        display({"text/html": self._static(), "text/plain": ""}, raw=True)
+        if bundle:
+            display_beside(bundle, {}, html=self._static(), text=written.text(self._record))
 
 
 def _explorer(passes: Training, side: str) -> Explorer:

@@ -23,14 +23,15 @@ _ROLES = {
 }
 
 
-def html(record: TrainingRecord, *, live: bool = False, places: bool = False, sources: bool = True) -> str:
+def html(record: TrainingRecord, *, live: bool = False, places: bool = False, alone: bool = False) -> str:
     """The whole derivation.
 
     Args:
         record: of both passes.
         live: whether Python derives again what is kept.
-        sources: whether the functions of rules are there, too.
         places: whether there are places for the explorers of the passes, which the script of a saved page fills.
+        alone: whether no script runs, as in a notebook that is opened again: there is nothing to press, and the
+            functions of rules are left out.
 
     Returns:
         One element.
@@ -40,20 +41,20 @@ def html(record: TrainingRecord, *, live: bool = False, places: bool = False, so
         [
             f'<div class="nt" role="region" aria-label="both passes of {title}"><style>{STYLE}</style>',
             f"<h3>{title}, forward and backward</h3><p>{escape(summary(record))}</p>",
-            _main(record),
+            _main(record, "" if alone else _PANEL),
             _values(record, live),
-            _opening(places),
-            _stages(record, sources),
+            "" if alone else _opening(places),
+            _stages(record, not alone),
             "</div>",
         ]
     )
 
 
-def _main(record: TrainingRecord) -> str:
+def _main(record: TrainingRecord, panel: str) -> str:
     """The picture and the panel: side by side if the picture can then be read, else the panel above."""
     drawn, width = svg(record)
     size = f"flex-basis:{width * SMALLEST:.0f}px;max-width:{max(width, 460)}px"
-    return f'<div class="main"><div class="picture" style="{size}">{drawn}{_LEGEND}</div>{_PANEL}</div>'
+    return f'<div class="main"><div class="picture" style="{size}">{drawn}{_LEGEND}</div>{panel}</div>'
 
 
 _PANEL = (

@@ -78,10 +78,10 @@ STYLE = """
   border-radius: 0; }
 .nt .scroll { overflow-x: auto; }
 .nt table { border-collapse: collapse; width: 100%; font-size: 12.5px; margin: 4px 0; }
-.nt th, .nt td { text-align: left; vertical-align: top; padding: 3px 14px 3px 0;
+.nt table th, .nt table td { text-align: left; vertical-align: top; padding: 3px 14px 3px 0;
   border-bottom: 1px solid var(--line); background: none; }
 .nt th { font-weight: 600; white-space: nowrap; }
-.nt .n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+.nt table .n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 .nt tr.kept td:nth-child(2) { font-weight: 600; }
 .nt td:last-child { min-width: 26ch; }
 .nt input[type=checkbox] { accent-color: var(--ok); margin: 0; vertical-align: -2px; }
@@ -109,8 +109,8 @@ STYLE = """
   .nt h4 { break-after: avoid; }
 }
 @container (max-width: 760px) {
-  .nt .n { white-space: normal; }
-  .nt th, .nt td { padding-right: 9px; }
+  .nt table .n { white-space: normal; }
+  .nt table th, .nt table td { padding-right: 9px; }
   .nt td:last-child { min-width: 16ch; }
 }
 @container (max-width: 560px) {
@@ -118,12 +118,12 @@ STYLE = """
   .nt tbody { display: block; }
   .nt tr { display: grid; grid-template-columns: auto 1fr auto; gap: 0 8px; padding: 5px 0;
     border-bottom: 1px solid var(--line); }
-  .nt td { border: 0; padding: 0; }
-  .nt td:nth-child(3) { text-align: right; }
-  .nt td:nth-child(n + 4) { grid-column: 1 / -1; text-align: left; }
-  .nt td[data-of]::before { content: attr(data-of) ": "; color: var(--dim); }
-  .nt td br { display: none; }
-  .nt td small { margin-left: 6px; }
+  .nt table td { border: 0; padding: 0; }
+  .nt table td:nth-child(3) { text-align: right; }
+  .nt table td:nth-child(n + 4) { grid-column: 1 / -1; text-align: left; }
+  .nt table td[data-of]::before { content: attr(data-of) ": "; color: var(--dim); }
+  .nt table td br { display: none; }
+  .nt table td small { margin-left: 6px; }
 }
 """
 
