@@ -120,7 +120,7 @@ def _lines(doc: Doc, width: int) -> list[str]:
         case Bracketed():
             return _an_item_a_line(doc, width)
         case Seq(parts=parts):
-            return _break_seq(parts, width)
+            return _break_seq(parts, width, width)
         case Loose(inner=inner):
             out = _lines(inner, width)
             return out if _widest(out) <= width else _narrower(out, _wrapped(inner, width))
@@ -154,16 +154,17 @@ def _wrapped(doc: Doc, width: int) -> list[str]:
 
 
 @_remembered
-def _break_seq(parts: tuple[Doc, ...], width: int) -> list[str]:
-    # Break the longest part alone, if that is enough; then every part; then put loose parts in brackets.
+def _break_seq(parts: tuple[Doc, ...], width: int, enough: int) -> list[str]:
+    # Break the longest part alone, if that makes all lines at most `enough` long; then every part; then put loose parts
+    # in brackets.
     longest = max(range(len(parts)), key=lambda n: len(flat(parts[n])))
     best = _join(parts, {longest}, width)
-    if _widest(best) <= width:
+    if _widest(best) <= enough:
         return best
     broken = {n for n, part in enumerate(parts) if not isinstance(part, str)}
     all_broken = _join(parts, broken, width)
     loose = {n for n, part in enumerate(parts) if isinstance(part, Loose)}
-    if not loose or _widest(all_broken) <= width:
+    if not loose or _widest(all_broken) <= enough:
         return all_broken
     return _narrower(all_broken, _join(parts, loose, width, wrap=True))
 
@@ -183,7 +184,7 @@ def _opened(doc: Doc, width: int) -> list[str]:
         case Bracketed() if len(flat(doc)) > len(doc.head) + len(doc.tail) + WORTH_OPENING:
             return _an_item_a_line(doc, width)
         case Seq(parts=parts):
-            return _break_seq(parts, width // 2)
+            return _break_seq(parts, width, width // 2)  # it shares its lines with what is beside it
         case Loose(inner=inner):
             return _opened(inner, width)
         case _:

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 from nbconvert.filters import markdown2html
 from neptune_widgets.course import show
+from neptune_widgets.course.folding import folded_code
 
 import neptune_lab as nl
 from neptune_lab import figure_colours as colours
@@ -101,3 +102,19 @@ def test_a_figure_takes_the_width_of_the_page_and_its_drawing_fits_a_narrow_one(
     assert "width" not in layout
     assert layout["title"] == {"text": "a", "font": {"size": 13}}
     assert show.DRAWN_WIDTH <= 568
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ("short = f(a, b)", ["short = f(a, b)"]),
+        ("    x[i, j] = exp(score[i, j] - s_max[i])", ["    x[i, j] = exp(score[i, j]", "        - s_max[i])"]),
+        ("    exp(a[i, j] - b[i]) * c[i, j] + d[i, j],", ["    exp(a[i, j] - b[i]) * c[i, j]", "        + d[i, j],"]),
+        ("+   p[i * 32 + j] = max(p[i * 32 + j], q)", ["+   p[i * 32 + j] = max(p[i * 32 + j],", "+       q)"]),
+        ("  # a remark of many words in one line of it", ["  # a remark of many words in one line", "  # of it"]),
+        ("name = 'a string of many words, and, commas'", ["name = 'a string of many words, and, commas'"]),
+        ("total = first_of_all + second_of_all + last", ["total = first_of_all + second_of_all + last"]),
+    ],
+)
+def test_long_lines_of_code_go_on_in_the_next(line: str, parts: list[str]):
+    assert folded_code(line, 38) == parts

@@ -63,3 +63,19 @@ def test_deeply_nested_text_is_laid_out():
         doc = seq(Loose(doc), " * ", call("where", f"mask{level}", doc if level < 3 else f"x{level}"))
     found = lines(doc, 80)
     assert "".join(line.strip() for line in found).count("mask59") == flat(doc).count("mask59") == 1
+
+
+def test_a_call_beside_an_opened_one_stays_closed_if_it_fits():
+    base = call("where", seq(call("abs", "m[i0*4:i0*4+4]"), " > 1.2676506002282294e+30"), "1.0", "4.0")
+    long = seq("x * ", call("where", "some_condition", base), " - m * ", call("where", "another_condition", base))
+    assert lines(call("exp2", long), 80) == [
+        "exp2(",
+        "    x * where(",
+        "        some_condition,",
+        "        where(abs(m[i0*4:i0*4+4]) > 1.2676506002282294e+30, 1.0, 4.0),",
+        "    ) - m * where(",
+        "        another_condition,",
+        "        where(abs(m[i0*4:i0*4+4]) > 1.2676506002282294e+30, 1.0, 4.0),",
+        "    ),",
+        ")",
+    ]

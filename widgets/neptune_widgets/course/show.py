@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 import graphviz
 
 from neptune_lab.figure_colours import INK, TEMPLATE, on_both
+from neptune_widgets.course.folding import folded_code
 
 # Buttons that plotly draws over a figure's title; to drag zooms, and a double click shows all again.
 _HIDDEN_BUTTONS = ["zoom2d", "pan2d", "select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"]
 DRAWN_WIDTH = 560  # pixels of a figure drawn as SVG or PNG: what JupyterLab has beside its files in a window of 1000
 _COLUMNS = 70  # characters of a line in that width, in the font of JupyterLab's outputs
+_LISTING = 84  # characters of a line of code: what JupyterLab has in a window of 1000 without its files
 _TITLE = {"size": 13}  # pixels: a title of 67 characters is no wider than such a drawing
 _READABLE = 0.7  # scaled further down, a wide graph is drawn from the top to the bottom if it is larger so
 
@@ -65,9 +67,10 @@ def show_code(text: str, language: str = "python") -> None:
 
     Pages made by nbconvert draw Markdown in a proportional font, and JupyterLab breaks lines inside words; the element
     around the listing has another font, and room for the longest line, in units that JupyterLab keeps in notebooks that
-    are not trusted. JupyterLab has no colours for "diff", so its lines bring their own.
+    are not trusted. JupyterLab has no colours for "diff", so its lines bring their own. Long lines go on in
+    the next.
     """
-    text = str(text).rstrip()
+    text = "\n".join(part for line in str(text).rstrip().splitlines() for part in folded_code(line, _LISTING))
     listing = _coloured(text) if language == "diff" else f"```{language}\n{text}\n```"
     width = math.ceil(_ADVANCE * max(map(len, text.splitlines()), default=0))
     show_markdown(f'<div style="font-family: monospace; min-width: {width}em">\n\n{listing}\n\n</div>')
