@@ -11,7 +11,7 @@ _STEP = 4
 # A string, or a space before an operator or after a comma: a continued line begins with its operator.
 _STRING = re.compile(r"'[^']*'|\"[^\"]*\"")
 _STATEMENT = re.compile(r".* [-+*/|&]?= |\s*(?:for|if|else|while|return|def|assert|with|@)\b")
-_OPERATOR = re.compile(r" (?:[-+*/%<>=!&|@]+|and|or|if|else|for|in) ")
+_OPERATOR = re.compile(r" (?:[-+*/%<>=!&|@]+|and|or|if|else|for) ")
 
 
 def folded_code(line: str, columns: int) -> list[str]:
