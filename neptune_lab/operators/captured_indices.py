@@ -41,7 +41,7 @@ def narrowed(index: Any) -> Any:
 def times_written(index: Any) -> int:
     """How often the definition writes an index: `counted_from_the_end` asks whether it is negative, and adds the
     axis's extent."""
-    return 1 if isinstance(index, np.ndarray) or _is_from_zero(index) else 3
+    return 1 if isinstance(index, np.ndarray) or is_from_zero(index) else 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +80,12 @@ def counted_from_the_end(read: Read, axis: int, index: Expr) -> Expr:
         refuse_outside(f"the captured tensor {read.name}", axis, read.shape, *interval)
         if interval[0] >= 0:
             return index
-    if _is_from_zero(index):
+    if is_from_zero(index):
         return index
     return Op("select", (Op("lt", (index, Const(0))), Op("add", (index, Const(size))), index))
 
 
-def _is_from_zero(index: Any) -> bool:
+def is_from_zero(index: Any) -> bool:
     """Whether its form shows that an integer is at least 0, also of data, as `index.clamp(min=0)` is.
 
     Args:
@@ -95,13 +95,13 @@ def _is_from_zero(index: Any) -> bool:
         case ("const", value):
             return isinstance(value, int) and value >= 0
         case ("max", *operands):
-            return any(map(_is_from_zero, operands))
+            return any(map(is_from_zero, operands))
         case ("min", *operands):
-            return all(map(_is_from_zero, operands))
+            return all(map(is_from_zero, operands))
         case ("int64", narrow):
-            return _is_from_zero(narrow)
-        case ("int32", Op("max", (Op("min", (wide, Const(value))), Const()))) if value == OUTSIDE:  # `narrowed`
-            return _is_from_zero(wide)
+            return is_from_zero(narrow)
+        case ("int32", Op("max", (Op("min", (wide, Const(high))), Const(low)))) if 0 <= high < 2**31 and low < 2**31:
+            return is_from_zero(wide)  # as `narrowed` makes it: 32 bits hold what is converted
     return False
 
 
@@ -125,4 +125,4 @@ def _parts(index: Any) -> tuple[Any, ...]:
     return ()
 
 
-__all__ = ["Read", "counted_from_the_end", "given_index", "narrowed", "times_written"]
+__all__ = ["Read", "counted_from_the_end", "given_index", "is_from_zero", "narrowed", "times_written"]

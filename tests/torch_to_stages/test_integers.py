@@ -211,6 +211,13 @@ def test_indices_beyond_32_bits_read_no_element():
         assert nl.compile(nl.from_torch(function, x, beyond))(x, beyond).tolist() == [3.0, 0.0, 0.0, 0.0]
 
 
+def test_an_index_that_is_clamped_from_zero_is_written_once():
+    x, wide = torch.arange(1.0, 6.0), torch.tensor([-3, 4, 0, 2**32 + 1])
+    op = nl.from_torch(lambda x, i: x[i.clamp(min=0, max=2**40)], x, wide)
+    assert str(op.program).count("i[") == 1
+    assert nl.compile(op)(x, wide).tolist() == [1.0, 5.0, 1.0, 0.0]
+
+
 def test_tables_read_through_themselves_have_short_programs():
     """An index that may be negative is written three times: after five steps, 3^5 times, unless it has a stage."""
     parent = torch.tensor([3, -2, 1, 5, 0, 7, 2, 4])

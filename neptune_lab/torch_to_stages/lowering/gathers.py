@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from neptune_lab.loop_ir.nodes import Const, Expr, Op
+from neptune_lab.operators.captured_indices import is_from_zero
 from neptune_lab.torch_to_stages.lowering.context import Context, lowers
 from neptune_lab.torch_to_stages.values import Value
 
@@ -31,7 +32,7 @@ def gather(ctx: Context, *args: Any, **_: Any) -> Value:
 def row(ctx: Context, index: Expr, size: int, negative: bool) -> Expr:
     """An element of an index tensor as a position of a dimension; `negative` ones count from its end."""
     position = ctx.place(index)
-    if not negative:
+    if not negative or is_from_zero(position):
         return position
     return Op("select", (Op("lt", (position, Const(0))), Op("add", (position, Const(size))), position))
 
