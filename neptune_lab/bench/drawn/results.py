@@ -118,13 +118,13 @@ def read(path: Path) -> DrawnRun:
         head = parse(lines[0], MeasureError)
     check_schema(head, SCHEMA, where, "drawn problems", MeasureError, help=help)
     del head["schema"]
-    parts = []
-    with at_place(where, MeasureError, help="the file was changed: measure again with neptune-lab bench --drawn"):
+    parts, help = [], "the file was changed: measure again with neptune-lab bench --drawn"
+    with at_place(where, MeasureError, help=help):
         for number, line in enumerate(lines[1:], 2):
             place = f"line {number}"
             result = unpack(parse(line, MeasureError, where=place), DrawnResult, place, MeasureError)
             if not any(e.name == OURS for e in result.entries):
-                raise MeasureError(f"{place} has no entry of {OURS}")
+                raise MeasureError(f"{place} has no entry of {OURS}", help=help)
             parts.append(result)
         run = unpack({**head, "results": []}, DrawnRun, "line 1", MeasureError)
     return replace(run, results=tuple(parts))
