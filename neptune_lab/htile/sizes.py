@@ -182,6 +182,11 @@ def _ceiling(size: ir.IndexExpr, by: int) -> ir.IndexExpr:
     return ir.Arith("//", ir.Arith("+", size, ir.Int(by - 1)), ir.Int(by))
 
 
+# Why numbers of the programs have no expression.
+_NOTHING = "which no expression of these sizes gives"
+_HELD = "and a tile has the same extent at all sizes: one tile holds a whole dimension, or is made for its length"
+
+
 class _Generalizer:
     def __init__(
         self,
@@ -244,7 +249,8 @@ class _Generalizer:
                     self.refuse(nodes, where)
                 return tuple(self.node(items, where) for items in zip(*nodes, strict=True))
         if not is_dataclass(first):
-            self.refuse(nodes, where)
+            held = isinstance(first, int) and any(_fitted(base, nodes) is not None for base in self.bases)
+            self.refuse(nodes, where, _HELD if held else _NOTHING)
         if isinstance(first, ir.Store | ir.For | ir.Kernel):
             where = first.node_id
         made = {n: self.node(tuple(getattr(node, n) for node in nodes), where) for n in field_names(type(first))}
@@ -307,12 +313,12 @@ class _Generalizer:
                         return ir.Elementwise(op, (ir.Literal(constant, "float32"), name), "float32")
         return None
 
-    def refuse(self, found: tuple[Any, ...], where: str) -> Any:
+    def refuse(self, found: tuple[Any, ...], where: str, cause: str = _NOTHING) -> Any:
         kinds = {type(item).__name__ for item in found}
         what = ", ".join(sorted(kinds)) if len(kinds) > 1 else ", ".join(_short(item) for item in found)
         samples = "; ".join(map(_sample_text, self.samples))
         raise TileError(
-            f"{where}: the programs at {samples} have {what} here, which no expression of these sizes gives",
+            f"{where}: the programs at {samples} have {what} here, {cause}",
             help="compile it for one size",
         )
 

@@ -124,6 +124,19 @@ def test_a_number_that_no_expression_gives_is_refused():
         generalized([causal(n) for n in LENGTHS], wrong, {16})
 
 
+def test_a_tile_that_holds_a_whole_dimension_is_told_from_a_number_without_an_expression():
+    """Its extent is the size, but the shape of a tile is not known at the launch."""
+    programs = []
+    for n in LENGTHS:
+        whole = ir.Slice(ir.Int(0), n, "j")
+        store = ir.Store("s", ir.Access("y", (whole,)), ir.Access("x", (whole,)), "y")
+        tensors = (ir.Tensor("x", (n,), "float32", "global"), ir.Tensor("y", (n,), "float32", "global"))
+        kernel = ir.Kernel("k", "k", (ir.GridAxis("i", 1),), (store,))
+        programs.append(ir.Program("p", tensors, ("x",), ("y",), (kernel,)))
+    with pytest.raises(TileError, match="a tile has the same extent at all sizes"):
+        generalized(programs, SAMPLES, {16})
+
+
 def test_a_size_with_the_name_of_a_loop_is_refused():
     with pytest.raises(TileError, match="'i0' is the name of a size and of a loop of attention_causal"):
         generalized([causal(n) for n in LENGTHS], [{"i0": n} for n in LENGTHS], {16})
