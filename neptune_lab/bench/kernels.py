@@ -21,7 +21,7 @@ from neptune_lab.runtime import KernelSpec
 from neptune_lab.runtime.spec import Ranges, TileLaunches
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.files import MIB, inside, read_text, shown_path
-from neptune_lab.strict.json_text import check_schema, field_of, read_json
+from neptune_lab.strict.json_text import at_place, check_schema, field_of, read_json
 from neptune_lab.strict.typed import OMIT_DEFAULT, Line, Name, Text, Words, pack, unpack
 from neptune_lab.target import Target
 from neptune_lab.tensor_spec import TensorSpec
@@ -126,6 +126,7 @@ class Directory:
     """
 
     path: Path
+    _kernels: Mapping[str, Mapping[str, _Kernel | _Refused]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         manifest = self.path / MANIFEST
@@ -134,25 +135,21 @@ class Directory:
         name, help = shown_path(manifest), "neptune-lab bench --export-kernels writes them"
         record = read_json(manifest, MeasureError, help=help)
         check_schema(record, SCHEMA, name, "exported kernels", MeasureError, help=help)
-        where = f"{name}: kernels"
-        kernels = unpack(
-            field_of(record, "kernels", name, MeasureError, help=help),
-            dict[str, dict[str, dict[str, Any]]],
-            where,
-            MeasureError,
-        )
-        entries = {
-            name: {
-                v: unpack(entry, _Kernel if "module" in entry else _Refused, f"{where}.{name}.{v}", MeasureError)
-                for v, entry in variants.items()
+        with at_place(name, MeasureError, help=help):
+            listed = field_of(record, "kernels", "the file", MeasureError)
+            kernels = unpack(listed, dict[str, dict[str, dict[str, Any]]], "kernels", MeasureError)
+            entries = {
+                setup: {
+                    v: unpack(entry, _Kernel if "module" in entry else _Refused, f"kernels.{setup}.{v}", MeasureError)
+                    for v, entry in variants.items()
+                }
+                for setup, variants in kernels.items()
             }
-            for name, variants in kernels.items()
-        }
         object.__setattr__(self, "_kernels", entries)
 
     def __call__(self, setup: Setup, variant: Variant) -> Compiled:
         """The kernel, or a refusal if the directory has none."""
-        entry = getattr(self, "_kernels").get(setup.name, {}).get(variant.name)  # noqa: B009
+        entry = self._kernels.get(setup.name, {}).get(variant.name)
         if entry is None:
             return Compiled(None, {}, f"the kernels in {self.path.name} have none for it")
         if isinstance(entry, _Refused):
