@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 # Seconds in which edits that come one after the other count as one.
 _SETTLE = 0.01
 _EDITS = ("edit", "edit_text")
+_OF_TENSORS = "a function or module of PyTorch: nl.explore(nl.from_torch(function, *inputs))"
 
 
 class Explorer(anywidget.AnyWidget):
@@ -266,7 +267,7 @@ def explore(
 ) -> Explorer: ...
 def explore(
     what: Operator | Schedule | Kernel | Trace | Training | Callable[..., Any] | str | PathLike[str],
-    *,
+    *inputs: Any,
     sample: Operator | Mapping[str, Any] | None = None,
     **arguments: Any,
 ) -> Explorer | TrainingExplorer:
@@ -276,6 +277,7 @@ def explore(
         what: an operator (scheduled as `nl.compile` does), a schedule as it is, a kernel, a record, the path of a saved
             record, or a function that makes an operator, whose sizes can then be edited in the page. Both passes from
             `operators.training`, or a function from `kernel.with_gradients()`, are shown side by side.
+        inputs: none are taken; those of a function of PyTorch are for `nl.from_torch`.
         sample: the same operator at small sizes, made by the same function, for tag tables and the numeric check; only
             needed for a large operator of your own, since those of the library are made smaller by themselves. Of a
             function, its arguments at small sizes by name.
@@ -285,11 +287,16 @@ def explore(
         The widget.
 
     Raises:
-        ScheduleError: `what` is none of these, or an operator that no template can schedule; or `sample` is not
+        ScheduleError: `what` is none of these, or has inputs, or is an operator that no template can schedule; or `sample` is not
             the same operator at other sizes; or there are arguments, and `what` is no function.
         DefinitionError: the function returns something else than an operator.
         TraceError: the file is not a saved record.
     """
+    if inputs:
+        raise ScheduleError(
+            f"explore takes one thing, and {len(inputs)} more {'is' if len(inputs) == 1 else 'are'} given",
+            help=f"{_OF_TENSORS}; arguments of a function that makes an operator go by name, rows=4096",
+        )
     with waiting_line():
         return _explore(what, sample, arguments)
 
@@ -318,6 +325,12 @@ def _explore(
             raise ScheduleError("sample is for an operator, a schedule or a kernel, and not for both passes of one")
         return TrainingExplorer(what)
     if callable(what) and not isinstance(what, Operator | Kernel | Schedule):
+        if getattr(what, "__module__", "").startswith("neptune_lab.pytorch"):
+            raise ScheduleError(
+                f"nl.{getattr(what, '__name__', '')} takes tensors, and makes its operator when it is called",
+                help="explore the operator: nl.explore(nl.operators.attention.causal(heads=4, seq=256)), or with mods "
+                "nl.operators.attention.general(1, 4, 256, 256, 64, score_mod=…, mask_mod=…)",
+            )
         operator = named(what, arguments)
         if isinstance(sample, Mapping):
             sample = named(what, {**arguments, **sample})
@@ -347,7 +360,7 @@ def _explore(
     raise ScheduleError(
         f"explore takes an operator, a schedule, a kernel, a trace, a path, or a function that makes an operator, this "
         f"is {type(what).__name__}",
-        help='for example nl.explore(nl.compile(op)), or nl.explore("record.json")',
+        help=f'for example nl.explore(nl.compile(op)), or nl.explore("record.json"); {_OF_TENSORS}',
     )
 
 
