@@ -31,7 +31,7 @@ from neptune_lab.torch_to_stages.definitions import refused_arguments
 from neptune_lab.torch_to_stages.lines import RecordedLines, line_of_error, line_of_node
 from neptune_lab.torch_to_stages.marked_stops import MarkedStops
 from neptune_lab.torch_to_stages.names import argument_names, identifier, result_names, unused
-from neptune_lab.torch_to_stages.outside_writes import OutsideWrite, OutsideWrites
+from neptune_lab.torch_to_stages.outside_writes import OutsideWrite, OutsideWrites, buffers_of, refuse_new_buffers
 from neptune_lab.torch_to_stages.refusals import help_for, refusal, refused_derivative, refused_operation, untraced
 from neptune_lab.torch_to_stages.replaced_functions import ReplacedFunctions
 from neptune_lab.torch_to_stages.transform_levels import is_level_of_derivative, levels_restored
@@ -77,7 +77,10 @@ class _Called(torch.nn.Module):
 
     def forward(self, *args: Any) -> Any:
         with self.stops.restart(), ReplacedFunctions(), OutsideWrites(), RecordedLines():
-            return self.function(*args)
+            before = buffers_of(self.function)
+            out = self.function(*args)
+            refuse_new_buffers(self.function, before, args)
+            return out
 
 
 def trace(

@@ -1,19 +1,23 @@
 """Refuses writes of a traced function to tensors from outside: of its closure, of globals, of an object's attributes.
 
 torch's exporter does some of these writes before it refuses them, and loses those through `detach` and `.data`.  It
-loses `x.data = y` of every tensor.
+loses `x.data = y` of every tensor, and a buffer's new value (`self.mean = 0.9 * self.mean + 0.1 * x.mean(0)`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from neptune_lab.torch_to_stages.lines import line_of_node
 from neptune_lab.torch_to_stages.marked_stops import DETACHING, memory_of, writes_in_place
+from neptune_lab.torch_to_stages.refusals import refusal
 
 _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 # What looks as if it wrote elements.
@@ -55,4 +59,35 @@ def _is_real(tensor: torch.Tensor) -> bool:
     return type(tensor) in (torch.Tensor, torch.nn.Parameter) and not wrapped(tensor)
 
 
-__all__ = ["OutsideWrite", "OutsideWrites"]
+def buffers_of(function: Any) -> dict[str, torch.Tensor]:
+    """The buffers of a function that is a module."""
+    return dict(function.named_buffers()) if isinstance(function, torch.nn.Module) else {}
+
+
+def refuse_new_buffers(function: Any, before: Mapping[str, torch.Tensor], args: Any) -> None:
+    """Raise DefinitionError if a module has another tensor as a buffer, which the next call would read.
+
+    One that is made of neither the arguments nor what it was, such as a table of positions, is the same at each call.
+    """
+    mode = get_proxy_mode()
+    for name, now in buffers_of(function).items() if mode is not None else ():
+        if name not in before or now is before[name]:
+            continue
+        made, *given = (_node_of(tensor, mode) for tensor in (now, before[name], *pytree.tree_leaves(args)))
+        reached, waiting = {None}, [made]
+        while waiting:
+            if (node := waiting.pop()) not in reached:
+                reached.add(node)
+                waiting += node.all_input_nodes
+        if (reached - {None}).intersection(given):
+            help = "call .eval() on the module, or return the value, and give it as an argument"
+            raise refusal(f"the module gives its buffer {name!r} a new value", line_of_node(made), help)
+
+
+def _node_of(tensor: Any, mode: Any) -> Any:
+    """The node of the graph that is traced which made a tensor; None if there is none."""
+    slot = get_proxy_slot(tensor, mode.tracer, None) if isinstance(tensor, torch.Tensor) else None
+    return None if slot is None else slot.proxy.node
+
+
+__all__ = ["OutsideWrite", "OutsideWrites", "buffers_of", "refuse_new_buffers"]

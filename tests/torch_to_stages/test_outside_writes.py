@@ -116,3 +116,41 @@ def test_a_module_that_writes_to_its_parameter_says_so():
         nl.from_torch(Clamped(), torch.ones(2, 3))
     with pytest.raises(DefinitionError, match=r"writes to its parameter 'weight'(.|\n)*max_norm"):
         nl.from_torch(torch.nn.Embedding(8, 4, max_norm=1.0), torch.tensor([[1, 2]]))
+
+
+class Mean(torch.nn.Module):
+    """Keeps a running mean, a count, or a table of positions."""
+
+    def __init__(self, keeps: str) -> None:
+        super().__init__()
+        self.keeps = keeps
+        self.register_buffer("rates", torch.ones(3))
+        for name in ("mean", "count", "table"):
+            self.register_buffer(name, torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.keeps == "mean":
+            self.mean = x.mean(0)
+        if self.keeps == "count":
+            self.count = self.count + 1
+        if self.keeps == "table":
+            self.table = torch.cos(torch.arange(3) * self.rates)
+        return x * self.mean + self.count + self.table
+
+
+@pytest.mark.parametrize("keeps", ["mean", "count"])
+def test_a_buffer_of_the_next_call_is_refused(keeps: str):
+    """Each call of the kernel would read the first one."""
+    with pytest.raises(
+        DefinitionError, match=rf"gives its buffer '{keeps}' a new value, in .*: `self\.{keeps} = "
+    ) as e:
+        nl.from_torch(Mean(keeps), torch.ones(2, 3))
+    assert ".eval()" in e.value.help
+
+
+@pytest.mark.parametrize("keeps", ["nothing", "table"])
+def test_a_buffer_that_is_the_same_at_each_call_is_taken(keeps: str):
+    x, module = torch.randn(2, 3), Mean(keeps)
+    kernel = nl.compile(nl.from_torch(module, x))
+    for _ in range(2):
+        torch.testing.assert_close(kernel(x), module(x))
