@@ -287,8 +287,8 @@ def explore(
         The widget.
 
     Raises:
-        ScheduleError: `what` is none of these, or has inputs, or is an operator that no template can schedule; or `sample` is not
-            the same operator at other sizes; or there are arguments, and `what` is no function.
+        ScheduleError: `what` is none of these, or has inputs, or is an operator that no template can schedule; or
+            `sample` is not the same operator at other sizes; or there are arguments, and `what` is no function.
         DefinitionError: the function returns something else than an operator.
         TraceError: the file is not a saved record.
     """
