@@ -89,6 +89,10 @@ _UNTRACED = {
         "a derivative by autograd",
         _OF_DERIVATIVE,
     ),
+    "torch/_higher_order_ops/": (
+        "torch.cond, scan or another operator that takes functions",
+        "choose with torch.where, and write loops in Python",
+    ),
     "a fake tensor in the exported program": (
         "something that torch's exporter loses, such as torch.func.linearize, or torch.vmap with out_dims other than 0",
         "torch.vmap(f)(x).movedim(0, 1) in place of out_dims=1; nl.compile(op).with_gradients() for derivatives",

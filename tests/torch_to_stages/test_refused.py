@@ -111,6 +111,10 @@ def mapped_to_the_last_dimension(x):
     return torch.vmap(lambda row: row.softmax(0), in_dims=1, out_dims=1)(x)
 
 
+def chosen_by_cond(x):
+    return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+
 def tensor_of_an_element(x):
     return torch.tensor([1.0, x[0, 0]]) * 2
 
@@ -128,6 +132,7 @@ def generator(x):
 @pytest.mark.parametrize(
     ("function", "what", "help"),
     [
+        (chosen_by_cond, "it calls torch.cond, scan or another operator", "torch.where"),
         (tensor_of_an_element, "it calls a function that reads the values of a tensor", "torch.stack"),
         (loss_of_sequences, "torch knows no shape of the result of aten._ctc_loss", "take it out"),
         (generator, "which is no tensor", "the numbers that it draws"),
