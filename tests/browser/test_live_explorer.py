@@ -196,6 +196,29 @@ def test_a_refused_edit_is_not_green(live):
     expect(error).to_be_hidden()
 
 
+def test_a_refused_edit_that_was_undone_can_be_redone(live):
+    drawn = live(figure1(), {"panes": {"graph": "schedule", "editor": "cards"}})
+    check = drawn.root.locator(".chip.check")
+    undo, redo = (drawn.root.get_by_role("button", name=name, exact=True) for name in ("undo", "redo"))
+    expect(check).to_contain_text("✓ equals the definition")
+    cards = drawn.root.locator(".cards .card")
+    count = cards.count()
+    expect(redo).to_be_disabled()
+    drawn.root.get_by_role("button", name="remove: step 1,").click()
+    expect(check).to_contain_text("✗ edit refused")
+    expect(cards).to_have_count(count - 1)
+    undo.click()
+    expect(check).to_contain_text("✓ equals the definition")
+    expect(cards).to_have_count(count)
+    redo.click()
+    expect(check).to_contain_text("✗ edit refused")
+    expect(cards).to_have_count(count - 1)
+    expect(redo).to_be_disabled()
+    undo.click()
+    expect(redo).to_be_enabled()
+    expect(check).to_contain_text("✓ equals the definition")
+
+
 @pytest.mark.nightly
 def test_text_that_is_no_python_is_not_green_either(live):
     drawn = live(figure1(), {"panes": {"graph": "schedule", "editor": "text"}})

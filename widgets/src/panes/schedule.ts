@@ -19,6 +19,10 @@ function schedulePane(ctx: Context): Pane {
   let text: TextEditor | null = null;
   /** The question that took the last refused edit back. */
   let back = -1;
+  /** The refused edit that was taken back last, which redo asks again; `text` if it was written as text. */
+  let takenBack: { steps: StepEdit[]; text: string | null } | null = null;
+  /** The text that was asked last; null if cards were. */
+  let written: string | null = null;
   /** The error that was brought into view last. */
   let shownError: EditError | null = null;
   const open = new Set<number>();
@@ -54,7 +58,19 @@ function schedulePane(ctx: Context): Pane {
   function ask(kind: "undo" | "redo" | "default_code"): void {
     sendEdit.cancel();
     sendText.cancel();
+    const again = kind === "redo" ? takenBack : null;
+    takenBack = null;
+    if (again) {
+      text?.set(again.text ?? asLines(again.steps));
+      ctx.announce("the refused edit is asked again");
+      if (again.text === null) askSteps(again.steps);
+      else askText(again.text);
+      forgetChoices();
+      cards();
+      return;
+    }
     if (kind === "undo" && edits.error) {
+      takenBack = { steps: edits.steps, text: written };
       // A refused edit changed nothing behind the page: taking it back is showing the last good steps again.
       edits = started(ctx.payload.editor?.steps ?? []);
       forgetChoices();
@@ -69,20 +85,25 @@ function schedulePane(ctx: Context): Pane {
     edits = asked(edits, ctx.send({ kind }));
     marks();
   }
-  const sendEdit = debounce(() => {
-    edits = asked(edits, ctx.send({ kind: "edit", steps: wire(edits.steps) }));
+  function askSteps(steps: StepEdit[]): void {
+    written = null;
+    edits = asked({ ...edits, error: null }, ctx.send({ kind: "edit", steps: wire(steps) }), steps);
     marks();
-  }, WAIT);
-  const sendText = debounce((value: string) => {
-    edits = asked(edits, ctx.send({ kind: "edit_text", text: value }));
+  }
+  function askText(value: string): void {
+    written = value;
+    edits = asked({ ...edits, error: null }, ctx.send({ kind: "edit_text", text: value }));
     marks();
-  }, WAIT);
+  }
+  const sendEdit = debounce(() => askSteps(edits.steps), WAIT);
+  const sendText = debounce(askText, WAIT);
 
   function act(action: EditAction, redraw: boolean): void {
     const steps = change(edits.steps, action);
     if (steps === edits.steps) return;
     // What was asked before is superseded at once, though the question itself waits a moment.
     edits = { ...edits, steps, seq: -1, busy: true, error: null };
+    takenBack = null;
     if (action.type !== "set") {
       forgetChoices();
       const was = [...open];
@@ -191,7 +212,7 @@ function schedulePane(ctx: Context): Pane {
     busy.textContent = edits.busy ? "compiling …" : "";
     tools.classList.toggle("busy", edits.busy);
     undo.disabled = !ctx.live || (!edits.error && ctx.payload.editor?.undo === 0);
-    redo.disabled = !ctx.live || Boolean(edits.error) || ctx.payload.editor?.redo === 0;
+    redo.disabled = !ctx.live || Boolean(edits.error) || (!takenBack && ctx.payload.editor?.redo === 0);
     const at = e && typeof e.step === "number" ? e.step : -1;
     const atCard = e !== null && at >= 0 && list.querySelector(`[data-n="${at}"]`) !== null && mode() === "cards";
     error.replaceChildren();
@@ -344,6 +365,7 @@ function schedulePane(ctx: Context): Pane {
       if (!text) {
         text = textEditor(textBox, asLines(edits.steps), (value) => {
           edits = { ...edits, seq: -1, busy: true, error: null };
+          takenBack = null;
           marks();
           sendText(value);
         });
