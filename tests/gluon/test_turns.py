@@ -14,7 +14,7 @@ import neptune_lab as nl
 from neptune_lab.gluon_simulator import Simulator
 from neptune_lab.htile_to_gluon import tile_schedule
 from neptune_lab.htile_to_gluon.helpers import HELPERS
-from neptune_lab.htile_to_gluon.turns import Order, longest, order_of
+from neptune_lab.htile_to_gluon.turns import Order, counted, longest, order_of
 from neptune_lab.operators import attention
 from neptune_lab.target import MOST_HOPPER_SMS
 
@@ -80,7 +80,8 @@ def test_the_longest_program_is_that_of_the_helpers(seed):
 def test_an_order_is_never_longer_than_the_usual_one(seed):
     tiles, heads, usual = drawn(seed)
     chosen = order_of(tiles, heads, 132, usual)
-    assert longest(tiles, heads, chosen, 132) <= longest(tiles, heads, Order(usual), 132)
+    assert counted(tiles, heads, chosen, 132) <= counted(tiles, heads, Order(usual), 132)
+    assert longest(tiles, heads, chosen, 132) <= counted(tiles, heads, chosen, 132)
 
 
 @pytest.mark.parametrize(
@@ -101,6 +102,9 @@ def test_sections_from_both_ends_even_out(tiles, heads, together):
 
 
 def test_no_section_leaves_programs_idle():
+    """Eight sections of 192 tiles take two turns each of 132 programs, where all tiles together take twelve."""
+    tiles = (12,) * 12
+    assert not order_of(tiles, 128, 132, usual=16).sections
     causal = tuple(range(12, 0, -1))
     ideal = (sum(causal) + 0.5 * len(causal)) * 64 / 132
     assert longest(causal, 64, order_of(causal, 64, 132, usual=32), 132) < 1.06 * ideal
@@ -138,3 +142,16 @@ def test_turns_that_go_on_over_all_tiles_are_right(causal, monkeypatch):
     made = Simulator(kernel.source, 5)(kernel.triton.entry, *(torch.from_numpy(a) for a in inputs.values()))
     wanted = operator.reference(*inputs.values())
     assert np.linalg.norm(made.double().numpy() - wanted) / np.linalg.norm(wanted) < 2e-3
+
+
+def test_a_chunk_gets_an_order_of_its_own():
+    """368 queries over 1096 keys with 128 heads: sections of 192 tiles would give some programs four, others two."""
+
+    def mask(b, h, q, kv):
+        return q + 728 >= kv
+
+    operator = attention.general(2, 64, 368, 1096, 128, None, mask, dtype="bfloat16")
+    code = nl.CodeOptions(code="gluon", persistent=True, tie=True)
+    config = nl.TileConfig(block_q=128, block_kv=128)
+    kernel = nl.compile(operator, "rolling_update", config=config, code=code, target="h200", validate="none")
+    assert "_turn(0, 192)" not in kernel.source
