@@ -20,9 +20,8 @@ from neptune_lab.pipeline.for_sizes import compile_family
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.lower import lower, passed, translated_and_verified
 from neptune_lab.pipeline.other_sizes import with_other_sizes
-from neptune_lab.pipeline.rows_in_lanes import rows_in_lanes
+from neptune_lab.pipeline.row_forms import form_of_rows
 from neptune_lab.pipeline.schedules import PLACES, candidates, check_numbers, check_operator
-from neptune_lab.pipeline.shared_rows import shared_rows
 from neptune_lab.pipeline.tuned import choice_and_kernel, chooses_by_default, chosen_kernel
 from neptune_lab.pipeline.validate import validate as run_validation
 from neptune_lab.strict.console import shown
@@ -185,7 +184,7 @@ def _by_shape(op: Operator, given: _Arguments, target: Target | None, *, tuned: 
             return compile_operator(op, choice.template, choice.config, choice.code, target)
 
         gpu = target or Target.current(otherwise=ANY)
-        kernel = rows_in_lanes(op, made, gpu, parts) or shared_rows(op, made, gpu, parts)
+        kernel = form_of_rows(op, made, gpu, parts)
     if kernel is None:
         kernel = compile_operator(op, template, sizes, options, target)
     if not free or kernel.code.code == "gluon" or any(name == "loads" for name, _ in parts.options):

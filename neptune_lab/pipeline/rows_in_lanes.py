@@ -34,14 +34,18 @@ WARPS_TO_READ_ONCE = ((2, 16), (3, 8), (4, 16), (8, 4), (9, 16), (16, 2), (inf, 
 # Rows that 16 warps can hold have 8 in place of 16: cross entropy of 1122 x 45000 takes 28.8 us so and 29.2 in 16,
 # log-sum-exp of 1174 x 30001 20.6 and 22.8 (19.9 in 4).
 MANY, LONG, WARPS = 16, 65536, 8
-# If there are fewer rows than multiprocessors, the fewest rows and elements for each of these, and the warps, more of
-# rows that 16 cannot hold: split rows, whose parts are combined later, take longer. Cross entropy of 125 x 124823 takes
-# 8.6 us in 32 warps and 11.5 in tiles, log-sum-exp of 80 x 250001 13.2 and 28.2, of 40 x 200001 10.5 and 12.3, of 110 x
-# 60001 4.8 in 16, 5.4 in 32, and 7.8.
-FEWEST_OF_FEW, FEWEST_ELEMENTS, WARPS_OF_FEW = 0.3, 50_000, (16, 32)
-# The fewest rows of each multiprocessor if rows are shorter than `LONG_TO_READ_ONCE`, and there are more rows than
-# multiprocessors.
-FEWEST_ROWS = 3
+# If there are fewer rows than multiprocessors, the fewest rows and elements for each of these, and the warps of long
+# ones: split rows, whose parts are combined later, take longer. Cross entropy of 125 x 124823 takes 8.6 us in 32 warps
+# and 11.5 in tiles, log-sum-exp of 80 x 250001 13.2 and 28.2, of 40 x 200001 10.5 and 12.3.
+FEWEST_OF_FEW, FEWEST_ELEMENTS, WARPS_OF_FEW = 0.3, 40_000, 32
+# If each multiprocessor has so many rows, from the first to below the second number, the warps of rows from `SHORT`
+# elements on, by the longest. Of 252 problems of 33 to 300 rows on an H200 (docs/using/benchmark.md): log-sum-exp of 300 x 20000 takes 4.6 us in 8 warps
+# and 7.7 held by 4, of 100 x 33001 3.5 and 5.3 in tiles, cross entropy of 100 x 57001 4.6 in 16 and 7.2 in tiles.
+FEWEST_ROWS, FEW_ROWS, SHORT, WARPS_OF_SHORT = 0.25, 3, 16384, ((40960, 8), (LONG, 16))
+# If there are fewer rows than this for each multiprocessor, longer ones that are whole vectors are split among more
+# programs if the model says so: log-sum-exp of 33 x 80000 takes 4.2 us so and 5.2 in lanes, of 60 x 200000 9.5 and
+# 10.4, but of 60 x 100001 7.9 and 6.7, of 100 x 200000 15.0 and 10.9.
+FEWEST_OF_WHOLE, VECTOR = 0.7, 8
 # The warps of rows that are written, by the longest: two programs of 8 have room on a multiprocessor, which then read
 # and write at the same time, while the second-level cache holds the rows of all programs; the first-level cache holds
 # the row of one of 32. At least so many rows of each multiprocessor, in turns that leave few of them idle.
@@ -49,7 +53,12 @@ WRITTEN, ROWS_OF_WRITTEN, BUSY = ((66000, 8), (115000, 32)), 7, 0.93
 
 
 def rows_in_lanes(
-    operator: Operator, make: Callable[[Choice], Kernel], target: Target, given: Given = NOTHING
+    operator: Operator,
+    make: Callable[[Choice], Kernel],
+    target: Target,
+    given: Given = NOTHING,
+    *,
+    sure: bool = False,
 ) -> Kernel | None:
     """The kernel in which each lane reduces its own part of a row, and all lanes of a program wait once a row.
 
@@ -58,6 +67,7 @@ def rows_in_lanes(
         make: compiles a choice.
         target: the GPU.
         given: what the caller gives, which replaces parts of the choice.
+        sure: only if it is faster than other tiles and splits that the model may rank first.
 
     Returns:
         The kernel; None if rows are short or few, or too long to be read twice, the GPU is another one than those where
@@ -76,6 +86,8 @@ def rows_in_lanes(
     choice = Choice("rolling_update", TileConfig(block_q=1, block_kv=width, num_warps=warps), CodeOptions())
     if warps is None or not given.fits(choice):
         return None
+    if sure and of_each < FEWEST_OF_WHOLE and width >= LONG and width % VECTOR == 0:
+        return None
     with suppress(NeptuneError):
         kernel = make(given.over(choice) if given else choice)
         if any(done.changed for done in kernel.passes if done.name == reduce_in_lanes.__name__):
@@ -93,17 +105,19 @@ def warps_to_read_once(width: int, rows: float) -> int | None:
     >>> warps_to_read_once(30000, 1634 / 132), warps_to_read_once(46621, 2143 / 132), warps_to_read_once(91115, 3.8)
     (2, 8, 16)
     >>> warps_to_read_once(124823, 125 / 132), warps_to_read_once(134243, 255 / 132), warps_to_read_once(91115, 1.9)
-    (32, 16, None)
+    (32, 16, 8)
     >>> warps_to_read_once(900_000, 8 / 132), warps_to_read_once(60001, 100 / 132), warps_to_read_once(60001, 8.5)
-    (None, None, 8)
+    (None, 16, 8)
     """
+    if FEWEST_ROWS <= rows < FEW_ROWS and SHORT <= width < LONG:
+        return next(warps for most, warps in WARPS_OF_SHORT if width <= most)
     if width <= HELD_TO_READ_ONCE:
         return None
     if rows < 1:
         enough = rows >= FEWEST_OF_FEW and rows * width >= FEWEST_ELEMENTS
-        return WARPS_OF_FEW[width >= LONG] if enough else None
-    if rows < FEWEST_ROWS and width < LONG_TO_READ_ONCE:
-        return None
+        return WARPS_OF_FEW if enough else None
+    if rows < FEW_ROWS and width < LONG_TO_READ_ONCE:
+        return WARPS
     warps = next(warps for most, warps in WARPS_TO_READ_ONCE if rows <= most)
     return WARPS if warps == MANY and width < LONG else warps
 

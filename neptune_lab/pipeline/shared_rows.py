@@ -24,17 +24,22 @@ if TYPE_CHECKING:
 # Warps of a program that has a part of a row: with vectors along the rows, such as the scale of a norm, and without. On
 # an H200 layer_norm of 2509 x 118068 takes 405 us with 2 and 430 with 4, softmax of 6965 x 132506 1258 and 1149.
 WITH_VECTORS, WITHOUT = 2, 4
-# Of rows that are split among programs otherwise, the fewest that a group of programs gets: in its first and last
-# turns, some wait. Whole vectors of so many elements are split; norms, and rows that begin between vectors, get one
-# program each, which was slower at every number of rows: layer_norm of 20 x 176507 takes 51.5 us (shared 12.3).
-FEWEST_TURNS, VECTOR = 6, 8
-# The fewest rows that were measured.
-FEWEST_ROWS = 20
+# The fewest rows, and the fewest of each multiprocessor of those that are split among programs otherwise and are
+# shorter than `SURELY`: whole vectors of so many elements. On an H200 softmax of 60 x 80000 takes 9.4 us split and 10.0
+# shared, of 100 x 80000 14.9 and 10.8, of 60 x 200000 19.6 and 14.7; layer_norm of 20 x 176507 takes 12.3 shared.
+FEWEST_ROWS, FEWEST_OF_WHOLE, SURELY, VECTOR = 20, 0.6, 131072, 8
 # Rows without vectors that begin between vectors, and that a program could hold, are shared if they are longer than
 # this and each multiprocessor has so many: it runs one program that holds a row at a time, which reads or writes, and
 # in the last turn some run none. On an H200 softmax of 400 x 52002 takes 27.6 us so and 32.9 alone, 629 x 55579 44.3
 # and 49.2, 1000 x 55001 68.7 and 72.5, but 800 x 45001 47.9 and 47.3.
 FEW_ROWS_SHARED, LEAST_OF_EACH, MOST_OF_EACH = 49152, 3, 8
+# Shorter rows that are shared too, by the rows of each multiprocessor: from the first to below the second number, those
+# longer than the third. With vectors along the rows, and without. On an H200 layer_norm of 33 x 45000 takes 6.0 us so
+# and 6.6 in one program of 32 warps, of 33 x 57001 8.7 and 15.3, of 60 x 45000 7.1 and 6.8, of 200 x 45000 12.6 and
+# 14.2, of 300 x 45000 17.5 and 21.5, of 200 x 33001 19.6 and 18.1; softmax of 200 x 57001 14.2 and 18.8, of 300 x 45000
+# 17.0 and 21.5, of 200 x 45000 12.8 and 11.4.
+SHORT_WITH_VECTORS = ((0.0, 0.45, 32768), (1.2, 3.0, 40960))
+SHORT_WITHOUT = ((1.2, 2.0, 49152), (2.0, 3.0, 40960))
 
 
 def shared_rows(
@@ -68,16 +73,36 @@ def shared_rows(
     choice = given.over(choice) if given else choice
     warps = entry(choice.sizes.num_warps, 0) or usual
     parts = -(-width // (OF_A_WARP * warps))
-    groups = resident(warps) * target.sm_count // parts
-    fewest = FEWEST_ROWS if vectors or width % VECTOR else FEWEST_TURNS * groups
-    few = not vectors and width % VECTOR > 0 and LEAST_OF_EACH <= rows / target.sm_count < MOST_OF_EACH
-    if width <= (FEW_ROWS_SHARED if few else HELD[-1][0]) or groups < 1 or rows < fewest:
+    if resident(warps) * target.sm_count < parts or width <= _longest_alone(rows / target.sm_count, width, vectors):
+        return None
+    whole = not vectors and width % VECTOR == 0 and width < SURELY
+    if rows < (FEWEST_OF_WHOLE * target.sm_count if whole else FEWEST_ROWS):
         return None
     with suppress(NeptuneError):
         kernel = make(choice)
         if [len(one.waits) for one in kernel.triton.kernels if one.waits] == [2]:
             return replace(kernel, chosen=f"the shape: {parts} programs share each row of {width} elements")
     return None
+
+
+def _longest_alone(rows: float, width: int, vectors: bool) -> int:
+    """The longest rows that are not shared.
+
+    Args:
+        rows: of each multiprocessor.
+        width: elements of a row.
+        vectors: whether there are vectors along the rows.
+
+    >>> _longest_alone(0.3, 40000, vectors=True), _longest_alone(1.0, 40000, vectors=True)
+    (32768, 57344)
+    >>> _longest_alone(2.5, 40000, vectors=False), _longest_alone(4.0, 40001, vectors=False)
+    (40960, 49152)
+    """
+    for least, most, longest in SHORT_WITH_VECTORS if vectors else SHORT_WITHOUT:
+        if least <= rows < most:
+            return longest
+    few = not vectors and width % VECTOR > 0 and LEAST_OF_EACH <= rows < MOST_OF_EACH
+    return FEW_ROWS_SHARED if few else HELD[-1][0]
 
 
 def _rows(operator: Operator) -> tuple[int, int] | None:

@@ -1,7 +1,8 @@
 """The choice of template and options that every entry point asks for, and what becomes of one that does not compile.
 
-In this order: the tuning record of these very sizes; else the best in the ranking of `autotune.ranking`, which has the
-record of the nearest sizes, the form in Gluon, what the shape suggests, and the tuner's space.
+In this order: the tuning record of these very sizes; a measured form of long rows (`row_forms`); else the best in the
+ranking of `autotune.ranking`, which has the record of the nearest sizes, the form in Gluon, what the shape suggests,
+and the tuner's space.
 
 A record that does not compile names an option that this version does not have, or meets a compiler that has changed
 since.  It is skipped, and the next best choice is compiled.  If it was measured at these very sizes, a `RecordsWarning`
@@ -30,6 +31,7 @@ from neptune_lab.pipeline.hopper import gluon_kernel, kernel_of_other_lengths
 from neptune_lab.pipeline.joint import default_joint_choice
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.lower import keeping
+from neptune_lab.pipeline.row_forms import form_of_rows
 from neptune_lab.records import Record, RecordsWarning
 from neptune_lab.runtime import has_gpu
 from neptune_lab.target import ANY, Target
@@ -107,6 +109,9 @@ def _chosen(
     gpu = target or Target.current(otherwise=ANY)
     if operator.parts:  # (the model ranks a single choice, and each part has its own tiles)
         return _joint(operator, make, given) if gpu.warpgroup_products else None
+    rows = form_of_rows(operator, make, gpu, given, sure=True)
+    if rows is not None:
+        return rows
     near = None if record is None else _choice_of(record)
     ranked = ranking(operator, gpu, near=near, given=given)
     if ranked is None:
