@@ -39,8 +39,9 @@ MANY, LONG, WARPS = 16, 65536, 8
 # and 11.5 in tiles, log-sum-exp of 80 x 250001 13.2 and 28.2, of 40 x 200001 10.5 and 12.3.
 FEWEST_OF_FEW, FEWEST_ELEMENTS, WARPS_OF_FEW = 0.3, 40_000, 32
 # If each multiprocessor has so many rows, from the first to below the second number, the warps of rows from `SHORT`
-# elements on, by the longest. Of 252 problems of 33 to 300 rows on an H200 (docs/using/benchmark.md): log-sum-exp of 300 x 20000 takes 4.6 us in 8 warps
-# and 7.7 held by 4, of 100 x 33001 3.5 and 5.3 in tiles, cross entropy of 100 x 57001 4.6 in 16 and 7.2 in tiles.
+# elements on, by the longest. Of 252 problems of 33 to 300 rows on an H200 (docs/using/benchmark.md): log-sum-exp of
+# 300 x 20000 takes 4.6 us in 8 warps and 7.7 held by 4, of 100 x 33001 3.5 and 5.3 in tiles, cross entropy of 100 x
+# 57001 4.6 in 16 and 7.2 in tiles.
 FEWEST_ROWS, FEW_ROWS, SHORT, WARPS_OF_SHORT = 0.25, 3, 16384, ((40960, 8), (LONG, 16))
 # If there are fewer rows than this for each multiprocessor, longer ones that are whole vectors are split among more
 # programs if the model says so: log-sum-exp of 33 x 80000 takes 4.2 us so and 5.2 in lanes, of 60 x 200000 9.5 and
