@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from neptune_lab.operators import Operator
 
 MEASURED = 2  # bytes of an element of the rows that were measured
-# The fewest and (below) the most rows of each multiprocessor, the longest shorter rows that others hold as well or
+# The fewest and the most rows of each multiprocessor, the longest shorter rows that others hold as well or
 # better, and the warps: of rows that are only read, that are written, and that are written beside vectors along them.
 # Of 252 problems of 33 to 300 rows on an H200 (docs/using/benchmark.md): the L2 norm of 100 x 33001 takes 2.7 us so and
 # 3.9 in tiles, the largest element of an RMS norm of 100 x 45000 4.1 and 5.7, of 33 x 57001 5.0 and 4.4 in splits;
-# softmax of 60 x 57001 7.9 and 10.7, of 33 x 45000 over 5.7 and 5.2; layer_norm of 100 x 45000 8.0 and 16.5.
-ONLY_READ, WRITTEN, BESIDE_VECTORS = (0.25, 1.2, 20480, 32), (0.45, 1.2, 20480, 16), (0.45, 1.2, 32768, 32)
+# softmax of 60 x 57001 7.9 and 10.7, of 33 x 45000 over 5.7 and 5.2; layer_norm of 100 x 45000 8.0 and 16.5. With more
+# rows than multiprocessors, programs run in two turns: the largest element of 152 x 21779 5.5 and 4.8.
+ONLY_READ, WRITTEN, BESIDE_VECTORS = (0.25, 1.0, 20480, 32), (0.45, 1.0, 20480, 16), (0.45, 1.0, 32768, 32)
 # Beside vectors, rows of up to so many elements are held by 32 warps if each multiprocessor has fewer than 3:
 # layer_norm of 300 x 33001 takes 24.9 us so and 29.8 when each pass loads them again.
 LONGEST_OF_MORE, MORE = 40960, 3.0
@@ -93,7 +94,7 @@ def warps_that_hold(width: int, rows: float, *, written: bool, vectors: bool) ->
     least, most, shorter, warps = BESIDE_VECTORS if vectors else WRITTEN if written else ONLY_READ
     if vectors and width <= LONGEST_OF_MORE:
         most = MORE
-    return warps if shorter < width <= HELD[-1][0] and least <= rows < most else None
+    return warps if shorter < width <= HELD[-1][0] and least <= rows <= most else None
 
 
 def _rows(operator: Operator) -> tuple[int, int, bool, bool] | None:

@@ -43,10 +43,10 @@ FEWEST_OF_FEW, FEWEST_ELEMENTS, WARPS_OF_FEW = 0.3, 40_000, 32
 # 300 x 20000 takes 4.6 us in 8 warps and 7.7 held by 4, of 100 x 33001 3.5 and 5.3 in tiles, cross entropy of 100 x
 # 57001 4.6 in 16 and 7.2 in tiles.
 FEWEST_ROWS, FEW_ROWS, SHORT, WARPS_OF_SHORT = 0.25, 3, 16384, ((40960, 8), (LONG, 16))
-# If there are fewer rows than this for each multiprocessor, longer ones that are whole vectors are split among more
-# programs if the model says so: log-sum-exp of 33 x 80000 takes 4.2 us so and 5.2 in lanes, of 60 x 200000 9.5 and
-# 10.4, but of 60 x 100001 7.9 and 6.7, of 100 x 200000 15.0 and 10.9.
-FEWEST_OF_WHOLE, VECTOR = 0.7, 8
+# If there are fewer rows than this for each multiprocessor, longer ones are split among more programs if the model says
+# so; whole vectors, and rows that begin between them: log-sum-exp of 33 x 80000 takes 4.2 us so and 5.2 in lanes, of 60
+# x 200000 9.5 and 10.4, of 100 x 200000 15.0 and 10.9; of 40 x 226966 9.1 and 12.7, of 65 x 109742 6.6 and 7.9.
+FEWEST_OF_WHOLE, FEWEST_OF_OTHERS, VECTOR = 0.7, 0.5, 8
 # The warps of rows that are written, by the longest: two programs of 8 have room on a multiprocessor, which then read
 # and write at the same time, while the second-level cache holds the rows of all programs; the first-level cache holds
 # the row of one of 32. At least so many rows of each multiprocessor, in turns that leave few of them idle.
@@ -87,7 +87,7 @@ def rows_in_lanes(
     choice = Choice("rolling_update", TileConfig(block_q=1, block_kv=width, num_warps=warps), CodeOptions())
     if warps is None or not given.fits(choice):
         return None
-    if sure and of_each < FEWEST_OF_WHOLE and width >= LONG and width % VECTOR == 0:
+    if sure and width >= LONG and of_each < (FEWEST_OF_OTHERS if width % VECTOR else FEWEST_OF_WHOLE):
         return None
     with suppress(NeptuneError):
         kernel = make(given.over(choice) if given else choice)

@@ -33,13 +33,13 @@ FEWEST_ROWS, FEWEST_OF_WHOLE, SURELY, VECTOR = 20, 0.6, 131072, 8
 # in the last turn some run none. On an H200 softmax of 400 x 52002 takes 27.6 us so and 32.9 alone, 629 x 55579 44.3
 # and 49.2, 1000 x 55001 68.7 and 72.5, but 800 x 45001 47.9 and 47.3.
 FEW_ROWS_SHARED, LEAST_OF_EACH, MOST_OF_EACH = 49152, 3, 8
-# Shorter rows that are shared too, by the rows of each multiprocessor: from the first to below the second number, those
-# longer than the third. With vectors along the rows, and without. On an H200 layer_norm of 33 x 45000 takes 6.0 us so
-# and 6.6 in one program of 32 warps, of 33 x 57001 8.7 and 15.3, of 60 x 45000 7.1 and 6.8, of 200 x 45000 12.6 and
-# 14.2, of 300 x 45000 17.5 and 21.5, of 200 x 33001 19.6 and 18.1; softmax of 200 x 57001 14.2 and 18.8, of 300 x 45000
-# 17.0 and 21.5, of 200 x 45000 12.8 and 11.4.
-SHORT_WITH_VECTORS = ((0.0, 0.45, 32768), (1.2, 3.0, 40960))
-SHORT_WITHOUT = ((1.2, 2.0, 49152), (2.0, 3.0, 40960))
+# Shorter rows that are shared too, by the rows of each multiprocessor, from the first to below the second number: those
+# longer than the third (1.001: more rows than multiprocessors). With vectors along the rows, and without. On an H200
+# layer_norm of 33 x 45000 takes 6.0 us so and 6.6 in one program of 32 warps, of 33 x 57001 8.7 and 15.3, of 60 x 45000
+# 7.1 and 6.8, of 200 x 45000 12.6 and 14.2, of 300 x 45000 17.5 and 21.5, of 200 x 33001 19.6 and 18.1; softmax of 200
+# x 57001 14.2 and 18.8, of 300 x 45000 17.0 and 21.5, of 200 x 45000 12.8 and 11.4.
+SHORT_WITH_VECTORS = ((0.0, 0.45, 32768), (1.001, 3.0, 40960))
+SHORT_WITHOUT = ((1.001, 2.0, 49152), (2.0, 3.0, 40960))
 
 
 def shared_rows(
