@@ -218,7 +218,7 @@ def test_rows_of_a_length_that_programs_share():
     for op in (
         rows.softmax(rows=1000, cols=50000, dtype="float16"),
         rows.softmax(rows=700, cols=48001, dtype="float16"),
-        rows.softmax(rows=300, cols=52001, dtype="float16"),
+        rows.softmax(rows=300, cols=40001, dtype="float16"),
         rows.softmax(rows=1500, cols=52001, dtype="float16"),
         rows.softmax(rows=20, cols=100000, dtype="float16"),
         rows.softmax(rows=1000, cols=100000, dtype="float32"),
@@ -229,6 +229,7 @@ def test_rows_of_a_length_that_programs_share():
         rows.softmax(rows=20, cols=100001, dtype="float16"),
         norms.layer_norm(20, 100000, dtype="float16"),
         rows.softmax(rows=629, cols=55579, dtype="float16"),
+        rows.softmax(rows=300, cols=52001, dtype="float16"),
     )
     for op in fewer:  # that are not split among programs otherwise, or would run in turns that leave many idle
         assert nl.compile(op, target="h200", validate="none").code.combine == "waiting"
