@@ -112,6 +112,7 @@ def test_every_module_has_an_import_contract():
         "files",
         "hashed",
         "power_of_two",
+        "progress",
         "relative_error",
         "scalar_ops",
         "strict",

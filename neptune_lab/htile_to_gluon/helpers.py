@@ -145,7 +145,8 @@ def _locate(tile, BLOCKS: gl.constexpr, HEADS: gl.constexpr):
 _TURN = '''@gluon.jit
 def _turn(turn, SECTION: gl.constexpr):
     """The turn of a program and its tile: back and forth over the programs, from the other end in every second section
-    of heads, so that long and short tiles even out. A turn that the last tiles of a section do not fill is skipped."""
+    of heads, so that long and short tiles even out. A turn that the last tiles of a section do not fill is skipped.
+    There are at most SECTION programs."""
     programs = gl.num_programs(0)
     program = gl.program_id(0)
     turns = (SECTION + programs - 1) // programs

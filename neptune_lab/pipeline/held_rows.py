@@ -13,13 +13,12 @@ from neptune_lab.htile_passes.squares_without_scale import squares_without_scale
 from neptune_lab.loop_schedule.templates.config import TileConfig
 from neptune_lab.loop_schedule.templates.long_rows import HELD
 from neptune_lab.pipeline.kernel import Kernel
-from neptune_lab.strict.dtypes import itemsize
+from neptune_lab.pipeline.matrix_rows import matrix_rows
 from neptune_lab.target import Target
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
 
-MEASURED = 2  # bytes of an element of the rows that were measured
 # The fewest and the most rows of each multiprocessor, the longest shorter rows that others hold as well or
 # better, and the warps: of rows that are only read, that are written, and that are written beside vectors along them.
 # Of 252 problems of 33 to 300 rows on an H200 (docs/using/benchmark.md): the L2 norm of 100 x 33001 takes 2.7 us so and
@@ -50,21 +49,20 @@ def held_rows(
         given: what the caller gives, which replaces parts of the choice.
 
     Returns:
-        The kernel; None if rows are short or many, the GPU is another one than those where it was measured, or the
-        choice is refused, or does not fit what is given.
+        The kernel; None if rows are short or many, or only read beside vectors, the GPU is another one than those where
+        it was measured, the choice is refused, or other tiles or warps are given.
     """
-    found = _rows(operator)
-    if found is None or not target.warpgroup_products:
+    found = matrix_rows(operator)
+    if found is None or not target.warpgroup_products or (found.vectors and not found.written):
         return None
-    rows, width, written, vectors = found
-    of_each = rows / target.sm_count
-    warps = warps_that_hold(width, of_each, written=written, vectors=vectors)
-    loops = warps is None and not (written or vectors) and width > HELD[-1][0] and LEAST <= of_each <= MOST
+    of_each, width = found.count / target.sm_count, found.width
+    warps = warps_that_hold(width, of_each, written=found.written, vectors=found.vectors)
+    loops = warps is None and not found.written and width > HELD[-1][0] and LEAST <= of_each <= MOST
     if warps is None and not loops:
         return None
     tiles = TileConfig(block_q=1, block_kv=TILE if loops else width, num_warps=TILE_WARPS if loops else warps)
     choice = Choice("rolling_update", tiles, CodeOptions())
-    if not given.fits(choice):
+    if not given.fits(choice) or (given and given.over(choice).sizes != tiles):
         return None
     with suppress(NeptuneError):
         kernel = make(given.over(choice) if given else choice)
@@ -92,25 +90,8 @@ def warps_that_hold(width: int, rows: float, *, written: bool, vectors: bool) ->
     [32, 16]
     """
     least, most, shorter, warps = BESIDE_VECTORS if vectors else WRITTEN if written else ONLY_READ
-    if vectors and width <= LONGEST_OF_MORE:
-        most = MORE
-    return warps if shorter < width <= HELD[-1][0] and least <= rows <= most else None
-
-
-def _rows(operator: Operator) -> tuple[int, int, bool, bool] | None:
-    """The rows of an operator's input, their length, whether they are written, and whether there are vectors along
-    them, if there is one matrix, of which it makes numbers or another one like it."""
-    matrices = [spec for spec in operator.inputs if len(spec.shape) == 2]
-    if len(matrices) != 1 or operator.parts or operator.family is not None:
-        return None
-    (matrix,) = matrices
-    rows, width = matrix.shape
-    made = [spec for spec in operator.outputs if spec.shape != (rows,)]
-    if itemsize(matrix.dtype) != MEASURED or len(made) > 1:
-        return None
-    if any(spec.shape != matrix.shape or itemsize(spec.dtype) != MEASURED for spec in made):
-        return None
-    return rows, width, bool(made), any(spec.shape == (width,) for spec in operator.inputs)
+    few = rows <= most or (vectors and width <= LONGEST_OF_MORE and rows < MORE)
+    return warps if few and shorter < width <= HELD[-1][0] and least <= rows else None
 
 
 __all__ = ["held_rows", "warps_that_hold"]

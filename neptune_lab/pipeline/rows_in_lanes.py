@@ -18,14 +18,12 @@ from neptune_lab.loop_ir.walks import walk
 from neptune_lab.loop_schedule.templates.config import TileConfig
 from neptune_lab.loop_schedule.templates.long_rows import HELD, HELD_TO_READ_ONCE, LONG_TO_READ_ONCE, busy
 from neptune_lab.pipeline.kernel import Kernel
-from neptune_lab.strict.dtypes import itemsize
+from neptune_lab.pipeline.matrix_rows import matrix_rows
 from neptune_lab.target import Target
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
 
-# Bytes of an element of the rows that were measured.
-MEASURED = 2
 # Warps of rows that are read once, by the most rows of each multiprocessor: so many that all programs run at a time, or
 # in turns that leave few of them idle. On an H200, log-sum-exp of 448 x 90001 takes 24.5 us in 16 warps and 27.9 in 8,
 # of 580 x 100000 33.4 in 4 and 36.6 in 8, of 1174 x 68976 42.4 in 16, 43.6 in 8 and 48.8 in 4, of 1650 x 100003 82.0 in
@@ -75,10 +73,10 @@ def rows_in_lanes(
         it was measured, the operator does more than reduce its rows at once, or the choice is refused, or does not fit
         what is given.
     """
-    found = _rows(operator)
-    if found is None or not target.warpgroup_products:
+    found = matrix_rows(operator)
+    if found is None or found.vectors or not target.warpgroup_products:
         return None
-    rows, width, written = found
+    rows, width, written = found.count, found.width, found.written
     # Sums of other numbers are those of another pass (`squares_without_scale`), or wait for nothing.
     if not any(isinstance(e, Op) and e.name == "exp" for b in blocks(operator.program) for e in walk(b.body.value)):
         return None
@@ -133,21 +131,6 @@ def warps_of_written(width: int, rows: float) -> int | None:
         return None
     warps = next((warps for most, warps in WRITTEN if width <= most), None)
     return warps if warps and busy(rows / PROGRAMS[warps]) >= BUSY else None
-
-
-def _rows(operator: Operator) -> tuple[int, int, bool] | None:
-    """The rows of an operator's input, their length, and whether they are written, if there is one matrix, of which it
-    makes numbers or another one like it; None if there are vectors along the rows too."""
-    matrices = [spec for spec in operator.inputs if len(spec.shape) == 2]
-    if len(matrices) != 1 or operator.parts or operator.family is not None:
-        return None
-    (matrix,) = matrices
-    rows, width = matrix.shape
-    if any(spec.shape == (width,) for spec in operator.inputs) or itemsize(matrix.dtype) != MEASURED:
-        return None
-    made = [spec for spec in operator.outputs if spec.shape != (rows,)]
-    alike = all(spec.shape == matrix.shape and itemsize(spec.dtype) == MEASURED for spec in made)
-    return (rows, width, bool(made)) if alike and len(made) < 2 else None
 
 
 __all__ = ["rows_in_lanes", "warps_of_written", "warps_to_read_once"]

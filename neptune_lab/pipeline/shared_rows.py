@@ -15,7 +15,7 @@ from neptune_lab.htile_to_triton.waiting import resident
 from neptune_lab.loop_schedule.templates.config import TileConfig
 from neptune_lab.loop_schedule.templates.long_rows import HELD
 from neptune_lab.pipeline.kernel import Kernel
-from neptune_lab.strict.dtypes import itemsize
+from neptune_lab.pipeline.matrix_rows import matrix_rows
 from neptune_lab.target import Target
 
 if TYPE_CHECKING:
@@ -33,13 +33,13 @@ FEWEST_ROWS, FEWEST_OF_WHOLE, SURELY, VECTOR = 20, 0.6, 131072, 8
 # in the last turn some run none. On an H200 softmax of 400 x 52002 takes 27.6 us so and 32.9 alone, 629 x 55579 44.3
 # and 49.2, 1000 x 55001 68.7 and 72.5, but 800 x 45001 47.9 and 47.3.
 FEW_ROWS_SHARED, LEAST_OF_EACH, MOST_OF_EACH = 49152, 3, 8
-# Shorter rows that are shared too, by the rows of each multiprocessor, from the first to below the second number: those
-# longer than the third (1.001: more rows than multiprocessors). With vectors along the rows, and without. On an H200
+# Shorter rows that are shared too, by the rows of each multiprocessor: of more than the first number up to the second,
+# those longer than the third. With vectors along the rows, and without. On an H200
 # layer_norm of 33 x 45000 takes 6.0 us so and 6.6 in one program of 32 warps, of 33 x 57001 8.7 and 15.3, of 60 x 45000
 # 7.1 and 6.8, of 200 x 45000 12.6 and 14.2, of 300 x 45000 17.5 and 21.5, of 200 x 33001 19.6 and 18.1; softmax of 200
 # x 57001 14.2 and 18.8, of 300 x 45000 17.0 and 21.5, of 200 x 45000 12.8 and 11.4.
-SHORT_WITH_VECTORS = ((0.0, 0.45, 32768), (1.001, 3.0, 40960))
-SHORT_WITHOUT = ((1.001, 2.0, 49152), (2.0, 3.0, 40960))
+SHORT_WITH_VECTORS = ((0.0, 0.45, 32768), (1.0, 3.0, 40960))
+SHORT_WITHOUT = ((1.0, 2.0, 49152), (2.0, 3.0, 40960))
 
 
 def shared_rows(
@@ -57,11 +57,10 @@ def shared_rows(
         The kernel; None if rows are short, few or not written, the GPU is another one than those where it was measured,
         programs would wait more than once, or the choice is refused, or does not fit what is given.
     """
-    found = _rows(operator)
-    if found is None or not target.warpgroup_products:
+    found = matrix_rows(operator)
+    if found is None or not found.written or len(operator.outputs) != 1 or not target.warpgroup_products:
         return None
-    rows, width = found
-    vectors = any(spec.shape == (width,) for spec in operator.inputs)
+    rows, width, vectors = found.count, found.width, found.vectors
     usual = WITH_VECTORS if vectors else WITHOUT
     choice = Choice(
         "rolling_update",
@@ -99,24 +98,10 @@ def _longest_alone(rows: float, width: int, vectors: bool) -> int:
     (40960, 49152)
     """
     for least, most, longest in SHORT_WITH_VECTORS if vectors else SHORT_WITHOUT:
-        if least <= rows < most:
+        if least < rows <= most:
             return longest
     few = not vectors and width % VECTOR > 0 and LEAST_OF_EACH <= rows < MOST_OF_EACH
     return FEW_ROWS_SHARED if few else HELD[-1][0]
-
-
-def _rows(operator: Operator) -> tuple[int, int] | None:
-    """The rows of an operator's input and their length, if there is one matrix, and it has 16 bits an element, as has
-    the one that is made of it."""
-    matrices = [spec for spec in operator.inputs if len(spec.shape) == 2]
-    if len(matrices) != 1 or operator.parts or operator.family is not None:
-        return None
-    (matrix,) = matrices
-    made = [spec for spec in operator.outputs if spec.shape == matrix.shape]
-    if len(operator.outputs) != 1 or len(made) != 1 or any(itemsize(spec.dtype) != 2 for spec in (matrix, *made)):
-        return None
-    rows, width = matrix.shape
-    return rows, width
 
 
 __all__ = ["shared_rows"]

@@ -75,7 +75,7 @@ def test_tiles_begin_behind_the_head_and_two_edges_follow():
     assert f"s[i] = s[i] + reduce(sum, float32(x[i, {head}+j0*16:{head}+j0*16+16]), dim=0)" in made
     assert f"iota[{head}+48:{head}+48+16] < index({end})" in made
     assert f"where(iota[0:8] < index({head}), float32(x[i, 0:8]), 0.0)" in made
-    assert f"where( iota[{end}:{end}+8] < index(67), float32( x[i, {end}:{end}+8], ), 0.0, )" in made
+    assert f"where( iota[{end}:{end}+8] < index(67), float32(x[i, {end}:{end}+8]), 0.0, )" in made
     assert made.index("interior") < made.index("iota[0:8]"), "an empty head is no first tile"
 
 

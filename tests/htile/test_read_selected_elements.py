@@ -67,7 +67,7 @@ def test_rows_of_a_tile_load_theirs_and_other_conditions_stay():
     )
     made = "".join(after(read_selected_elements, DECLARED, rows(value)).split())
     labels = "label[i0*2:i0*2+2]"
-    assert f"float32(gather(x,iota[i0*2:i0*2+2],{labels},),)*gather(w,{labels})" in made
+    assert f"float32(gather(x,iota[i0*2:i0*2+2],{labels}))*gather(w,{labels})" in made
     assert f"{labels}<10" in made
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import neptune_lab as nl
 from neptune_lab.choice import Choice, Given
 from neptune_lab.operators import Operator, norms, rows
 from neptune_lab.pipeline import tuned
@@ -46,6 +47,7 @@ def of(name: str, count: int, width: int, dtype: str = "float16") -> Operator:
         ("layer_norm", 100, 45000, HELD),
         ("layer_norm", 200, 45000, SHARED),
         ("layer_norm", 200, 33001, HELD),
+        ("layer_norm", 396, 33001, None),
         ("layer_norm", 500, 45000, None),
         ("softmax", 100, 57000, HELD),
         ("softmax", 60, 80000, None),
@@ -83,8 +85,20 @@ def test_other_rows_have_none():
 
     assert form_of_rows(of("layer_norm", 100, 45000, "float32"), none, H200) is None
     assert form_of_rows(of("layer_norm", 100, 45000), none, Target("a100")) is None
-    given = Given(template="split_k_update")
-    assert form_of_rows(of("layer_norm", 100, 45000), none, H200, given) is None
+    for given in (
+        Given(template="split_k_update"),
+        Given(options=(("block_kv", 4096),)),
+        Given(options=(("num_warps", 4),)),
+    ):
+        assert form_of_rows(of("layer_norm", 100, 45000), none, H200, given) is None, given
+    x, v = torch.zeros(100, 45000, dtype=torch.float16), torch.zeros(45000, dtype=torch.float16)
+    for function, inputs in (
+        (lambda x, v: x @ v, (x, v)),
+        (lambda x: x.argmax(1), (x,)),
+        (lambda x: x.sum(1), (x.short(),)),
+        (lambda x, t: x.softmax(1) + t.sum(), (x, torch.zeros(2, 3, 4, dtype=torch.float16))),
+    ):
+        assert form_of_rows(nl.from_torch(function, *inputs), none, H200) is None
 
 
 @pytest.mark.one_in(2)
