@@ -114,6 +114,11 @@ def test_a_figure_takes_the_width_of_the_page_and_its_drawing_fits_a_narrow_one(
         ("  # a remark of many words in one line of it", ["  # a remark of many words in one line", "  # of it"]),
         ("name = 'a string of many words, and, commas'", ["name = 'a string of many words, and, commas'"]),
         ("total = first_of_all + second_of_all + last", ["total = first_of_all + second_of_all + last"]),
+        pytest.param(
+            "y = f(a, b) # rows, (of 16 columns at a time)",
+            ["y = f(a,", "    b) # rows, (of 16 columns at a time)"],
+            id="a comment behind one space",
+        ),
     ],
 )
 def test_long_lines_of_code_go_on_in_the_next(line: str, parts: list[str]):

@@ -47,7 +47,7 @@ def _places(line: str, comment: bool) -> dict[int, tuple[int, bool]]:
     if comment:
         return {at: (0, False) for at, char in enumerate(line) if char == " "}
     bare = _STRING.sub(lambda found: "_" * len(found.group()), line)
-    bare = bare.partition("  #")[0]
+    bare = bare.partition(" #")[0]
     operators = {found.start() for found in _OPERATOR.finditer(bare)}
     found: dict[int, tuple[int, bool]] = {}
     brackets: list[int] = [] if _STATEMENT.match(bare) else [0]  # an item of a list is in brackets of lines before
