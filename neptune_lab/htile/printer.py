@@ -91,7 +91,7 @@ def _declarations(program: ir.Program, known: Declared) -> list[str]:
 
     return [
         f"program {program.name}({', '.join(program.inputs)}) -> {', '.join(program.outputs)}",
-        *(f"  size    {size.name}  # known at the launch; {size.sample} in the sample" for size in program.sizes),
+        *(f"  size    {size.name}  # known at the launch; compiled at {size.sample}" for size in program.sizes),
         *(
             f"  {t.space:<{space}}  {t.name:<{name}}  {t.dtype}[{shape(t, axes)}]{strides_text(t.strides)}"
             for t, axes in zip(program.tensors, known.axes, strict=True)

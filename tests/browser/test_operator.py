@@ -115,3 +115,19 @@ def test_a_saved_record_is_made_again(live):
     expect(again).to_be_hidden()
     drawn.root.get_by_role("tab", name="Run", exact=True).click()
     expect(drawn.root.locator(".heat").first).to_be_visible()
+
+
+@pytest.mark.nightly
+def test_loops_and_definitions_say_at_which_number_a_size_with_a_name_is_shown(live):
+    drawn = live(nl.compile(nl.operators.rows.softmax(4, nl.dim("n")), validate="none"))
+    pane = drawn.root.get_by_role("region", name="program")
+    shown = int(drawn.explorer.trace.operator.inputs[0].shape[1])
+    said = f"Shown at n = {shown}; the kernel takes every value."
+    expect(pane.locator(".lines")).to_contain_text(str(shown))
+    expect(pane.locator("p.note")).to_contain_text(f"a loop nest of its own. {said}")
+    pane.get_by_role("tab", name="Definition").click()
+    expect(pane.locator("p.note")).to_have_text(said)
+    # Tiles and Triton have the name itself.
+    drawn.root.locator(".rail li", has_text="Triton").last.click()
+    pane.get_by_role("tab", name="Triton").click()
+    expect(pane.locator("p.note")).not_to_contain_text("Shown at")

@@ -54,7 +54,7 @@ def test_it_is_right_at_short_lengths(program, n):
 
 def test_its_text_has_the_size_for_numbers(program):
     text = printer.to_text(program)
-    assert "  size    n  # known at the launch; 87 in the sample" in text
+    assert "  size    n  # known at the launch; compiled at 87" in text
     assert "float16[1, 2, i1: n, d: 16]" in text
     assert "grid (i0: (n+15)//16, h: 2, b: 1)" in text
     assert "181" not in text

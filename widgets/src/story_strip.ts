@@ -18,7 +18,7 @@ export const STORY_STYLE = `
 .nx .story { flex: none; display: flex; align-items: center; gap: 6px 12px; padding: 6px 14px; border-bottom: 1px solid var(--line); background: var(--soft); }
 .nx .story ol { display: flex; gap: 4px; flex: none; }
 .nx .story li button { padding: 2px 9px; font-size: 12.5px; border-radius: 99px; }
-.nx .story li button[aria-current="step"] { background: var(--accent); border-color: var(--accent); color: var(--bg); }
+.nx .story li button[aria-current="step"] { background: var(--accent); border-color: var(--accent); color: var(--bg); outline-offset: 1px; }
 .nx .story p { flex: 1; min-width: 0; font-size: 13px; max-height: 4.6em; overflow: auto; }
 .nx .story .do { flex: none; display: flex; gap: 6px; }
 .nx.mid .story { flex-wrap: wrap; }

@@ -4,6 +4,7 @@
 import type { Context, Pane } from "../context";
 import { changedSpans, diffLines } from "../diff";
 import { h } from "../dom";
+import { sampled } from "../extents";
 import { level } from "../level";
 import { blockOf } from "../links";
 import { Listing } from "../listing";
@@ -192,6 +193,9 @@ function programPane(ctx: Context): Pane {
         if (stop.wrong) note.append(h("b", { class: "bad" }, `! ${wrongness(stop)} `), "· ");
         note.append(stop.note);
       }
+      // Loops and definitions have a number where the operator has a name.
+      const sample = !pair && (tab === "definition" || stop.kind === "loops") ? sampled(doc.trace.operator) : "";
+      if (sample) note.append(`${note.childNodes.length ? " " : ""}Shown at ${sample}; the kernel takes every value.`);
       note.hidden = !note.childNodes.length;
 
       const one = pair !== null && merged();
