@@ -28,10 +28,11 @@ from neptune_lab.torch_to_stages import refusals as why
 from neptune_lab.torch_to_stages.closure_parameters import with_parameters
 from neptune_lab.torch_to_stages.composite import composite_operations_once
 from neptune_lab.torch_to_stages.definitions import refused_arguments
+from neptune_lab.torch_to_stages.kept_state import KeptState
 from neptune_lab.torch_to_stages.lines import RecordedLines, line_of_error, line_of_node
 from neptune_lab.torch_to_stages.marked_stops import MarkedStops
 from neptune_lab.torch_to_stages.names import argument_names, identifier, result_names, unused
-from neptune_lab.torch_to_stages.outside_writes import OutsideWrite, OutsideWrites, buffers_of, refuse_new_buffers
+from neptune_lab.torch_to_stages.outside_writes import OutsideWrite, OutsideWrites
 from neptune_lab.torch_to_stages.refusals import help_for, refusal, refused_derivative, refused_operation, untraced
 from neptune_lab.torch_to_stages.replaced_functions import ReplacedFunctions
 from neptune_lab.torch_to_stages.transform_levels import is_level_of_derivative, levels_restored
@@ -76,10 +77,10 @@ class _Called(torch.nn.Module):
         self.stops = stops
 
     def forward(self, *args: Any) -> Any:
-        with self.stops.restart(), ReplacedFunctions(), OutsideWrites(), RecordedLines():
-            before = buffers_of(self.function)
+        kept = KeptState(self.function)
+        with kept, self.stops.restart(), ReplacedFunctions(), OutsideWrites(), RecordedLines():
             out = self.function(*args)
-            refuse_new_buffers(self.function, before, args)
+            kept.check(args)
             return out
 
 
@@ -292,7 +293,7 @@ def _untraceable(function: Callable[..., Any], error: Exception) -> DefinitionEr
     line = line_of_error(error.__traceback__)
     kind = type(error).__name__
     if isinstance(error, OutsideWrite):
-        what, help = f"{_name(function)} {error}", why.OF_WRITE
+        what, help = f"{_name(function)} {error}", error.help
     elif "DataDependent" in kind or "unbacked" in str(error).lower():
         what = "the function's control flow depends on the values of a tensor"
         help = why.OF_DISTRIBUTION if why.raised_in(error, "torch/distributions/") else _HELP
@@ -364,10 +365,10 @@ def _mutation(spec: Any, exported: torch.export.ExportedProgram) -> DefinitionEr
     for node in exported.graph.nodes:
         if node.name == getattr(spec.arg, "name", None):
             line = line_of_node(node)
+    name = str(spec.target).removeprefix("function.")
     if spec.kind is OutputKind.BUFFER_MUTATION:
-        what, help = f"the module writes to its buffer {spec.target!r}", "call .eval() on the module"
+        what, help = f"the module writes to its buffer {name!r}", why.OF_STATE
     elif spec.kind is OutputKind.PARAMETER_MUTATION:
-        name = str(spec.target).removeprefix("function.")
         what, help = (
             f"the module writes to its parameter {name!r}",
             "do it before the call; an embedding's max_norm does",

@@ -10,6 +10,8 @@ from neptune_lab.torch_to_stages.lines import SourceLine
 OF_DISTRIBUTION = "torch.distributions checks its arguments so; validate_args=False turns these checks off"
 OF_ONE_HOT = "give the number of classes, F.one_hot(x, n): without it, torch reads the largest index"
 OF_WRITE = "make a new tensor: y = table + 1 in place of table += 1 and of table.data = table + 1"
+OF_STATE = "return the new value, and give it as an argument of the next call; for BatchNorm, call .eval()"
+OF_GRAD = "return the gradient, and set .grad after the call; kernel.with_gradients() sets it"
 OF_DATACLASS = "torch.export.register_dataclass(C), once, makes dataclasses C of tensors arguments and results"
 _SORT = (
     "take the part that sorts out of the function, and pass its result as an input; "
