@@ -204,7 +204,7 @@ def test_a_cache_of_calls_keeps_no_tensor_of_a_trace():
 
 def test_a_cache_of_calls_that_a_trace_only_reads_is_kept():
     kept = positions(3)
-    many = functools.lru_cache(lambda n: n)
+    many = functools.lru_cache(None)(lambda n: n)
     for n in range(300):
         many(n)
     calls: list[int] = []
