@@ -207,12 +207,17 @@ def distances(ctx: Context, a: Value, b: Value, p: float = 2.0, *_: Any) -> Valu
     def apart(i: Index) -> Expr:
         return Op("sub", (first.at((*i[:-2], i[-1])), second.at((*i[:-3], *i[-2:]))))
 
-    if p not in (1.0, 2.0):
+    if p not in (0.0, 1.0, 2.0):
         return vector_norm(ctx, Value((*shape, a.shape[-1]), ctx.dtype, apart), p, -1)
 
     def term(i: tuple[Expr, ...], r: tuple[Expr, ...]) -> Expr:
         difference = apart((*i, *r))
+        if p == 0:
+            # torch counts a NaN in a norm, but not here.
+            zero, one, nan = (ctx.as_dtype(Const(v, "float32"), ctx.dtype) for v in (0.0, 1.0, float("nan")))
+            other = Op("select", (Op("ne", (difference, zero)), one, zero))
+            return Op("select", (Op("ne", (difference, difference)), nan, other))
         return Op("mul", (difference, difference)) if p == 2 else Op("abs", (difference,))
 
     total = ctx.stages.reduce("sum", shape, [a.shape[-1]], term, ctx.dtype)
-    return total if p == 1 else Value(shape, ctx.dtype, lambda i: ctx.stages.with_tie(Op("sqrt", (total.at(i),)), 0.0))
+    return total if p < 2 else Value(shape, ctx.dtype, lambda i: ctx.stages.with_tie(Op("sqrt", (total.at(i),)), 0.0))
