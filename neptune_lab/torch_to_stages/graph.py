@@ -309,7 +309,7 @@ def _untraceable(function: Callable[..., Any], error: Exception) -> DefinitionEr
         what = f"an argument of {_name(function)} is an object of class {found[1].removeprefix('__main__.')!r}"
         help = f"give tensors, numbers and strings, and hold other objects: {_HELD}; {why.OF_DATACLASS}"
     elif (said := untraced(error)) is not None:
-        what, help = f"torch cannot trace {_name(function)}: it calls {said[0]}", said[1]
+        what, help = f"torch cannot trace {_name(function)}: it {said[0]}", said[1]
     else:
         what = f"torch cannot trace {_name(function)}: {kind}: {first_line(str(error))}"
         own = isinstance(error, RuntimeError | TypeError | ValueError | IndexError) and kind in dir(builtins)

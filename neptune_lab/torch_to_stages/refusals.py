@@ -73,42 +73,43 @@ _OF_KERNEL = (
     'to torch.compile(backend="neptune_lab"), which calls kernels beside its own'
 )
 _OF_DERIVATIVE = "trace the function itself: nl.compile(op).with_gradients() has its derivatives"
-# By a part of the paths in an error's traceback, or of its message: what cannot be traced, and what would help.
+# By a part of the paths in an error's traceback, or of its message: what the function does that cannot be traced, and
+# what would help.
 _UNTRACED = {
     "attention/flex_attention": (
-        "flex_attention, which is traced by torch.compile only",
+        "calls flex_attention, which is traced by torch.compile only",
         "write products and a softmax, or call nl.attention beside the function: it takes the same mods",
     ),
     "torch/_functorch/eager_transforms": (
-        "a derivative of torch.func",
+        "calls a derivative of torch.func",
         _OF_DERIVATIVE,
     ),
     "%_unwrap_for_grad": (
-        "a derivative of torch.func",
+        "calls a derivative of torch.func",
         _OF_DERIVATIVE,
     ),
     "torch/autograd/__init__": (
-        "a derivative by autograd",
+        "calls a derivative by autograd",
         _OF_DERIVATIVE,
     ),
     "torch/_higher_order_ops/": (
-        "torch.cond, scan or another operator that takes functions",
+        "calls torch.cond, scan or another operator that takes functions",
         "choose with torch.where, and write loops in Python",
     ),
     "a fake tensor in the exported program": (
-        "something that torch's exporter loses, such as torch.func.linearize, or torch.vmap with out_dims other than 0",
+        "calls what torch's exporter loses, such as torch.func.linearize, or torch.vmap with out_dims other than 0",
         "torch.vmap(f)(x).movedim(0, 1) in place of out_dims=1; nl.compile(op).with_gradients() for derivatives",
     ),
     "is mutated in the forward method": (
-        "a write to a tensor that is no argument",
+        "writes to a tensor that is no argument",
         OF_WRITE,
     ),
     "its data is not allocated yet": (
-        "a function that reads the values of a tensor, such as torch.tensor([1.0, x[0]])",
+        "calls a function that reads the values of a tensor, such as torch.tensor([1.0, x[0]])",
         "torch.stack of tensors in place of torch.tensor, and of .new_tensor; x.clone() in place of torch.tensor(x)",
     ),
-    "neptune_lab/runtime/": ("a kernel of this package", _OF_KERNEL),
-    "triton/runtime/": ("a kernel of Triton", "write out what it computes, or pass its result in"),
+    "neptune_lab/runtime/": ("calls a kernel of this package", _OF_KERNEL),
+    "triton/runtime/": ("calls a kernel of Triton", "write out what it computes, or pass its result in"),
 }
 # By a part of torch's or Python's message: what would help.
 _FOR_MESSAGES = {
@@ -154,7 +155,10 @@ def refusal(what: str, line: SourceLine | None, help: str | None) -> DefinitionE
 
 
 def untraced(error: BaseException) -> tuple[str, str] | None:
-    """What cannot be traced, by where torch's error comes from, and what would help; None if that is not known."""
+    """What a function does that cannot be traced, by where torch's error comes from, and what would help.
+
+    None if that is not known.
+    """
     texts = [str(error), *_files(error)]
     return next((said for part, said in _UNTRACED.items() if any(part in text for text in texts)), None)
 

@@ -154,3 +154,29 @@ def test_a_buffer_that_is_the_same_at_each_call_is_taken(keeps: str):
     kernel = nl.compile(nl.from_torch(module, x))
     for _ in range(2):
         torch.testing.assert_close(kernel(x), module(x))
+
+
+def in_a_batch_norm(x):
+    return torch.nn.functional.batch_norm(x, TABLE[0], TABLE[1], training=True)
+
+
+def test_a_write_that_torch_finds_reads_as_a_sentence():
+    with pytest.raises(DefinitionError, match=r"cannot trace in_a_batch_norm: it writes to a tensor that is no arg"):
+        nl.from_torch(in_a_batch_norm, torch.ones(2, 3))
+
+
+class Counts(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count.add_(1)
+        return x * self.count
+
+
+@pytest.mark.parametrize("module", [Counts(), torch.nn.Sequential(Counts())])
+def test_a_module_that_writes_to_its_buffer_names_it(module: torch.nn.Module):
+    with pytest.raises(DefinitionError, match=r"writes to its buffer '(0\.)?count', in .*: `self\.count") as e:
+        nl.from_torch(module, torch.ones(2, 3))
+    assert "return the new value" in e.value.help
