@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from neptune_lab.choice import NOTHING, Choice, CodeOptions, Given
 from neptune_lab.errors import NeptuneError
@@ -13,11 +12,8 @@ from neptune_lab.htile_passes.squares_without_scale import squares_without_scale
 from neptune_lab.loop_schedule.templates.config import TileConfig
 from neptune_lab.loop_schedule.templates.long_rows import HELD
 from neptune_lab.pipeline.kernel import Kernel
-from neptune_lab.pipeline.matrix_rows import matrix_rows
+from neptune_lab.pipeline.matrix_rows import MatrixRows
 from neptune_lab.target import Target
-
-if TYPE_CHECKING:
-    from neptune_lab.operators import Operator
 
 # The fewest and the most rows of each multiprocessor, the longest shorter rows that others hold as well or
 # better, and the warps: of rows that are only read, that are written, and that are written beside vectors along them.
@@ -38,26 +34,23 @@ SURELY, LEAST_OF_OTHERS = 150_000, 0.75
 
 
 def held_rows(
-    operator: Operator, make: Callable[[Choice], Kernel], target: Target, given: Given = NOTHING
+    matrix: MatrixRows, make: Callable[[Choice], Kernel], target: Target, given: Given = NOTHING
 ) -> Kernel | None:
     """The kernel in which one program of many warps has each row.
 
     Args:
-        operator: what is compiled.
-        make: compiles a choice.
-        target: the GPU.
-        given: what the caller gives, which replaces parts of the choice.
+        matrix: the rows of the operator.
+        make, target, given: as for `row_forms.form_of_rows`, which asks for the GPUs where it was measured.
 
     Returns:
-        The kernel; None if rows are short or many, or only read beside vectors, the GPU is another one than those where
-        it was measured, the choice is refused, or other tiles or warps are given.
+        The kernel; None if rows are short or many, or only read beside vectors, the choice is refused, or other tiles
+        or warps are given.
     """
-    found = matrix_rows(operator)
-    if found is None or not target.warpgroup_products or (found.vectors and not found.written):
+    if matrix.vectors and not matrix.written:
         return None
-    of_each, width = found.count / target.sm_count, found.width
-    warps = warps_that_hold(width, of_each, written=found.written, vectors=found.vectors)
-    loops = warps is None and not found.written and width > HELD[-1][0] and LEAST <= of_each <= MOST
+    of_each, width = matrix.count / target.sm_count, matrix.width
+    warps = warps_that_hold(width, of_each, written=matrix.written, vectors=matrix.vectors)
+    loops = warps is None and not matrix.written and width > HELD[-1][0] and LEAST <= of_each <= MOST
     if warps is None and not loops:
         return None
     tiles = TileConfig(block_q=1, block_kv=TILE if loops else width, num_warps=TILE_WARPS if loops else warps)

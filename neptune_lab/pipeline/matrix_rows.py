@@ -16,12 +16,14 @@ class MatrixRows:
     """The rows of the matrix.
 
     Args:
+        operator: whose matrix it is.
         count: how many.
         width: elements of each.
         written: whether a matrix like it is made; otherwise, numbers of each row.
         vectors: whether there are vectors along the rows, such as the scale of a norm.
     """
 
+    operator: Operator
     count: int
     width: int
     written: bool
@@ -42,7 +44,8 @@ def matrix_rows(operator: Operator) -> MatrixRows | None:
     if not halves or any(spec.dtype not in FLOATS for spec in operator.outputs):
         return None
     count, width = matrix.shape
-    return MatrixRows(count, width, bool(made), any(spec.shape == (width,) for spec in operator.inputs))
+    vectors = any(spec.shape == (width,) for spec in operator.inputs)
+    return MatrixRows(operator, count, width, bool(made), vectors)
 
 
 __all__ = ["MatrixRows", "matrix_rows"]

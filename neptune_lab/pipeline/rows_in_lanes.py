@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING
 
 from neptune_lab.choice import NOTHING, Choice, CodeOptions, Given
 from neptune_lab.errors import NeptuneError
@@ -16,13 +15,10 @@ from neptune_lab.loop_ir.nodes import Op
 from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.loop_ir.walks import walk
 from neptune_lab.loop_schedule.templates.config import TileConfig
-from neptune_lab.loop_schedule.templates.long_rows import HELD, HELD_TO_READ_ONCE, LONG_TO_READ_ONCE, busy
+from neptune_lab.loop_schedule.templates.long_rows import HELD, HELD_TO_READ_ONCE, LONG_TO_READ_ONCE, VECTOR, busy
 from neptune_lab.pipeline.kernel import Kernel
-from neptune_lab.pipeline.matrix_rows import matrix_rows
+from neptune_lab.pipeline.matrix_rows import MatrixRows
 from neptune_lab.target import Target
-
-if TYPE_CHECKING:
-    from neptune_lab.operators import Operator
 
 # Warps of rows that are read once, by the most rows of each multiprocessor: so many that all programs run at a time, or
 # in turns that leave few of them idle. On an H200, log-sum-exp of 448 x 90001 takes 24.5 us in 16 warps and 27.9 in 8,
@@ -44,7 +40,7 @@ FEWEST_ROWS, FEW_ROWS, SHORT, WARPS_OF_SHORT = 0.25, 3, 16384, ((40960, 8), (LON
 # If there are fewer rows than this for each multiprocessor, longer ones are split among more programs if the model says
 # so; whole vectors, and rows that begin between them: log-sum-exp of 33 x 80000 takes 4.2 us so and 5.2 in lanes, of 60
 # x 200000 9.5 and 10.4, of 100 x 200000 15.0 and 10.9; of 40 x 226966 9.1 and 12.7, of 65 x 109742 6.6 and 7.9.
-FEWEST_OF_WHOLE, FEWEST_OF_OTHERS, VECTOR = 0.7, 0.5, 8
+FEWEST_OF_WHOLE, FEWEST_OF_OTHERS = 0.7, 0.5
 # The warps of rows that are written, by the longest: two programs of 8 have room on a multiprocessor, which then read
 # and write at the same time, while the second-level cache holds the rows of all programs; the first-level cache holds
 # the row of one of 32. At least so many rows of each multiprocessor, in turns that leave few of them idle.
@@ -52,7 +48,7 @@ WRITTEN, ROWS_OF_WRITTEN, BUSY = ((66000, 8), (115000, 32)), 7, 0.93
 
 
 def rows_in_lanes(
-    operator: Operator,
+    matrix: MatrixRows,
     make: Callable[[Choice], Kernel],
     target: Target,
     given: Given = NOTHING,
@@ -62,26 +58,22 @@ def rows_in_lanes(
     """The kernel in which each lane reduces its own part of a row, and all lanes of a program wait once a row.
 
     Args:
-        operator: what is compiled.
-        make: compiles a choice.
-        target: the GPU.
-        given: what the caller gives, which replaces parts of the choice.
-        sure: only if it is faster than other tiles and splits that the model may rank first.
+        matrix: the rows of the operator.
+        make, target, given: as for `row_forms.form_of_rows`, which asks for the GPUs where it was measured.
+        sure: likewise.
 
     Returns:
-        The kernel; None if rows are short or few, or too long to be read twice, the GPU is another one than those where
-        it was measured, the operator does more than reduce its rows at once, or the choice is refused, or does not fit
-        what is given.
+        The kernel; None if rows are short or few, or too long to be read twice, the operator does more than reduce its
+        rows at once, or the choice is refused, or does not fit what is given.
     """
-    found = matrix_rows(operator)
-    if found is None or found.vectors or not target.warpgroup_products:
+    if matrix.vectors:
         return None
-    rows, width, written = found.count, found.width, found.written
+    width, program = matrix.width, matrix.operator.program
     # Sums of other numbers are those of another pass (`squares_without_scale`), or wait for nothing.
-    if not any(isinstance(e, Op) and e.name == "exp" for b in blocks(operator.program) for e in walk(b.body.value)):
+    if not any(isinstance(e, Op) and e.name == "exp" for b in blocks(program) for e in walk(b.body.value)):
         return None
-    of_each = rows / target.sm_count
-    warps = warps_of_written(width, of_each) if written else warps_to_read_once(width, of_each)
+    of_each = matrix.count / target.sm_count
+    warps = warps_of_written(width, of_each) if matrix.written else warps_to_read_once(width, of_each)
     choice = Choice("rolling_update", TileConfig(block_q=1, block_kv=width, num_warps=warps), CodeOptions())
     if warps is None or not given.fits(choice):
         return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from neptune_lab.autotune.nests import entry
 from neptune_lab.choice import NOTHING, Choice, CodeOptions, Given
@@ -13,13 +12,10 @@ from neptune_lab.errors import NeptuneError
 from neptune_lab.htile_passes.share_rows import OF_A_WARP
 from neptune_lab.htile_to_triton.waiting import resident
 from neptune_lab.loop_schedule.templates.config import TileConfig
-from neptune_lab.loop_schedule.templates.long_rows import HELD
+from neptune_lab.loop_schedule.templates.long_rows import HELD, VECTOR
 from neptune_lab.pipeline.kernel import Kernel
-from neptune_lab.pipeline.matrix_rows import matrix_rows
+from neptune_lab.pipeline.matrix_rows import MatrixRows
 from neptune_lab.target import Target
-
-if TYPE_CHECKING:
-    from neptune_lab.operators import Operator
 
 # Warps of a program that has a part of a row: with vectors along the rows, such as the scale of a norm, and without. On
 # an H200 layer_norm of 2509 x 118068 takes 405 us with 2 and 430 with 4, softmax of 6965 x 132506 1258 and 1149.
@@ -27,7 +23,7 @@ WITH_VECTORS, WITHOUT = 2, 4
 # The fewest rows, and the fewest of each multiprocessor of those that are split among programs otherwise and are
 # shorter than `SURELY`: whole vectors of so many elements. On an H200 softmax of 60 x 80000 takes 9.4 us split and 10.0
 # shared, of 100 x 80000 14.9 and 10.8, of 60 x 200000 19.6 and 14.7; layer_norm of 20 x 176507 takes 12.3 shared.
-FEWEST_ROWS, FEWEST_OF_WHOLE, SURELY, VECTOR = 20, 0.6, 131072, 8
+FEWEST_ROWS, FEWEST_OF_WHOLE, SURELY = 20, 0.6, 131072
 # Rows without vectors that begin between vectors, and that a program could hold, are shared if they are longer than
 # this and each multiprocessor has so many: it runs one program that holds a row at a time, which reads or writes, and
 # in the last turn some run none. On an H200 softmax of 400 x 52002 takes 27.6 us so and 32.9 alone, 629 x 55579 44.3
@@ -43,24 +39,21 @@ SHORT_WITHOUT = ((1.0, 2.0, 49152), (2.0, 3.0, 40960))
 
 
 def shared_rows(
-    operator: Operator, make: Callable[[Choice], Kernel], target: Target, given: Given = NOTHING
+    matrix: MatrixRows, make: Callable[[Choice], Kernel], target: Target, given: Given = NOTHING
 ) -> Kernel | None:
     """The kernel in which programs share rows and wait for each other once a row.
 
     Args:
-        operator: what is compiled.
-        make: compiles a choice.
-        target: the GPU.
-        given: what the caller gives, which replaces parts of the choice.
+        matrix: the rows of the operator.
+        make, target, given: as for `row_forms.form_of_rows`, which asks for the GPUs where it was measured.
 
     Returns:
-        The kernel; None if rows are short, few or not written, the GPU is another one than those where it was measured,
-        programs would wait more than once, or the choice is refused, or does not fit what is given.
+        The kernel; None if rows are short, few or not written, programs would wait more than once, or the choice is
+        refused, or does not fit what is given.
     """
-    found = matrix_rows(operator)
-    if found is None or not found.written or len(operator.outputs) != 1 or not target.warpgroup_products:
+    if not matrix.written or len(matrix.operator.outputs) != 1:
         return None
-    rows, width, vectors = found.count, found.width, found.vectors
+    rows, width, vectors = matrix.count, matrix.width, matrix.vectors
     usual = WITH_VECTORS if vectors else WITHOUT
     choice = Choice(
         "rolling_update",
